@@ -1,0 +1,160 @@
+"""Whole training steps of a random model with the shape of Qwen3.5-4B on one GPU.
+
+    python benchmarks/large_step.py --output step.json
+
+Prints seconds per phase and peak memory. The weights are random, so responses never end: the
+length limit stands in for the real mean of 87 tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+
+import torch
+from PIL import Image
+from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+from bas_opd.algorithm import Stages, train_step
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.model.processing import Processor
+from bas_opd.model.small import build_small_model
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.runtime.clock import Clock
+from bas_opd.select import build_selector
+from bas_opd.teacher import CropTeacher
+from bas_opd.types import Crop, Example, PromptBatch
+
+TEXT = {
+    "hidden_size": 2560,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "vocab_size": 248_320,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000_000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+}
+VISION = {
+    "depth": 24,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_heads": 16,
+    "out_hidden_size": 2560,
+}
+
+
+def large_model(folder: Path, *, layers: int, device: str) -> VisionLanguageModel:
+    """Return a random model of the 4B shape that reads prompts of the small model's processor."""
+    build_small_model(folder)
+    small = AutoConfig.from_pretrained(folder).to_dict()
+    small["text_config"].pop("layer_types")
+    config = Qwen3_5Config(
+        text_config={**small["text_config"], **TEXT, "num_hidden_layers": layers},
+        vision_config={**small["vision_config"], **VISION},
+        **{key: small[key] for key in small if key.endswith("_token_id")},
+        tie_word_embeddings=True,
+    )
+    config._attn_implementation = "sdpa"
+    with torch.device(device):
+        network = Qwen3_5ForConditionalGeneration(config).eval()
+    return VisionLanguageModel(
+        network, Processor.load(folder, max_pixels=2**24), precision=torch.bfloat16
+    )
+
+
+def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
+    """Return n noisy pictures with a box on each."""
+    examples = []
+    for i in range(n):
+        path = folder / f"{i}.png"
+        Image.effect_noise((side, side), 60 + i).convert("RGB").save(path)
+        box = (100.0, 100.0, 100.0 + side // 3, 100.0 + side // 3)
+        crop = Crop(area=1 / 9, box=box)
+        examples.append(Example(id=str(i), image=path, question="What is it?", crop=crop))
+    return tuple(examples)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=28)
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--side", type=int, default=1024, help="picture side, 32 pixels a token")
+    parser.add_argument("--tokens", type=int, default=64, help="length limit of a response")
+    parser.add_argument("--ratio", default="0.25")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--micro-batch", type=int, default=1500)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = large_model(folder, layers=arguments.layers, device="cuda")
+        parameters = sum(p.numel() for p in model.network.parameters())
+        print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
+        examples = pictures(folder, arguments.prompts, arguments.side)
+        stages = Stages(
+            policy=Sampler(
+                model,
+                SamplingSettings(
+                    per_prompt=arguments.rollouts, max_response_tokens=arguments.tokens
+                ),
+            ),
+            selector=build_selector("learned"),
+            teacher=CropTeacher(model),
+            learner=Learner(
+                model,
+                optimiser=OptimiserSettings(tokens_per_micro_batch=arguments.micro_batch),
+                distill=DistillSettings(),
+            ),
+            clock=Clock(model.device),
+        )
+        rows = []
+        for step in range(arguments.steps):
+            torch.cuda.reset_peak_memory_stats()
+            batch = PromptBatch(step=step, examples=examples)
+            report = train_step(stages, batch, Decimal(arguments.ratio))
+            assert report.teacher is not None
+            rows.append(
+                {
+                    "step": step,
+                    "rollouts": len(report.rollouts),
+                    "prompt_tokens": report.rollouts.prompts[0].length,
+                    "response_tokens": int(report.rollouts.lengths.sum()),
+                    "queries": len(report.selection.rows),
+                    "teacher_tokens": report.teacher.processed_tokens,
+                    "student_tokens": report.update.processed_tokens,
+                    "loss": report.update.loss,
+                    "gradient_norm": report.update.gradient_norm,
+                    "is_valid": report.update.is_valid,
+                    "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+                    "seconds": report.seconds,
+                }
+            )
+            print(json.dumps(rows[-1]), flush=True)
+    if arguments.output:
+        machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+        arguments.output.write_text(
+            json.dumps({"machine": machine, "parameters": parameters, "steps": rows}, indent=2)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Rows grouped by their prompt and cut into micro-batches by token count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from bas_opd.types import Prompt, Rollouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptGroup:
+    """A prompt with those of its rollouts that are to be computed."""
+
+    number: int
+    prompt: Prompt
+    rows: tuple[int, ...]
+    longest: int
+
+    def seen_as(self, prompt: Prompt) -> PromptGroup:
+        """Return the group with another view of the same question."""
+        return replace(self, prompt=prompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Groups that go through the network together."""
+
+    groups: tuple[PromptGroup, ...]
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return [group.prompt for group in self.groups]
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for group in self.groups for row in group.rows]
+
+    @property
+    def prompt_of(self) -> list[int]:
+        """For each row, the place of its prompt in `prompts`."""
+        return [i for i, group in enumerate(self.groups) for _ in group.rows]
+
+    def responses(self, rollouts: Rollouts) -> list[Tensor]:
+        return [rollouts.tokens[row, : int(rollouts.lengths[row])] for row in self.rows]
+
+    def shared_tokens(self, rollouts: Rollouts) -> int:
+        """Tokens processed when each prompt is read once: the prompts, and the responses."""
+        return sum(g.prompt.length for g in self.groups) + self._response_tokens(rollouts)
+
+    def unshared_tokens(self, rollouts: Rollouts) -> int:
+        """Tokens processed when every row reads its own prompt."""
+        prompts = sum(g.prompt.length * len(g.rows) for g in self.groups)
+        return prompts + self._response_tokens(rollouts)
+
+    def _response_tokens(self, rollouts: Rollouts) -> int:
+        return sum(int(rollouts.lengths[row]) for row in self.rows)
+
+
+def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup]:
+    """Return the prompts of the rows, each with its rows."""
+    by_prompt: dict[int, list[int]] = {}
+    for row in rows:
+        by_prompt.setdefault(rollouts.prompt_of(row), []).append(row)
+    return [
+        PromptGroup(
+            number=number,
+            prompt=rollouts.prompts[number],
+            rows=tuple(members),
+            longest=max(int(rollouts.lengths[row]) for row in members),
+        )
+        for number, members in by_prompt.items()
+    ]
+
+
+def micro_batches(
+    groups: Sequence[PromptGroup], tokens: int, *, share_prompts: bool = True
+) -> Iterator[MicroBatch]:
+    """Cut groups, sorted by length, into batches of at most `tokens` padded tokens.
+
+    Only a group that exceeds the limit by itself is cut apart and its prompt computed again; a row
+    that exceeds it by itself goes alone.
+    """
+    pieces = [p for g in groups for p in _pieces(g, tokens, share_prompts=share_prompts)]
+    batch: list[PromptGroup] = []
+    for piece in sorted(pieces, key=lambda p: (p.prompt.length, p.longest)):
+        if batch and _padded_tokens([*batch, piece]) > tokens:
+            yield MicroBatch(groups=tuple(batch))
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield MicroBatch(groups=tuple(batch))
+
+
+def _pieces(group: PromptGroup, tokens: int, *, share_prompts: bool) -> Iterator[PromptGroup]:
+    room = (tokens - group.prompt.length) // group.longest if share_prompts else 1
+    size = max(1, room)
+    for start in range(0, len(group.rows), size):
+        yield replace(group, rows=group.rows[start : start + size])
+
+
+def _padded_tokens(groups: Sequence[PromptGroup]) -> int:
+    rows = sum(len(g.rows) for g in groups)
+    return len(groups) * max(g.prompt.length for g in groups) + rows * max(g.longest for g in groups)

@@ -1,0 +1,89 @@
+"""A key-value cache that can be shared: its rows may be taken many times, with gradients on.
+
+transformers' cache for linear attention copies new states over old ones in place, which the
+backward pass forbids, and cannot repeat its rows. Here states are assigned, never overwritten, so
+the cache of a prompt is part of the graph and serves all rollouts of that prompt.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
+
+from bas_opd.errors import ModelError
+
+
+class AssignedLinearLayer(LinearAttentionLayer):
+    """The convolution and recurrent states of one linear-attention layer, assigned not copied."""
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return the states the convolution must see, and keep its last window."""
+        window = conv_kernel_size or conv_states.shape[-1]
+        previous = self.conv_states[state_idx]
+        seen = conv_states if previous is None else torch.cat([previous, conv_states], dim=-1)
+        seen = F.pad(seen, (max(0, window - seen.shape[-1]), 0))
+        self.conv_states[state_idx] = seen[..., -window:]
+        self.has_previous_state[state_idx] = True
+        self.is_conv_states_initialized[state_idx] = True
+        return seen
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any
+    ) -> Tensor:
+        """Keep the state after the last token."""
+        self.recurrent_states[state_idx] = recurrent_states
+        self.is_recurrent_states_initialized[state_idx] = True
+        return recurrent_states
+
+
+def empty_cache(config: PretrainedConfig) -> DynamicCache:
+    """Return a cache for one prefill of a model with this configuration."""
+    cache = DynamicCache(config=config)
+    cache.layers = [_shareable(layer) for layer in cache.layers]
+    return cache
+
+
+def take_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
+    """Return a cache of the given rows, each as often as named; the original stays as it was."""
+    taken = copy.copy(cache)
+    taken.layers = [_take(layer, rows) for layer in cache.layers]
+    return taken
+
+
+def _shareable(layer: Any) -> Any:
+    if isinstance(layer, LinearAttentionLayer):
+        return AssignedLinearLayer()
+    if type(layer) is DynamicLayer:
+        return layer
+    raise ModelError(
+        f"This model keeps a cache of kind {type(layer).__name__}, which cannot be shared between "
+        "rollouts. Supported are the Qwen3.5, Qwen3-VL and Qwen2.5-VL families with full attention."
+    )
+
+
+def _take(layer: Any, rows: Tensor) -> Any:
+    taken = copy.copy(layer)
+    if isinstance(layer, AssignedLinearLayer):
+        taken.conv_states = _rows_of(layer.conv_states, rows)
+        taken.recurrent_states = _rows_of(layer.recurrent_states, rows)
+        taken.has_previous_state = dict(layer.has_previous_state)
+    else:
+        taken.keys = layer.keys.index_select(0, rows)
+        taken.values = layer.values.index_select(0, rows)
+    return taken
+
+
+def _rows_of(states: dict[int, Tensor | None], rows: Tensor) -> dict[int, Tensor | None]:
+    return {i: None if s is None else s.index_select(0, rows) for i, s in states.items()}

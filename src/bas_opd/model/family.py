@@ -1,0 +1,41 @@
+"""Which checkpoints can be used: a local folder or a hub id, of a supported architecture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal, get_args
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from bas_opd.errors import ModelError
+
+Family = Literal["qwen3_5", "qwen3_vl", "qwen2_5_vl"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def checkpoint_config(path: str | Path) -> PreTrainedConfig:
+    """Read the configuration of a checkpoint; refuse one that is missing or not supported."""
+    if not Path(path).is_dir() and not _HUB_ID.fullmatch(str(path)):
+        raise ModelError(
+            f"The model folder {path} does not exist. Set model.path to a folder with a "
+            "checkpoint, or to a hub id such as Qwen/Qwen3.5-4B."
+        )
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"No usable model configuration was found at {path}: {_first_line(error)} "
+            "Set model.path to a folder that holds config.json, or to a hub id."
+        ) from error
+    if config.model_type not in get_args(Family):
+        raise ModelError(
+            f"The model at {path} is of the architecture {config.model_type!r}, which is not "
+            f"supported. Use one of {', '.join(get_args(Family))}."
+        )
+    return config
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

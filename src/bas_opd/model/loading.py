@@ -1,0 +1,121 @@
+"""A checkpoint as a network: fp32 parameters on one device, with or without adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModelForImageTextToText
+
+from bas_opd.errors import ConfigError, ModelError
+from bas_opd.model.family import checkpoint_config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    """Low-rank adapters, trained in place of the network's own parameters."""
+
+    rank: int = 16
+    alpha: int = 32
+    targets: str | tuple[str, ...] = "language"
+    """`language` adapts every linear layer of the language model, `all-linear` the vision tower's
+    too. Else as in peft: endings of module names, or one pattern for whole names."""
+    seed: int = 0
+
+
+def load_model(
+    path: str | Path,
+    *,
+    device: torch.device,
+    gradient_checkpointing: bool = False,
+    lora: LoraSettings | None = None,
+) -> nn.Module:
+    """Load a folder or hub id with fp32 parameters, safetensors only and no code of its own.
+
+    The network comes in evaluation mode; gradient checkpointing works once it is set to train.
+    """
+    # Reading weights draws random numbers too: transformers initialises some before it fills them.
+    with torch.random.fork_rng(devices=[]):
+        network = _read_network(path)
+        if lora is not None:
+            torch.default_generator.manual_seed(lora.seed)
+            network = _with_adapters(network, lora)
+    if gradient_checkpointing:
+        network.gradient_checkpointing_enable({"use_reentrant": False})
+    return network.to(device).eval()
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the named device; `auto` is the first GPU where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"There is no device named {name!r}. Use auto, cpu, cuda or cuda:0."
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"The device {name} was asked for, but torch sees no GPU. Use auto or cpu, or install "
+            "a CUDA build of torch."
+        )
+    return device
+
+
+def _read_network(path: str | Path) -> Any:
+    checkpoint_config(path)
+    try:
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
+            path,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"No safetensors weights could be read from {path}. Pickled weights (*.bin) are not "
+            "loaded, since they can run code: convert them with save_pretrained, or check that "
+            "the download is complete."
+        ) from error
+    except RuntimeError as error:
+        raise ModelError(
+            f"The weights at {path} do not fit its config.json: {error} "
+            "Use the config.json that the weights were saved with."
+        ) from error
+    network, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"The weights at {path} lack {len(missing)} parameters, the first being {missing[0]}. "
+            "They would be random: check that all weight files were downloaded or saved."
+        )
+    return network
+
+
+def _with_adapters(network: Any, lora: LoraSettings) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ModelError(
+            "LoRA needs the peft library, which is not installed. Run `pip install bas-opd[lora]`."
+        ) from error
+    language_only = lora.targets == "language"
+    targets = list(lora.targets) if isinstance(lora.targets, tuple) else lora.targets
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules="all-linear" if language_only else targets,
+        exclude_modules=r".*\bvisual\..*" if language_only else None,
+    )
+    try:
+        return get_peft_model(network, config)
+    except ValueError as error:
+        raise ModelError(
+            f"LoRA found nothing to adapt for the targets {lora.targets}: {error}"
+        ) from error

@@ -1,0 +1,231 @@
+"""Image and question to what the model reads: token ids with image tokens, and pixels.
+
+The tokenizer, the chat template and the image settings are the checkpoint's own. The image
+placeholder is expanded here, so that nothing of this needs torchvision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from jinja2 import TemplateError
+from PIL import Image
+from torch import Tensor
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    ProcessorMixin,
+)
+from transformers.image_utils import SizeDict
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from bas_opd.errors import ConfigError, DataError, ModelError
+from bas_opd.model.family import checkpoint_config
+from bas_opd.types import Prompt
+
+Tokenizer: TypeAlias = Any  # A transformers tokenizer; its own type hints do not hold.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """Builds prompts for one checkpoint and turns its responses back into text."""
+
+    tokenizer: Tokenizer
+    images: Qwen2VLImageProcessorPil
+    template: str
+    thinking: bool
+    image_id: int
+    suppressed_ids: tuple[int, ...]
+    """Vision ids: one of them in a response has no pixels, and scoring it would fail."""
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        thinking: bool = False,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+    ) -> Processor:
+        """Load what a folder or hub id says about text and images.
+
+        `thinking` is handed to the chat template, which may not know it; the pixel limits replace
+        the checkpoint's own.
+        """
+        config = checkpoint_config(path)
+        tokenizer = _load_tokenizer(path, config)
+        processor = cls(
+            tokenizer=tokenizer,
+            images=_load_images(path, min_pixels=min_pixels, max_pixels=max_pixels),
+            template=_load_template(path, tokenizer),
+            thinking=thinking,
+            image_id=config.image_token_id,
+            suppressed_ids=(
+                config.image_token_id,
+                config.video_token_id,
+                config.vision_start_token_id,
+                config.vision_end_token_id,
+            ),
+            eos_ids=_load_eos_ids(path, tokenizer),
+            pad_id=tokenizer.pad_token_id,
+        )
+        processor._check_template(path)
+        return processor
+
+    def encode(self, image: Image.Image, question: str) -> Prompt:
+        """Return the prompt of one image and one question, ready for a response."""
+        self._check_shape(image.size)
+        features = self.images(images=image, return_tensors="pt")
+        grid: Tensor = features["image_grid_thw"]
+        image_tokens = int(grid.prod()) // self.images.merge_size**2
+        return Prompt(
+            input_ids=torch.tensor(self._expand(self._tokens(question), image_tokens)),
+            pixel_values=features["pixel_values"],
+            grid=grid,
+        )
+
+    def prompt_length(self, size: tuple[int, int], question: str) -> int:
+        """Return the tokens of the prompt for an image of (width, height), without its pixels."""
+        self._check_shape(size)
+        width, height = size
+        patches = self.images.get_number_of_image_patches(height, width)
+        return len(self._tokens(question)) - 1 + patches // self.images.merge_size**2
+
+    def decode(self, tokens: Sequence[int] | Tensor) -> str:
+        """Return the text of a response without its special tokens."""
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def mm_token_type_ids(self, input_ids: Tensor) -> Tensor:
+        """Return 1 at image tokens and 0 elsewhere, which gives the model its 3-D positions."""
+        return (input_ids == self.image_id).long()
+
+    def _tokens(self, question: str) -> list[int]:
+        """Tokenise the prompt with one image token; control tokens in the question stay text.
+
+        A question may quote `<|im_end|>`. Each such string is cut behind its first letter, and the
+        pieces are tokenised apart; a question without one is tokenised whole, as usual.
+        """
+        cut = "\ue000"
+        while cut in question:
+            cut += "\ue000"
+        controls = sorted(self.tokenizer.get_added_vocab(), key=len, reverse=True)
+        harmless = re.sub(
+            "|".join(map(re.escape, controls)),
+            lambda control: control[0][0] + cut + control[0][1:],
+            question,
+        )
+        pieces = self._render(harmless).split(cut)
+        batch = self.tokenizer(pieces, add_special_tokens=False)["input_ids"]
+        return [token for piece in batch for token in piece]
+
+    def _render(self, question: str) -> str:
+        content = [{"type": "image"}, {"type": "text", "text": question}]
+        return str(
+            self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}],
+                chat_template=self.template,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=self.thinking,
+            )
+        )
+
+    def _expand(self, tokens: list[int], image_tokens: int) -> list[int]:
+        place = tokens.index(self.image_id)
+        return tokens[:place] + [self.image_id] * image_tokens + tokens[place + 1 :]
+
+    def _check_shape(self, size: tuple[int, int]) -> None:
+        if max(size) > 200 * min(size):
+            raise DataError(
+                f"An image of {size[0]} x {size[1]} pixels is more than 200 times as long as wide, "
+                "which the model cannot read. Remove the example, or cut its image."
+            )
+
+    def _check_template(self, path: str | Path) -> None:
+        """Fail at loading, not at the first example, where a template cannot place an image."""
+        try:
+            places = self._tokens("?").count(self.image_id)
+        except TemplateError as error:
+            raise ModelError(
+                f"The chat template of {path} cannot render a question about an image: {error}. "
+                "Use the template of an instruction-tuned checkpoint."
+            ) from error
+        if places != 1:
+            raise ModelError(
+                f"The chat template of {path} writes {places} image tokens for one image, where "
+                "one is needed. Use the template of an instruction-tuned checkpoint."
+            )
+
+
+def _load_tokenizer(path: str | Path, config: PreTrainedConfig) -> Tokenizer:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{_no_tokenizer(path)} The reason given is: {error}") from error
+    # Without its files the class comes up with an almost empty vocabulary instead of an error.
+    if len(tokenizer) <= config.image_token_id:
+        raise ModelError(_no_tokenizer(path))
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _no_tokenizer(path: str | Path) -> str:
+    return (
+        f"The model at {path} has no tokenizer that knows its image token. Copy tokenizer.json and "
+        "tokenizer_config.json of the checkpoint beside its weights."
+    )
+
+
+def _load_images(
+    path: str | Path, *, min_pixels: int | None, max_pixels: int | None
+) -> Qwen2VLImageProcessorPil:
+    try:
+        images: Any = Qwen2VLImageProcessorPil.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"The model at {path} has no image settings. Copy preprocessor_config.json or "
+            "processor_config.json of the checkpoint beside its weights."
+        ) from error
+    least = images.size["shortest_edge"] if min_pixels is None else min_pixels
+    most = images.size["longest_edge"] if max_pixels is None else max_pixels
+    if not 0 < least <= most:
+        raise ConfigError(
+            f"Images cannot have at least {least} and at most {most} pixels. Set model.min_pixels "
+            "and model.max_pixels so that the first is positive and not above the second."
+        )
+    images.size = SizeDict(shortest_edge=least, longest_edge=most)
+    return images
+
+
+def _load_template(path: str | Path, tokenizer: Tokenizer) -> str:
+    """Prefer the processor's template to the tokenizer's, as `AutoProcessor` does."""
+    settings, _ = ProcessorMixin.get_processor_dict(path)
+    template = settings.get("chat_template") or tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if not template:
+        raise ModelError(
+            f"The model at {path} has no chat template. Copy chat_template.jinja of an "
+            "instruction-tuned checkpoint beside its weights."
+        )
+    return template
+
+
+def _load_eos_ids(path: str | Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    try:
+        ids: Any = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # The file is optional; the tokenizer then names the one end token.
+        ids = None
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    return tuple(ids) if isinstance(ids, list) else (ids,)

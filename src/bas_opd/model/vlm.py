@@ -1,0 +1,222 @@
+"""The model as the stages see it: prefill a prompt once, continue it for many responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from bas_opd.model.cache import empty_cache, take_rows
+from bas_opd.model.precision import keep_recurrences_in_fp32
+from bas_opd.model.processing import Processor
+from bas_opd.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """Prompts that have been read: the cache to continue from, and the state of the last token."""
+
+    cache: DynamicCache
+    mask: Tensor | None  # [row, token], absent when nothing is padded
+    next_position: Tensor  # [row]
+    last_hidden: Tensor  # [row, hidden]
+
+    def rows(self, index: Tensor) -> Prefix:
+        """Return the prefix with the given rows, each as often as named."""
+        return Prefix(
+            cache=take_rows(self.cache, index),
+            mask=None if self.mask is None else self.mask[index],
+            next_position=self.next_position[index],
+            last_hidden=self.last_hidden[index],
+        )
+
+
+class VisionLanguageModel:
+    """One network with its processor: fp32 parameters, computing in `precision`."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        processor: Processor,
+        *,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        self.network = network
+        self.processor = processor
+        self.precision = precision
+        # peft injects its adapters into the very modules it wraps, so the bare network runs them.
+        self._core: Any = getattr(network, "get_base_model", lambda: network)()
+        self.device: torch.device = next(network.parameters()).device
+        if precision is not torch.float32:
+            keep_recurrences_in_fp32()
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Return theta: the parameters that training changes, by name."""
+        return {
+            name: parameter
+            for name, parameter in self.network.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def compute(self) -> AbstractContextManager[Any]:
+        """Enter the precision of the forward passes; one entry per phase casts each weight once."""
+        if self.precision is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.precision)
+
+    @property
+    def head(self) -> nn.Module:
+        """The projection from hidden states to logits."""
+        return self._core.lm_head
+
+    def prefill(self, prompts: Sequence[Prompt]) -> Prefix:
+        """Encode the images and read the prompts, each once, padded on the left."""
+        longest = max(prompt.length for prompt in prompts)
+        shape = (len(prompts), longest)
+        ids = torch.full(shape, self.processor.pad_id)
+        mask = torch.zeros(shape, dtype=torch.long)
+        positions = torch.zeros((3, *shape), dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, -prompt.length :] = prompt.input_ids
+            mask[row, -prompt.length :] = 1
+            positions[:, row, -prompt.length :] = self._positions(prompt)
+        cache = empty_cache(self._core.config)
+        on_device = self._mask_on_device(mask)
+        hidden = self._forward(
+            ids, positions, on_device, cache=cache, **_pixels(prompts, self.device)
+        )
+        return Prefix(
+            cache=cache,
+            mask=on_device,
+            next_position=positions.amax(dim=(0, 2)).add(1).to(self.device),
+            last_hidden=hidden[:, -1],
+        )
+
+    def extend(self, prefix: Prefix, tokens: Tensor) -> tuple[Tensor, Prefix]:
+        """Continue every row with its tokens; return their hidden states and the longer prefix.
+
+        The cache is extended in place: the prefix passed in must not be used again.
+        """
+        rows, new = tokens.shape
+        offsets = torch.arange(new, device=self.device)
+        positions = (prefix.next_position[:, None] + offsets).expand(3, rows, new)
+        mask = prefix.mask
+        if mask is not None:
+            mask = torch.cat([mask, mask.new_ones(rows, new)], dim=1)
+        hidden = self._forward(tokens, positions, mask, cache=prefix.cache)
+        longer = replace(
+            prefix,
+            mask=mask,
+            next_position=prefix.next_position + new,
+            last_hidden=hidden[:, -1],
+        )
+        return hidden, longer
+
+    def response_hidden(
+        self,
+        prompts: Sequence[Prompt],
+        prompt_of: Sequence[int],
+        responses: Sequence[Tensor],
+        *,
+        share_prompts: bool = True,
+    ) -> Tensor:
+        """Return the state that predicts each response token, packed row after row.
+
+        `prompt_of[row]` says which of `prompts` a response answers. With `share_prompts` a prompt is
+        computed once for all its responses; without, every row reads its own copy, which is what
+        gradient checkpointing needs.
+        """
+        states = self._continued if share_prompts else self._whole_rows
+        hidden = states(prompts, torch.tensor(list(prompt_of)), responses)
+        lengths = torch.tensor([len(response) for response in responses])
+        valid = torch.arange(hidden.shape[1]) < lengths[:, None]
+        return hidden[valid.to(self.device)]
+
+    def _continued(
+        self, prompts: Sequence[Prompt], prompt_of: Tensor, responses: Sequence[Tensor]
+    ) -> Tensor:
+        prefix = self.prefill(prompts).rows(prompt_of.to(self.device))
+        first = prefix.last_hidden[:, None]
+        longest = max(len(response) for response in responses)
+        if longest == 1:
+            return first
+        # Padding stands behind the valid tokens, where a causal model cannot see it. A single token
+        # would take the decoding path of the linear layers, which writes in place.
+        tokens = torch.full((len(responses), max(2, longest - 1)), self.processor.pad_id)
+        for row, response in enumerate(responses):
+            tokens[row, : len(response) - 1] = response[:-1]
+        hidden, _ = self.extend(prefix, tokens.to(self.device))
+        return torch.cat([first, hidden], dim=1)
+
+    def _whole_rows(
+        self, prompts: Sequence[Prompt], prompt_of: Tensor, responses: Sequence[Tensor]
+    ) -> Tensor:
+        owners = [prompts[i] for i in prompt_of.tolist()]
+        totals = [
+            owner.length + len(response) - 1
+            for owner, response in zip(owners, responses, strict=True)
+        ]
+        shape = (len(owners), max(totals))
+        ids = torch.full(shape, self.processor.pad_id)
+        mask = torch.zeros(shape, dtype=torch.long)
+        positions = torch.zeros((3, *shape), dtype=torch.long)
+        for row, (owner, response, total) in enumerate(zip(owners, responses, totals, strict=True)):
+            ids[row, : owner.length] = owner.input_ids
+            ids[row, owner.length : total] = response[:-1]
+            mask[row, :total] = 1
+            prompt_positions = self._positions(owner)
+            positions[:, row, : owner.length] = prompt_positions
+            positions[:, row, owner.length : total] = (
+                prompt_positions.max() + 1 + torch.arange(total - owner.length)
+            )
+        hidden = self._forward(
+            ids, positions, self._mask_on_device(mask), **_pixels(owners, self.device)
+        )
+        longest = max(len(response) for response in responses)
+        first = torch.tensor([owner.length - 1 for owner in owners])
+        places = (first[:, None] + torch.arange(longest)).clamp_max(shape[1] - 1).to(self.device)
+        return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
+
+    def _forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        *,
+        cache: DynamicCache | None = None,
+        **pixels: Tensor,
+    ) -> Tensor:
+        return self._core.model(
+            input_ids=ids.to(self.device),
+            position_ids=positions.to(self.device),
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **pixels,
+        ).last_hidden_state
+
+    def _positions(self, prompt: Prompt) -> Tensor:
+        """Return the three rotary positions of each prompt token, `[3, token]`."""
+        ids = prompt.input_ids[None]
+        positions, _ = self._core.model.get_rope_index(
+            ids,
+            mm_token_type_ids=self.processor.mm_token_type_ids(ids),
+            image_grid_thw=prompt.grid,
+        )
+        return positions[:, 0]
+
+    def _mask_on_device(self, mask: Tensor) -> Tensor | None:
+        """Return the mask, or nothing where nothing is padded and attention can run without."""
+        return None if bool(mask.all()) else mask.to(self.device)
+
+
+def _pixels(prompts: Sequence[Prompt], device: torch.device) -> dict[str, Tensor]:
+    return {
+        "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]).to(device),
+        "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]).to(device),
+    }

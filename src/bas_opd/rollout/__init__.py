@@ -1,0 +1,5 @@
+"""y ~ p_theta for the whole batch, with the log-probabilities and entropies of the draw."""
+
+from bas_opd.rollout.sampler import Sampler, SamplingSettings
+
+__all__ = ["Sampler", "SamplingSettings"]

@@ -1,0 +1,163 @@
+"""Our own sampler: a prompt is prefilled once, its cache repeated, finished rows leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bas_opd.data.images import open_image
+from bas_opd.errors import DataError
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout.draws import race_noise, row_keys
+from bas_opd.types import Example, Prompt, PromptBatch, Rollouts
+
+# Rows that ended are dropped from the batch once they are at least this share of it: dropping copies
+# the cache of all others.
+LEAVING_SHARE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How responses are drawn."""
+
+    seed: int = 42
+    per_prompt: int = 8
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_response_tokens: int = 1024
+    max_prompt_tokens: int = 8192
+    prompts_per_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Responses of some rows as the sampler holds them, on the model's device."""
+
+    tokens: Tensor  # [row, token]
+    lengths: Tensor  # [row]
+    logprobs: Tensor  # [row, token]
+    entropies: Tensor  # [row, token]
+
+
+class Sampler:
+    """The full-image policy p_theta as a source of rollouts (Alg. 1, line 3)."""
+
+    def __init__(self, model: VisionLanguageModel, settings: SamplingSettings) -> None:
+        self.model = model
+        self.settings = settings
+
+    @torch.no_grad()
+    def generate(self, batch: PromptBatch) -> Rollouts:
+        """Draw `per_prompt` responses for every example of the batch."""
+        prompts = tuple(self._encode(example) for example in batch.examples)
+        rows = len(prompts) * self.settings.per_prompt
+        limit = self.settings.max_response_tokens
+        tokens = torch.full((rows, limit), self.model.processor.pad_id)
+        lengths = torch.zeros(rows, dtype=torch.long)
+        logprobs, entropies = torch.zeros(rows, limit), torch.zeros(rows, limit)
+        with self.model.compute():
+            for group in self._groups(prompts):
+                drawn = self._draw([prompts[i] for i in group], group, batch.step)
+                where = _rows_of_prompts(group, self.settings.per_prompt)
+                tokens[where] = drawn.tokens.cpu()
+                lengths[where] = drawn.lengths.cpu()
+                logprobs[where] = drawn.logprobs.cpu()
+                entropies[where] = drawn.entropies.cpu()
+        longest = max(1, int(lengths.max()))
+        return Rollouts(
+            step=batch.step,
+            examples=batch.examples,
+            prompts=prompts,
+            per_prompt=self.settings.per_prompt,
+            tokens=tokens[:, :longest],
+            lengths=lengths,
+            logprobs=logprobs[:, :longest],
+            entropies=entropies[:, :longest],
+        )
+
+    def _encode(self, example: Example) -> Prompt:
+        prompt = self.model.processor.encode(open_image(example.image), example.question)
+        if prompt.length > self.settings.max_prompt_tokens:
+            raise DataError(
+                f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image included; "
+                f"at most {self.settings.max_prompt_tokens:,} are allowed. Prepare the data with "
+                "--model to find such rows beforehand, raise data.max_prompt_tokens, or lower "
+                "model.max_pixels."
+            )
+        return prompt
+
+    def _groups(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Return which prompts are decoded together: those of like length, to pad little."""
+        order = sorted(range(len(prompts)), key=lambda i: prompts[i].length)
+        size = self.settings.prompts_per_batch or max(1, len(order))
+        return [order[i : i + size] for i in range(0, len(order), size)]
+
+    def _draw(self, prompts: Sequence[Prompt], numbers: Sequence[int], step: int) -> Drawn:
+        device, each = self.model.device, self.settings.per_prompt
+        rows, limit = len(prompts) * each, self.settings.max_response_tokens
+        keys = row_keys(
+            self.settings.seed,
+            step,
+            torch.tensor(numbers).repeat_interleave(each),
+            torch.arange(each).repeat(len(prompts)),
+        ).to(device)
+        drawn = Drawn(
+            tokens=torch.full((rows, limit), self.model.processor.pad_id, device=device),
+            lengths=torch.zeros(rows, dtype=torch.long, device=device),
+            logprobs=torch.zeros(rows, limit, device=device),
+            entropies=torch.zeros(rows, limit, device=device),
+        )
+        ends = torch.tensor(self.model.processor.eos_ids, device=device)
+
+        prefix = self.model.prefill(prompts)
+        alive = torch.arange(rows, device=device)
+        prefix = prefix.rows(alive // each)
+        going = torch.ones(rows, dtype=torch.bool, device=device)
+        for position in range(limit):
+            logprobs = self._log_distribution(self.model.head(prefix.last_hidden))
+            noise = race_noise(keys[alive], torch.full_like(alive, position), logprobs.shape[-1])
+            token = (logprobs + noise).argmax(-1)
+            now = alive[going]
+            drawn.tokens[now, position] = token[going]
+            drawn.lengths[now] = position + 1
+            drawn.logprobs[now, position] = logprobs.gather(-1, token[:, None])[going, 0]
+            drawn.entropies[now, position] = _entropy(logprobs)[going]
+
+            going = going & ~torch.isin(token, ends)
+            left = int(going.sum())
+            if left == 0 or position + 1 == limit:
+                break
+            if len(alive) - left >= LEAVING_SHARE * len(alive):
+                kept = going.nonzero()[:, 0]
+                prefix, alive, token = prefix.rows(kept), alive[kept], token[kept]
+                going = going[kept]
+            _, prefix = self.model.extend(prefix, token[:, None])
+        return drawn
+
+    def _log_distribution(self, logits: Tensor) -> Tensor:
+        """Return log p_old: what a token is really drawn from, in fp32."""
+        scores = logits.float() / self.settings.temperature
+        scores[:, list(self.model.processor.suppressed_ids)] = -torch.inf
+        if self.settings.top_p < 1.0:
+            scores = _nucleus(scores, self.settings.top_p)
+        return scores.log_softmax(-1)
+
+
+def _nucleus(scores: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of likeliest tokens whose mass reaches top_p."""
+    ranked, index = scores.sort(dim=-1, descending=True, stable=True)
+    mass = ranked.softmax(-1)
+    outside = mass.cumsum(-1) - mass >= top_p
+    return scores.masked_fill(outside.scatter(-1, index, outside), -torch.inf)
+
+
+def _entropy(logprobs: Tensor) -> Tensor:
+    """Return H in nats; a token ruled out adds nothing."""
+    return -(logprobs.exp() * logprobs.where(logprobs.isfinite(), 0.0)).sum(-1)
+
+
+def _rows_of_prompts(numbers: Sequence[int], per_prompt: int) -> Tensor:
+    return (torch.tensor(numbers)[:, None] * per_prompt + torch.arange(per_prompt)).flatten()

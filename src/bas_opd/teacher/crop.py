@@ -1,0 +1,119 @@
+"""p_theta-bar(. | crop, question, response so far) for the selected rows and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bas_opd.data.images import open_crop
+from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.types import Rollouts, TeacherScores
+
+TeacherMode = Literal["ema", "frozen", "live"]
+
+
+class CropTeacher:
+    """The student's own network under slowly moving weights, looking at the crop.
+
+    The teacher keeps an fp32 copy of the trainable weights only (with LoRA, of the adapter only) and
+    lends it to the shared network while it scores; everything that training does not change exists
+    once. `ema` moves the copy after each valid update, `frozen` never does, `live` keeps none.
+    """
+
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        *,
+        mode: TeacherMode = "ema",
+        tau: float = 0.05,
+        tokens_per_batch: int = 16_384,
+    ) -> None:
+        self.model = model
+        self.mode = mode
+        self.tau = tau
+        self.tokens_per_batch = tokens_per_batch
+        self.weights: dict[str, Tensor] = {}
+        if mode != "live":
+            self.weights = {
+                name: parameter.detach().to(torch.float32, copy=True)
+                for name, parameter in model.trainable().items()
+            }
+
+    @torch.no_grad()
+    def score(self, rollouts: Rollouts, rows: Sequence[int]) -> TeacherScores:
+        """Return the teacher's states on the response tokens of `rows` (Alg. 1, line 11).
+
+        Each selected prompt's crop is decoded, encoded and prefilled once for all its selected
+        rollouts; the crop of a prompt without one is never opened.
+        """
+        groups = group_by_prompt(rows, rollouts)
+        hidden: dict[int, Tensor] = {}
+        processed = 0
+        with self._weights_in_place(), self.model.compute():
+            crops = [self._crop_prompt(rollouts, group) for group in groups]
+            for batch in micro_batches(crops, self.tokens_per_batch):
+                states = self.model.response_hidden(
+                    batch.prompts, batch.prompt_of, batch.responses(rollouts)
+                )
+                lengths = [int(rollouts.lengths[row]) for row in batch.rows]
+                hidden.update(zip(batch.rows, states.split(lengths), strict=True))
+                processed += batch.shared_tokens(rollouts)
+        return TeacherScores(
+            rows=tuple(rows),
+            hidden=tuple(hidden[row] for row in rows),
+            head=self._head(),
+            scored_tokens=sum(int(rollouts.lengths[row]) for row in rows),
+            processed_tokens=processed,
+            prefilled_prompts=len(groups),
+        )
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the copy towards the student: theta-bar <- (1 - tau) theta-bar + tau theta."""
+        if self.mode != "ema":
+            return
+        live = self.model.trainable()
+        for name, weight in self.weights.items():
+            weight.lerp_(live[name].detach().to(weight.dtype), self.tau)
+
+    def _crop_prompt(self, rollouts: Rollouts, group: PromptGroup) -> PromptGroup:
+        example = rollouts.examples[group.number]
+        return group.seen_as(self.model.processor.encode(open_crop(example), example.question))
+
+    @contextmanager
+    def _weights_in_place(self) -> Iterator[None]:
+        """Lend the teacher's weights to the network, and give the student's back whatever happens."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        live = self.model.trainable()
+        for name, weight in self.weights.items():
+            self.weights[name], live[name].data = live[name].data, weight
+
+    def _head(self) -> Callable[[Tensor], Tensor]:
+        """Return the teacher's projection to logits, usable while the student's is in place."""
+        head = self.model.head
+        own = {
+            local: self.weights[name]
+            for name, parameter in self.model.trainable().items()
+            for local, candidate in head.named_parameters()
+            if parameter is candidate and name in self.weights
+        }
+        return _bound(head, {name: weight.to(self.model.precision) for name, weight in own.items()})
+
+
+def _bound(module: nn.Module, weights: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    def project(hidden: Tensor) -> Tensor:
+        return functional_call(module, weights, (hidden,))
+
+    return project

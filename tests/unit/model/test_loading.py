@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bas_opd.errors import ConfigError, ModelError
+from bas_opd.model.loading import LoraSettings, load_model, resolve_device
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def copy(small_qwen35: Path, tmp_path: Path) -> Path:
+    """A folder of its own, to be damaged."""
+    return shutil.copytree(small_qwen35, tmp_path / "model")
+
+
+def trained(network: torch.nn.Module) -> list[str]:
+    return [name for name, parameter in network.named_parameters() if parameter.requires_grad]
+
+
+def test_parameters_are_fp32_even_where_the_checkpoint_is_not(copy: Path) -> None:
+    half = {name: value.bfloat16() for name, value in load_file(copy / "model.safetensors").items()}
+    save_file(half, copy / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    network = load_model(copy, device=CPU)
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert len(trained(network)) == len(list(network.parameters()))
+
+
+def test_a_network_comes_in_evaluation_mode(folder: Path) -> None:
+    assert not load_model(folder, device=CPU).training
+    assert not load_model(folder, device=CPU, gradient_checkpointing=True).training
+
+
+def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(folder: Path) -> None:
+    gradients, kept = [], []
+    for checkpointing in (False, True):
+        network = load_model(folder, device=CPU, gradient_checkpointing=checkpointing).train()
+        saved: list[int] = []
+
+        def pack(tensor: torch.Tensor, saved: list[int] = saved) -> torch.Tensor:
+            saved.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = network(input_ids=torch.arange(40)[None], use_cache=False).logits.square().mean()
+        loss.backward()
+        kept.append(sum(saved))
+        gradients.append({n: p.grad for n, p in network.named_parameters() if p.grad is not None})
+    assert kept[1] < kept[0] / 2
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_adapters_change_nothing_until_trained(folder: Path) -> None:
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        plain = load_model(folder, device=CPU)(input_ids=ids).logits
+        adapted = load_model(folder, device=CPU, lora=LoraSettings())(input_ids=ids).logits
+    assert torch.equal(plain, adapted)
+
+
+def test_adapters_of_the_language_model_leave_the_vision_tower_alone(folder: Path) -> None:
+    names = trained(load_model(folder, device=CPU, lora=LoraSettings(rank=2)))
+    assert names
+    assert all("lora_" in name and ".language_model." in name for name in names)
+
+
+def test_adapters_on_all_linear_layers_reach_the_vision_tower(folder: Path) -> None:
+    names = trained(load_model(folder, device=CPU, lora=LoraSettings(targets="all-linear")))
+    assert any(".visual." in name for name in names)
+
+
+@pytest.mark.parametrize("targets", [("q_proj",), r".*\.q_proj"])
+def test_adapters_go_where_they_are_told(folder: Path, targets: str | tuple[str, ...]) -> None:
+    names = trained(load_model(folder, device=CPU, lora=LoraSettings(targets=targets)))
+    assert names
+    assert all(".q_proj." in name for name in names)
+
+
+def test_adapters_are_a_function_of_their_seed_alone(small_qwen35: Path) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        network = load_model(small_qwen35, device=CPU, lora=LoraSettings(seed=seed))
+        torch.rand(1)
+        return torch.cat([p.flatten() for p in network.parameters() if p.requires_grad])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+
+
+def test_loading_leaves_the_global_generator_alone(folder: Path) -> None:
+    before = torch.get_rng_state()
+    load_model(folder, device=CPU, lora=LoraSettings())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_adapters_are_fp32(small_qwen35: Path) -> None:
+    network = load_model(small_qwen35, device=CPU, lora=LoraSettings())
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+
+
+def test_targets_that_match_nothing_are_refused(small_qwen35: Path) -> None:
+    with pytest.raises(ModelError, match="found nothing to adapt"):
+        load_model(small_qwen35, device=CPU, lora=LoraSettings(targets=("no_such_layer",)))
+
+
+def test_missing_peft_is_said(small_qwen35: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ModelError, match=r"pip install bas-opd\[lora\]"):
+        load_model(small_qwen35, device=CPU, lora=LoraSettings())
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere does not exist"):
+        load_model(tmp_path / "nowhere", device=CPU)
+
+
+def test_pickled_weights_are_never_loaded(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    (copy / "pytorch_model.bin").write_bytes(b"anything")
+    with pytest.raises(ModelError, match=r"Pickled weights \(\*\.bin\) are not loaded"):
+        load_model(copy, device=CPU)
+
+
+def test_a_parameter_that_is_missing_is_never_made_up(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    del weights[next(name for name in weights if name.endswith("A_log"))]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="lack 1 parameters"):
+        load_model(copy, device=CPU)
+
+
+def test_weights_of_another_shape_are_refused(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["text_config"]["intermediate_size"] = 96
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="do not fit its config"):
+        load_model(copy, device=CPU)
+
+
+def test_damaged_weights_are_refused(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00 cut off")
+    with pytest.raises(ModelError, match="No safetensors weights could be read"):
+        load_model(copy, device=CPU)
+
+
+def test_auto_is_a_device_that_exists() -> None:
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert resolve_device("auto").type == expected
+    assert resolve_device("cpu") == CPU
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no device named 'gpu'"):
+        resolve_device("gpu")
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        resolve_device("cuda:0")

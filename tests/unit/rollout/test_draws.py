@@ -1,0 +1,54 @@
+"""Noise with an address."""
+
+from __future__ import annotations
+
+import torch
+
+from bas_opd.rollout.draws import race_noise, row_keys
+
+
+def keys(n: int, seed: int = 7, step: int = 0) -> torch.Tensor:
+    return row_keys(seed, step, torch.arange(n) // 8, torch.arange(n) % 8)
+
+
+def test_a_draw_depends_on_its_address_alone() -> None:
+    together = race_noise(keys(16), torch.full((16,), 5), 50)
+    alone = race_noise(keys(16)[9:10], torch.tensor([5]), 50)
+    assert torch.equal(together[9:10], alone)
+    assert torch.equal(race_noise(keys(16)[9:10], torch.tensor([5]), 20), alone[:, :20])
+
+
+def test_every_part_of_the_address_matters() -> None:
+    first = race_noise(keys(1), torch.tensor([0]), 30)
+    others = [
+        race_noise(keys(1, seed=8), torch.tensor([0]), 30),
+        race_noise(keys(1, step=1), torch.tensor([0]), 30),
+        race_noise(keys(9)[8:], torch.tensor([0]), 30),
+        race_noise(keys(2)[1:], torch.tensor([0]), 30),
+        race_noise(keys(1), torch.tensor([1]), 30),
+    ]
+    assert all(not torch.isclose(first, other).any() for other in others)
+
+
+def test_no_two_addresses_of_a_step_share_a_key() -> None:
+    count = 28 * 8
+    every = torch.cat([keys(count, step=step) for step in range(20)])
+    assert len(every.unique()) == 20 * count
+
+
+def test_the_race_draws_from_the_distribution() -> None:
+    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    n = 40_000
+    noise = race_noise(row_keys(0, 0, torch.arange(n), torch.zeros(n).long()), torch.zeros(n).long(), 4)
+    shares = (probabilities.log() + noise).argmax(-1).bincount(minlength=4) / n
+    spread = (probabilities * (1 - probabilities) / n).sqrt()
+    assert ((shares - probabilities).abs() < 4 * spread).all()
+
+
+def test_the_noise_is_that_of_a_standard_gumbel() -> None:
+    noise = race_noise(keys(200), torch.arange(200), 500)
+    assert noise.isfinite().all()
+    assert abs(noise.mean().item() - 0.57722) < 0.02
+    assert abs(noise.var().item() - torch.pi**2 / 6) < 0.05
+    lag = (noise[:, 1:] * noise[:, :-1]).mean() - noise.mean() ** 2
+    assert abs(lag.item()) < 0.03

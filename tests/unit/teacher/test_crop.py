@@ -1,0 +1,153 @@
+"""The crop teacher: whose weights, which rows, what it follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from stage_fixtures import draw, make_examples, make_model
+
+from bas_opd.data.images import open_crop
+from bas_opd.model.loading import LoraSettings
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.teacher import CropTeacher, TeacherMode
+
+
+@pytest.fixture
+def model(small_qwen35: Path) -> VisionLanguageModel:
+    return make_model(small_qwen35)
+
+
+def disturb(model: VisionLanguageModel) -> None:
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter += 0.01
+
+
+def test_it_scores_the_same_tokens_under_the_crop(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    scores = CropTeacher(model).score(rollouts, (4, 0))
+    for row, hidden in zip(scores.rows, scores.hidden, strict=True):
+        example = rollouts.example_of(row)
+        prompt = model.processor.encode(open_crop(example), example.question)
+        response = rollouts.tokens[row, : int(rollouts.lengths[row])]
+        ids = torch.cat([prompt.input_ids, response])[None]
+        logits = model.network(
+            input_ids=ids,
+            pixel_values=prompt.pixel_values,
+            image_grid_thw=prompt.grid,
+            mm_token_type_ids=model.processor.mm_token_type_ids(ids),
+        ).logits[0, prompt.length - 1 : -1]
+        torch.testing.assert_close(scores.head(hidden), logits, atol=2e-5, rtol=1e-4)
+        assert not hidden.requires_grad
+
+
+def test_a_crop_is_opened_once_for_its_selected_rows_and_never_for_others(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    opened: list[str] = []
+    monkeypatch.setattr(
+        "bas_opd.teacher.crop.open_crop", lambda e: (opened.append(e.id), open_crop(e))[1]
+    )
+    scores = CropTeacher(model, tokens_per_batch=1).score(rollouts, (0, 1, 2, 7))
+    assert sorted(opened) == ["e0", "e2"]
+    assert scores.prefilled_prompts == 2
+
+
+def test_its_tokens_are_counted_as_scored_and_as_processed(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    scores = CropTeacher(model).score(rollouts, (0, 1, 7))
+    responses = int(rollouts.lengths[[0, 1, 7]].sum())
+    crops = [
+        model.processor.encode(open_crop(e), e.question).length
+        for e in (rollouts.examples[0], rollouts.examples[2])
+    ]
+    assert scores.scored_tokens == responses
+    assert scores.processed_tokens == responses + sum(crops)
+
+
+@pytest.mark.parametrize(("mode", "share"), [("ema", 0.05), ("frozen", 0.0), ("live", 1.0)])
+def test_each_mode_follows_the_student_as_it_says(
+    model: VisionLanguageModel, tmp_path: Path, mode: TeacherMode, share: float
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    teacher = CropTeacher(model, mode=mode, tau=0.05)
+    start = {n: p.detach().clone() for n, p in model.trainable().items()}
+    disturb(model)
+    teacher.follow()
+    moved = {n: p.detach().clone() for n, p in model.trainable().items()}
+    scores = teacher.score(rollouts, (0,))
+    with torch.no_grad():
+        for name, parameter in model.trainable().items():
+            assert torch.equal(parameter, moved[name])
+            parameter.copy_(torch.lerp(start[name], moved[name], share))
+    expected = CropTeacher(model, mode="live").score(rollouts, (0,))
+    torch.testing.assert_close(
+        scores.head(scores.hidden[0]) if mode != "live" else scores.hidden[0],
+        expected.head(expected.hidden[0]) if mode != "live" else expected.hidden[0],
+        atol=2e-5,
+        rtol=1e-4,
+    )
+
+
+def test_the_students_weights_come_back_after_a_failure(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    teacher = CropTeacher(model)
+    disturb(model)
+    before = {n: p.detach().clone() for n, p in model.trainable().items()}
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(model, "response_hidden", fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        teacher.score(rollouts, (0,))
+    assert all(torch.equal(p, before[n]) for n, p in model.trainable().items())
+
+
+def test_the_average_follows_in_fp32_while_the_student_computes_in_bf16(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen35, precision=torch.bfloat16)
+    teacher = CropTeacher(model, tau=0.05)
+    start = {n: w.clone() for n, w in teacher.weights.items()}
+    # Steps of 2e-6 vanish in bf16, whose neighbours are 1e-3 apart around 0.1.
+    for _ in range(5):
+        with torch.no_grad():
+            for parameter in model.trainable().values():
+                parameter += 2e-6
+        teacher.follow()
+    expected = 2e-6 * sum(1 - 0.95**n for n in range(1, 6))
+    for name, weight in teacher.weights.items():
+        assert weight.dtype is torch.float32
+        shift = (weight - start[name]).double().mean().item()
+        assert shift == pytest.approx(expected, rel=0.1), name
+    # Some processors offer bf16 kernels that a virtual machine cannot run.
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    rollouts = draw(model, make_examples(tmp_path), tokens=3)
+    assert teacher.score(rollouts, (0,)).hidden[0].isfinite().all()
+    assert all(p.dtype is torch.float32 for p in model.trainable().values())
+
+
+def test_with_adapters_the_teacher_is_the_average_of_the_adapter(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    model = make_model(small_qwen35, lora=LoraSettings(rank=4))
+    teacher = CropTeacher(model)
+    assert teacher.weights
+    assert all("lora" in name for name in teacher.weights)
+    rollouts = draw(model, make_examples(tmp_path))
+    before = teacher.score(rollouts, (0,)).hidden[0]
+    disturb(model)
+    unmoved = teacher.score(rollouts, (0,)).hidden[0]
+    torch.testing.assert_close(before, unmoved)
+    teacher.follow()
+    assert not torch.allclose(before, teacher.score(rollouts, (0,)).hidden[0])
