@@ -104,6 +104,12 @@ class Processor:
         ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
+    def save(self, folder: Path) -> None:
+        """Write tokenizer, template and image settings beside the weights they belong to."""
+        self.tokenizer.save_pretrained(folder)
+        self.images.save_pretrained(folder)
+        (folder / "chat_template.jinja").write_text(self.template, encoding="utf-8")
+
     def mm_token_type_ids(self, input_ids: Tensor) -> Tensor:
         """Return 1 at image tokens and 0 elsewhere, which gives the model its 3-D positions."""
         return (input_ids == self.image_id).long()

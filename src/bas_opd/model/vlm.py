@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,6 +74,12 @@ class VisionLanguageModel:
     def head(self) -> nn.Module:
         """The projection from hidden states to logits."""
         return self._core.lm_head
+
+    def save(self, folder: Path) -> None:
+        """Write the network (with LoRA, its adapter) and its processor as transformers does."""
+        network: Any = self.network
+        network.save_pretrained(folder)
+        self.processor.save(folder)
 
     def prefill(self, prompts: Sequence[Prompt]) -> Prefix:
         """Encode the images and read the prompts, each once, padded on the left."""

@@ -1,0 +1,45 @@
+# Everything runs from .venv, which every target builds if it is missing or out of date.
+PYTHON ?= python3
+JOBS ?= auto
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# large_step.py needs a large GPU and is run by hand.
+BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*.py))
+
+# Tests run in parallel; one thread each is faster than all of them fighting for the cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup test demo lint types gpu bench
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Build .venv from requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("bas-opd needs Python 3.11 or newer. Name one: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test: $(READY) ## Run the tests
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu"
+
+demo: $(READY) ## Train a small model on this CPU and print the ledger
+	$(BIN)/bas-opd demo
+
+lint: $(READY) ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types
+	$(BIN)/pyright
+
+gpu: $(READY) ## Run the tests that need a GPU
+	$(BIN)/python -m pytest -m gpu
+
+bench: $(READY) ## Measure the speed ratios
+	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done

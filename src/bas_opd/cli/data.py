@@ -1,0 +1,152 @@
+"""`bas-opd data`: prepare, check, look at, and make training sets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Prepare, check, look at, and make training sets.", no_args_is_help=True)
+make_app = typer.Typer(help="Make a training set from nothing.", no_args_is_help=True)
+app.add_typer(make_app, name="make")
+
+Folder = Annotated[Path, typer.Argument(help="A prepared set.")]
+Out = Annotated[Path, typer.Argument(help="The folder to write; it must not hold anything yet.")]
+
+
+class View(StrEnum):
+    """The released picture with its red box and hint, or without both."""
+
+    boxed = "boxed"
+    clean = "clean"
+
+
+@app.command()
+def prepare(
+    src: Annotated[
+        str,
+        typer.Argument(help="A JSONL, CSV or parquet file, a folder with one, or a dataset id."),
+    ],
+    out: Out,
+    view: Annotated[
+        View,
+        typer.Option(help="Released pictures with the red box and its hint, or without both."),
+    ] = View.boxed,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first rows.")] = None,
+    quarantine: Annotated[
+        bool,
+        typer.Option(
+            "--quarantine", help="Set bad rows aside with their reasons; more than 1 % still stops."
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Refuse rows whose prompt is too long for this model folder or hub id."),
+    ] = None,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="The longest prompt, with --model.")
+    ] = 8192,
+) -> None:
+    """Turn a released or home-made source into a prepared set."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from bas_opd.data.prepare import prepare as prepare_set
+
+    prompt_length = None
+    if model is not None:
+        from bas_opd.model.processing import Processor
+
+        prompt_length = Processor.load(model).prompt_length
+    stderr = Console(stderr=True)
+    columns = (TextColumn("{task.completed:,} rows"), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as progress:
+        task = progress.add_task("prepare", total=None)
+        done = prepare_set(
+            src,
+            out,
+            view=view.value,
+            limit=limit,
+            quarantine=quarantine,
+            prompt_length=prompt_length,
+            max_prompt_tokens=max_prompt_tokens,
+            on_row=lambda rows: progress.update(task, completed=rows),
+        )
+    typer.echo(f"{done.folder}: {done.rows:,} rows, {done.with_crop:,} with a crop.")
+    if done.rejected:
+        typer.echo(f"{done.rejected:,} rows were set aside in {done.folder / 'rejected.jsonl'}.")
+
+
+@app.command()
+def check(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Verify every hash, row and picture of a prepared set; exit code 4 if one is wrong."""
+    import json
+    from dataclasses import asdict
+
+    from bas_opd.data.check import check as check_set
+    from bas_opd.runtime.console import printable
+
+    report = check_set(folder)
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        kinds = ", ".join(f"{kind or 'no kind'} {count:,}" for kind, count in report.kinds.items())
+        share = report.with_crop / max(report.rows, 1)
+        typer.echo(f"{folder}: {report.rows:,} rows ({kinds}), {report.pictures:,} pictures.")
+        typer.echo(f"{report.with_crop:,} rows ({share:.1%}) have a crop.")
+        for problem in report.problems:
+            typer.echo(f"Problem: {printable(problem)}")
+        typer.echo("The set is sound." if report.is_sound else "The set is not sound.")
+    if not report.is_sound:
+        raise typer.Exit(4)
+
+
+@app.command()
+def show(
+    folder: Folder,
+    row: Annotated[str, typer.Argument(help="A row number from 1, or an id.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the PNG.")] = None,
+) -> None:
+    """Print one record, and draw its picture with the crop box and the crop beside it."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from bas_opd.data.records import PreparedSet
+    from bas_opd.data.show import find_example, side_by_side
+    from bas_opd.runtime.console import printable
+
+    number, example = find_example(PreparedSet.load(folder), row)
+    target = out or Path(f"{folder.resolve().name}-row-{number}.png")
+    side_by_side(example).save(target, "PNG")
+    crop = example.crop
+    lines = {
+        "id": example.id,
+        "kind": example.kind,
+        "question": example.question,
+        "answer": example.answer,
+        "image": str(example.image),
+        "crop": "none" if crop is None else f"{crop.box or crop.image}, area {crop.area:.2%}",
+    }
+    body = Text("\n".join(f"{name:<9}{printable(value)}" for name, value in lines.items()))
+    Console().print(Panel(body, title=f"row {number}", title_align="left"))
+    typer.echo(f"Picture: {target}")
+
+
+@make_app.command()
+def pictures(
+    out: Out,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many examples.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other pictures.")] = 0,
+) -> None:
+    """Generate pictures of shapes with one small shape to find."""
+    from bas_opd.data.pictures import make_pictures
+
+    made = make_pictures(out, n=n, seed=seed)
+    with_crop = sum(example.has_crop for example in made.examples)
+    typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")

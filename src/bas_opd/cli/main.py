@@ -1,0 +1,64 @@
+"""The `bas-opd` command. Torch is imported by the commands that compute, never for the help."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import bas_opd
+from bas_opd.cli import data, demo, train
+from bas_opd.errors import BasOpdError
+
+
+class _Sentences(TyperGroup):
+    """Turns an explained failure into its sentences and its exit code."""
+
+    # Newer versions of typer carry click inside them, and its context has no public type there.
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BasOpdError as error:
+            if ctx.params["debug"]:
+                raise
+            from bas_opd.runtime.console import printable
+
+            typer.echo(f"bas-opd: {printable(str(error))}", err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bas-opd {bas_opd.__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=_Sentences,
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain tracebacks: the decorated ones print local variables, which may hold a user's data.
+    pretty_exceptions_enable=False,
+    # Plain help reads the same with and without a terminal, and needs no import of rich.
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar="BAS_OPD_DEBUG", help="Show the traceback of a failure."),
+    ] = False,
+) -> None:
+    """Budget-aware selective on-policy self-distillation for vision-language models."""
+
+
+app.add_typer(data.app, name="data")
+app.command()(train.train)
+app.command()(demo.demo)

@@ -1,0 +1,28 @@
+"""`bas-opd train`: a config file, some overrides, a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="TOML file, as in configs/learned25.toml.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as in select.query_ratio=0.1."),
+    ] = None,
+) -> None:
+    """Train a model as a config file says."""
+    from bas_opd.config import load_config
+
+    settings = load_config(config, overrides or ())
+
+    # Only after the config is known to be good: this import brings torch, which takes seconds.
+    from bas_opd import loop
+    from bas_opd.runtime.console import Console
+
+    with Console() as console:
+        loop.train(settings, console)

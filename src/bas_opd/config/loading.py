@@ -1,0 +1,184 @@
+"""From a TOML file and `key=value` overrides to a checked `Config`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bas_opd.config.schema import Config
+from bas_opd.errors import ConfigError
+
+COMMAND_LINE = "On the command line"
+
+NOT_SET = {
+    "model.path": "model.path is not set: give a local folder or hub id, as in "
+    "model.path=Qwen/Qwen3.5-4B.",
+    "data.path": "data.path is not set: give the folder of a prepared set, as in "
+    "data.path=data/pairs.",
+}
+
+EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "is_instance_of": "a decimal number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "text or a list of texts",
+    "string_too_short": "text that is not empty",
+    "too_short": "a list that is not empty",
+    "literal_error": "{expected}",
+    "greater_than": "a number greater than {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number less than {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
+}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file, apply the overrides in order, and check the whole.
+
+    A file may name another one to start from, `extends = "learned25.toml"`, relative to itself.
+    Where `run.output` is not set, it becomes `runs/<name of the file>`.
+    """
+    path = Path(path)
+    settings: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, value, origin in (*_settings_of_file(path, ()), *map(_override, overrides)):
+        _refuse_unknown(key, origin)
+        settings[key] = value
+        origins[key] = origin
+    settings.setdefault("run.output", f"runs/{path.stem}")
+
+    sections: dict[str, dict[str, Any]] = {name: {} for name in Config.model_fields}
+    for key, value in settings.items():
+        section, name = key.split(".")
+        sections[section][name] = value
+    try:
+        return Config.model_validate(sections)
+    except ValidationError as error:
+        # A field of several types reports once for each; the last names them all.
+        sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
+        raise ConfigError("\n".join(sentences.values())) from None
+
+
+def dump(config: Config) -> dict[str, Any]:
+    """Every setting as plain JSON data; exact decimals are text. `Config` reads it back."""
+    return config.model_dump(mode="json")
+
+
+def config_hash(config: Config) -> str:
+    """SHA-256 over every setting, whatever the order they were written in."""
+    canonical = json.dumps(dump(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str, Any, str]]:
+    if path.resolve() in seen:
+        raise ConfigError(
+            f"{path} extends itself, directly or through another file. Remove one `extends`."
+        )
+    content = _read_toml(path)
+    base = content.pop("extends", None)
+    if base is not None:
+        if not isinstance(base, str):
+            raise ConfigError(
+                f"In {path}, extends is {base!r}, but the name of a file is expected."
+            )
+        yield from _settings_of_file(path.parent / base, (*seen, path.resolve()))
+    for section, settings in content.items():
+        if isinstance(settings, dict):
+            for name, value in settings.items():
+                yield f"{section}.{name}", value, f"In {path}"
+        else:
+            yield section, settings, f"In {path}"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        # Decimal keeps what was written; a float field turns it into a float by itself.
+        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+    except FileNotFoundError:
+        raise ConfigError(_no_such_file(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The config file {path} cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
+
+
+def _no_such_file(path: Path) -> str:
+    siblings = [str(sibling) for sibling in sorted(path.parent.glob("*.toml"))]
+    nearest = get_close_matches(str(path), siblings, n=1, cutoff=0.5)
+    advice = f"Did you mean {nearest[0]}?" if nearest else "Give the path of a TOML file."
+    return f"There is no config file {path}. {advice}"
+
+
+def _override(text: str) -> tuple[str, Any, str]:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(
+            f"The override {text!r} sets nothing. Write key=value, as in select.query_ratio=0.1."
+        )
+    return key, _parse_value(key, value.strip()), COMMAND_LINE
+
+
+def _parse_value(key: str, text: str) -> Any:
+    """A value as TOML reads it, or the text as it stands: quotes are for files, not for shells."""
+    try:
+        parsed = tomllib.loads(f"value = {text}", parse_float=Decimal)
+    except tomllib.TOMLDecodeError:
+        return text
+    value = parsed.pop("value")
+    # A field of text takes 2026-01-01 as text. What is left over came after a line break.
+    wants_text = _keys().get(key) in (str, str | None)
+    return text if parsed or (wants_text and not isinstance(value, str)) else value
+
+
+def _keys() -> dict[str, Any]:
+    """Every dotted key and the type of its field."""
+    return {
+        f"{section}.{name}": field.annotation
+        for section, model in Config.model_fields.items()
+        if isinstance(model.annotation, type) and issubclass(model.annotation, BaseModel)
+        for name, field in model.annotation.model_fields.items()
+    }
+
+
+def _refuse_unknown(key: str, origin: str) -> None:
+    keys = _keys()
+    if key in keys:
+        return
+    if key in Config.model_fields:
+        raise ConfigError(
+            f"{origin}, {key} is given a value, but it is a section. Set one of its keys, "
+            f"as in {next(known for known in keys if known.startswith(key + '.'))}."
+        )
+    namesakes = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    nearest = get_close_matches(key, namesakes or keys, n=1, cutoff=0.0)
+    raise ConfigError(f"{origin}, {key} is not a setting. Did you mean {nearest[0]}?")
+
+
+def _sentence(detail: ErrorDetails, origins: dict[str, str]) -> str:
+    """One pydantic error as a sentence: where, which key, its value, what is expected."""
+    key = ".".join(str(part) for part in detail["loc"][:2])
+    context = detail.get("ctx", {})
+    if detail["type"] == "value_error":
+        return str(context["error"])
+    if detail["type"] == "missing":
+        return NOT_SET[key]
+    value = detail["input"]
+    shown = str(value).lower() if isinstance(value, bool | Decimal) else repr(value)
+    template = EXPECTED.get(detail["type"])
+    expected = template.format(**context) if template else detail["msg"]
+    return f"{origins[key]}, {key} is {shown}, but {expected} is expected."

@@ -1,0 +1,307 @@
+"""Every setting of a training run, with the paper's value as its default.
+
+Each description ends with the place in the paper that the default comes from; a setting without
+one is a matter of memory or convenience and changes no result beyond rounding.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _exact(value: Any) -> Any:
+    """The decimal that was written: 0.29 is 29/100, not the nearest binary fraction."""
+    if isinstance(value, float):
+        value = repr(value)
+    if isinstance(value, str) or type(value) is int:
+        try:
+            value = Decimal(value)
+        except ArithmeticError:
+            return value
+    # 0.10 and 0.1 are the same setting and must give the same hash.
+    return value.normalize() if isinstance(value, Decimal) else value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Exact = Annotated[Decimal, BeforeValidator(_exact)]
+
+
+class Section(BaseModel):
+    """Settings are strict: a misspelt key or a number written as text is refused, never guessed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """The policy p_theta and how it is held in memory."""
+
+    path: str = Field(
+        min_length=1,
+        description="Local folder or hub id of a Qwen3.5, Qwen3-VL or Qwen2.5-VL model; the paper "
+        "trains Qwen3.5-4B and Qwen3.5-9B (Sec. 3.1).",
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Precision of the computation; parameters stay in float32. "
+        "auto: bfloat16 on a GPU, float32 on a CPU.",
+    )
+    device: str = Field(
+        default="auto", min_length=1, description="auto, cpu, cuda, or a torch device."
+    )
+    thinking: bool = Field(
+        default=False, description="Whether responses may think first; the paper's runs do not."
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Recompute activations in the backward pass to save memory."
+    )
+    min_pixels: int | None = Field(
+        default=None,
+        gt=0,
+        description="Smallest picture given to the model; unset: the checkpoint's.",
+    )
+    max_pixels: int | None = Field(
+        default=None,
+        gt=0,
+        description="Largest picture given to the model; unset: the checkpoint's.",
+    )
+
+    @model_validator(mode="after")
+    def _pixels_are_ordered(self) -> ModelConfig:
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(
+                f"model.min_pixels is {self.min_pixels}, above model.max_pixels "
+                f"({self.max_pixels}). Raise max_pixels or lower min_pixels."
+            )
+        return self
+
+
+class LoraConfig(Section):
+    """Low-rank adapters in place of full training; the paper trains everything."""
+
+    rank: int = Field(
+        default=0, ge=0, description="Rank of the adapters; 0 trains every parameter."
+    )
+    alpha: int = Field(default=32, gt=0, description="Scale of the adapters' output, over rank.")
+    targets: Annotated[str | tuple[str, ...], BeforeValidator(_frozen)] = Field(
+        default="all-linear",
+        min_length=1,
+        description="Modules that get an adapter, as peft names them.",
+    )
+
+
+class DataConfig(Section):
+    """The prepared set of full-image and crop pairs."""
+
+    path: str = Field(
+        min_length=1,
+        description="Folder of a prepared set; the paper uses 3,120 pairs (Sec. 3.1).",
+    )
+    max_prompt_tokens: int = Field(
+        default=8192,
+        gt=0,
+        description="Longest prompt, image tokens included; a longer one is refused, never cut. "
+        "With max_response_tokens it makes the model length of 9,216 (Sec. 3.1, App. B.1).",
+    )
+
+
+class RolloutConfig(Section):
+    """Sampling y ~ p_theta for every prompt of a step (Alg. 1, line 3)."""
+
+    prompts_per_step: int = Field(default=28, gt=0, description="Prompts in a step (Table 6).")
+    per_prompt: int = Field(default=8, gt=0, description="Rollouts of each prompt (Table 6).")
+    temperature: float = Field(default=1.0, gt=0, description="Softmax temperature of the sampler.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Probability mass the sampler keeps.")
+    max_response_tokens: int = Field(
+        default=1024, gt=0, description="Longest response, the end token counted (Sec. 3.1)."
+    )
+    prompts_per_batch: int | None = Field(
+        default=None,
+        gt=0,
+        description="Prompts decoded together; unset: all. Saves memory and changes no draw.",
+    )
+
+
+class SelectConfig(Section):
+    """Which rollouts the crop teacher is asked about (Alg. 1, lines 4-10 and 14)."""
+
+    policy: Literal["full", "random", "entropy", "learned"] = Field(
+        default="learned", description="How S is chosen from C (Sec. 2.2, App. A.1)."
+    )
+    query_ratio: Exact = Field(
+        default=Decimal("0.25"),
+        gt=0,
+        le=1,
+        description="rho of K = floor(rho |C|) (Eq. 4, Table 6).",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of every random choice of rows (Table 5).")
+    exploration: Exact = Field(
+        default=Decimal("0.1"),
+        ge=0,
+        le=1,
+        description="epsilon of K_e = ceil(epsilon K) (Table 5).",
+    )
+    hidden: int = Field(default=32, gt=0, description="Hidden units of the predictor (Table 5).")
+    learning_rate: float = Field(
+        default=1e-3, gt=0, description="Adam rate of the predictor (Table 5)."
+    )
+    momentum: float = Field(
+        default=0.99, ge=0, lt=1, description="Momentum of the running normaliser (Table 5)."
+    )
+    replay_capacity: int = Field(
+        default=512, gt=0, description="Labels the replay holds (Table 5)."
+    )
+    replay_start: int = Field(
+        default=96, gt=0, description="Labels before the first update (Table 5)."
+    )
+    replay_batch: int = Field(default=256, gt=0, description="Labels in one update (Table 5).")
+    updates_per_step: int = Field(default=2, gt=0, description="Updates after a step (Table 5).")
+    half_life: float = Field(
+        default=10.0, gt=0, description="Steps that halve a label's weight (Table 5)."
+    )
+    rank_weight: float = Field(
+        default=0.2,
+        ge=0,
+        description="lambda_rank, the share of the ranking loss (Eq. 10, Table 5).",
+    )
+    min_gap: float = Field(
+        default=1e-6, ge=0, description="Utility gap above which a pair is ranked (Table 5)."
+    )
+
+    @model_validator(mode="after")
+    def _full_means_every_candidate(self) -> SelectConfig:
+        if self.policy == "full" and self.query_ratio != 1:
+            raise ValueError(
+                f"select.policy is full, which asks about every candidate, but select.query_ratio "
+                f"is {self.query_ratio}. Set select.query_ratio=1 or choose another policy."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replay_can_start(self) -> SelectConfig:
+        if self.replay_start > self.replay_capacity:
+            raise ValueError(
+                f"select.replay_start is {self.replay_start}, but the replay holds only "
+                f"{self.replay_capacity} labels, so the predictor would never learn. "
+                "Lower select.replay_start or raise select.replay_capacity."
+            )
+        return self
+
+
+class DistillConfig(Section):
+    """The loss L_BAS on selected tokens and the utility u it yields (Eqs. 7-9 and 11)."""
+
+    alpha: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="alpha of D_alpha; 0.5 is the Jensen-Shannon one (Sec. 3.1).",
+    )
+    k: int = Field(default=100, gt=0, description="Size of the student's top-k support (Sec. 3.1).")
+    support: Literal["tail", "renormalise"] = Field(
+        default="tail",
+        description="What becomes of the mass outside the top k: one bucket of its own, as the "
+        "released base code has it, or none. The paper does not say.",
+    )
+    use_overlap: bool = Field(
+        default=True, description="Whether u has the factor o (Eq. 9, Table 4)."
+    )
+    use_confidence: bool = Field(
+        default=True, description="Whether u has the factor c (Eq. 8, Table 4)."
+    )
+    tokens_per_chunk: int = Field(
+        default=512, gt=0, description="Tokens whose logits exist at one time. Saves memory."
+    )
+
+
+class TeacherConfig(Section):
+    """The crop teacher p_theta-bar (Alg. 1, lines 11 and 13)."""
+
+    mode: Literal["ema", "frozen", "live"] = Field(
+        default="ema", description="Moving average of the student, its start, or itself (Sec. 3.1)."
+    )
+    tau: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="Rate of the moving average (Sec. 3.1; Alg. 1, line 13).",
+    )
+    tokens_per_batch: int = Field(
+        default=16384, gt=0, description="Tokens of one teacher pass. Saves memory."
+    )
+
+
+class OptimConfig(Section):
+    """AdamW on theta, one update a step."""
+
+    learning_rate: float = Field(default=2e-6, gt=0, description="AdamW rate (Sec. 3.1).")
+    weight_decay: float = Field(default=0.01, ge=0, description="AdamW weight decay (Sec. 3.1).")
+    gradient_clip: float = Field(
+        default=1.0, gt=0, description="Largest gradient norm; from the released base code."
+    )
+    warmup_steps: int = Field(
+        default=10, ge=0, description="Steps of linear warm-up; from the released base code."
+    )
+    tokens_per_micro_batch: int = Field(
+        default=16384, gt=0, description="Tokens of one student pass. Saves memory."
+    )
+    share_prompts: bool = Field(
+        default=True,
+        description="Compute a prompt once for all its selected rollouts; same gradients.",
+    )
+
+
+class RunConfig(Section):
+    """How long the run lasts and where it goes."""
+
+    seed: int = Field(default=42, ge=0, description="Training seed (Table 6).")
+    epochs: int = Field(
+        default=1,
+        gt=0,
+        description="Passes over the data; one is the paper's 111 steps (Sec. 3.1).",
+    )
+    steps: int | None = Field(
+        default=None,
+        gt=0,
+        description="Train so many steps, however many epochs they take; unset: run.epochs.",
+    )
+    output: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Run directory; unset: runs/<name of the config file>.",
+    )
+    examples_per_step: int = Field(
+        default=4, ge=0, description="Selected rows of a step whose text goes on record."
+    )
+    max_bad_steps: int = Field(
+        default=10, gt=0, description="Non-finite steps in a row after which the run stops."
+    )
+
+
+class Config(Section):
+    """A whole run. Built by `load_config`, or in code from its sections."""
+
+    model: ModelConfig
+    lora: LoraConfig = LoraConfig()
+    data: DataConfig
+    rollout: RolloutConfig = RolloutConfig()
+    select: SelectConfig = SelectConfig()
+    distill: DistillConfig = DistillConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    optim: OptimConfig = OptimConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _checkpointing_needs_whole_rows(self) -> Config:
+        if self.model.gradient_checkpointing and self.optim.share_prompts:
+            raise ValueError(
+                "model.gradient_checkpointing and optim.share_prompts are both true, but "
+                "transformers switches the cache off under gradient checkpointing, and a shared "
+                "prompt lives in that cache. Set one of the two to false."
+            )
+        return self

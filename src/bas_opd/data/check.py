@@ -1,0 +1,82 @@
+"""The whole check of a prepared set: every hash, every row, every pixel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from bas_opd.data.images import open_image
+from bas_opd.data.records import (
+    RECORDS,
+    confined,
+    numbered_lines,
+    parse_row,
+    read_manifest,
+    sha256_of,
+    to_example,
+)
+from bas_opd.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What a prepared set holds, and everything that is wrong with it."""
+
+    rows: int
+    with_crop: int
+    kinds: dict[str, int]
+    pictures: int
+    problems: tuple[str, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problems
+
+
+def check(folder: Path) -> CheckReport:
+    """Recompute everything the manifest and the records claim."""
+    manifest = read_manifest(folder)
+    records = folder / RECORDS
+    problems: list[str] = []
+    kinds: Counter[str] = Counter()
+    seen: set[str] = set()
+    with_crop = 0
+
+    if sha256_of(records) != manifest.records_sha256:
+        problems.append(f"{RECORDS} has changed since it was prepared.")
+    for number, line in numbered_lines(records):
+        try:
+            row = parse_row(line)
+            to_example(folder, row, measure=True)
+            if row.id in seen:
+                raise DataError(f"The id {row.id!r} is used twice.")
+            named = {row.image, row.crop.image if row.crop and row.crop.image else row.image}
+            if unlisted := named - manifest.files.keys():
+                raise DataError(f"The manifest does not list {sorted(unlisted)[0]!r}.")
+        except DataError as reason:
+            problems.append(f"Row {number}: {reason}")
+            continue
+        seen.add(row.id)
+        kinds[row.kind] += 1
+        with_crop += row.crop is not None
+
+    for name, digest in manifest.files.items():
+        try:
+            path = confined(folder, name)
+            if sha256_of(path) != digest:
+                raise DataError(f"{name} has changed since it was prepared.")
+            open_image(path)
+        except DataError as reason:
+            problems.append(str(reason))
+
+    claimed = (manifest.rows, manifest.with_crop, manifest.kinds)
+    if not problems and claimed != (len(seen), with_crop, dict(kinds)):
+        problems.append("The manifest counts other rows, crops or kinds than the records hold.")
+    return CheckReport(
+        rows=len(seen),
+        with_crop=with_crop,
+        kinds=dict(sorted(kinds.items())),
+        pictures=len(manifest.files),
+        problems=tuple(problems),
+    )

@@ -1,0 +1,290 @@
+"""A prepared set: a folder with `records.jsonl`, its pictures, and `manifest.json`.
+
+Loading opens no picture: it reads the rows, keeps every path inside the folder, and compares the
+hash of the records with the manifest. Hashing and decoding the pictures is the work of `check`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from bas_opd.data.images import Box, Size, check_box, image_size
+from bas_opd.errors import DataError
+from bas_opd.types import Crop, Example
+
+SCHEMA_VERSION = 1
+RECORDS = "records.jsonl"
+MANIFEST = "manifest.json"
+
+
+def _writable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a surrogate pair, which is not text") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_writable)]
+
+
+class CropRow(BaseModel):
+    """The privileged view of a row: a box on its picture, or a picture of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    box: Box | None = None
+    image: Text | None = None
+    area: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Crop area over full-image area; worked out from the headers where it is absent."""
+
+    @model_validator(mode="after")
+    def _one_view(self) -> CropRow:
+        if (self.box is None) == (self.image is None):
+            raise ValueError("a crop has either a box or an image")
+        return self
+
+
+class Row(BaseModel):
+    """One line of `records.jsonl`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: Text = Field(min_length=1)
+    image: Text
+    crop: CropRow | None = None
+    question: Text
+    answer: Text = ""
+    kind: Text = ""
+
+    @field_validator("question")
+    @classmethod
+    def _asks_something(cls, question: str) -> str:
+        if not question.strip():
+            raise ValueError("it is blank")
+        return question
+
+
+class Manifest(BaseModel):
+    """`manifest.json`: what the set holds and the hash of every file of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: int = SCHEMA_VERSION
+    source: str
+    view: str | None = None
+    rows: int
+    with_crop: int
+    kinds: dict[str, int]
+    rejected: int = 0
+    records_sha256: str
+    files: dict[str, str]
+    """Picture, relative to the folder -> SHA-256."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedSet:
+    """The examples of a prepared set, in the order of its records."""
+
+    folder: Path
+    examples: tuple[Example, ...]
+    fingerprint: str
+    """SHA-256 of the records, whose picture names are themselves hashes of their contents."""
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @classmethod
+    def load(cls, folder: Path) -> PreparedSet:
+        """Read a prepared set, or say which row of it cannot be used and why."""
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        records = folder / RECORDS
+        fingerprint = sha256_of(records)
+        is_as_prepared = fingerprint == manifest.records_sha256
+        examples: dict[str, Example] = {}
+        for number, line in numbered_lines(records):
+            try:
+                row = parse_row(line)
+                # Unchanged records were measured when they were written.
+                example = to_example(folder, row, measure=not is_as_prepared)
+                if example.id in examples:
+                    raise DataError(f"The id {example.id!r} is used twice. Give each row its own.")
+            except DataError as reason:
+                raise DataError(f"{records}, row {number}: {reason}") from reason
+            examples[example.id] = example
+        if not is_as_prepared:
+            raise DataError(
+                f"{records} has changed since it was prepared: its hash is not the one in "
+                f"{MANIFEST}. Prepare the set again from its source."
+            )
+        if not examples:
+            raise DataError(f"{records} holds no rows. Prepare the set again from its source.")
+        return cls(folder=folder, examples=tuple(examples.values()), fingerprint=fingerprint)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a prepared set."""
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+        version = content["schema_version"]
+    except OSError as error:
+        raise DataError(
+            f"{folder} is not a prepared set: {MANIFEST} cannot be read ({error.strerror}). Make "
+            "one with `bas-opd data prepare SRC OUT`."
+        ) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is damaged. Prepare the set again from its source.") from error
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version!r}, and this program reads {SCHEMA_VERSION}. Use "
+            "the version that wrote it, or prepare the set again."
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        raise DataError(f"{path} is damaged: {explain(error)} Prepare the set again.") from error
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a JSONL file with their numbers from 1; blank lines are passed over."""
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """One JSON object, in which no field is named twice."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            raise DataError("It names a field twice. Keep one of them.")
+        return fields
+
+    try:
+        content = json.loads(line, object_pairs_hook=unique)
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"It is not valid JSON ({error}). Perhaps the line was cut.") from error
+    if not isinstance(content, dict):
+        raise DataError("It is not a JSON object. Write one object with named fields a line.")
+    return content
+
+
+def parse_row(line: bytes) -> Row:
+    """One line of the records, with every field checked."""
+    content = parse_object(line)
+    try:
+        return Row.model_validate(content)
+    except ValidationError as error:
+        raise DataError(explain(error)) from error
+
+
+def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
+    """The example of a row; `measure` reads the picture's header to check its crop box."""
+    image = confined(folder, row.image)
+    crop = row.crop
+    if crop is None:
+        view = None
+    else:
+        picture = None if crop.image is None else confined(folder, crop.image)
+        area = crop.area
+        if measure or area is None:
+            area = crop_area(
+                image_size(image),
+                box=crop.box,
+                picture=None if picture is None else image_size(picture),
+            )
+        view = Crop(area=area, box=crop.box, image=picture)
+    return Example(
+        id=row.id,
+        image=image,
+        question=row.question,
+        answer=row.answer,
+        kind=row.kind,
+        crop=view,
+    )
+
+
+def crop_area(full: Size, *, box: Box | None = None, picture: Size | None = None) -> float:
+    """The sixth feature, crop area over full-image area, of a box or of a crop picture (Eq. 5)."""
+    if box is not None:
+        check_box(box, full)
+        picture_area = (box[2] - box[0]) * (box[3] - box[1])
+    elif picture is not None:
+        picture_area = picture[0] * picture[1]
+    else:
+        raise DataError("A crop has neither a box nor a picture.")
+    return picture_area / (full[0] * full[1])
+
+
+def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:
+    """The file a dataset names, if it lies inside the dataset's folder once links are followed.
+
+    Absolute paths are refused even when they lead inside, for the set could not be moved;
+    `absolute_inside` admits those of a source that was written that way.
+    """
+    if "://" in name or name.startswith(("data:", "file:")):
+        raise DataError(f"{name[:80]!r} is a URL. Download the file and name it by its path.")
+    if "\\" in name or "\0" in name or not name:
+        raise DataError(f"{name!r} is not a path. Write it with forward slashes.")
+    path = Path(name)
+    if ".." in path.parts or (path.is_absolute() and not absolute_inside):
+        raise DataError(
+            f"The path {name!r} leads out of the data folder. Write it relative to that folder, "
+            f"which is {root.absolute()}."
+        )
+    try:
+        home = root.resolve()
+        target = (home / path).resolve()
+        if not target.is_relative_to(home):
+            raise DataError(
+                f"The path {name!r} leads out of the data folder {root}. Copy the file into it."
+            )
+        if not target.is_file():
+            raise DataError(f"There is no file {name!r} in {root}. Restore it or drop the row.")
+    except (OSError, RuntimeError) as error:  # a name too long, or a loop of links
+        raise DataError(f"The path {name[:80]!r} cannot be followed ({error}).") from error
+    return target
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def explain(error: ValidationError) -> str:
+    """The complaints of a validation as sentences."""
+    sentences = []
+    for issue in error.errors(include_url=False, include_input=False):
+        name = ".".join(map(str, issue["loc"])) or "row"
+        sentences.append(f"Field {name!r}: {issue['msg'].removeprefix('Value error, ')}.")
+    return " ".join(sentences)

@@ -1,0 +1,117 @@
+"""Writing a prepared set: built beside its place, then moved there whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bas_opd.data.images import Size, decode_image
+from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row, sha256_of
+from bas_opd.errors import DataError
+
+_MAX_FILE_BYTES = 512 << 20  # a file is read whole, so that what is checked is what is stored
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+Place = Literal["images", "crops"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPicture:
+    """A picture that is in the set: its name there, its upright size, its SHA-256."""
+
+    name: str
+    size: Size
+    digest: str
+
+
+@dataclass(slots=True, kw_only=True)
+class SetWriter:
+    """A set under construction in its staging folder."""
+
+    folder: Path
+    place: Path
+    """Where the folder will be once it is whole."""
+    rows: dict[str, Row] = field(default_factory=dict)
+    pictures: dict[str, StoredPicture] = field(default_factory=dict)
+
+    def store(self, data: bytes, *, name: str, place: Place) -> StoredPicture:
+        """Keep a picture under the hash of its contents, once it has opened fully."""
+        suffix = Path(name).suffix.lower()
+        digest = hashlib.sha256(data).hexdigest()
+        stored = f"{place}/{digest[:32]}{suffix if suffix in _SUFFIXES else ''}"
+        if stored not in self.pictures:
+            size = decode_image(data, name=name).size
+            target = self.folder / stored
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(data)
+            self.pictures[stored] = StoredPicture(name=stored, size=size, digest=digest)
+        return self.pictures[stored]
+
+    def store_file(self, path: Path, *, place: Place) -> StoredPicture:
+        """Copy a picture file into the set."""
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise DataError(
+                f"The picture {path} is larger than {_MAX_FILE_BYTES >> 20} MiB. Shrink it or "
+                "drop its row."
+            )
+        return self.store(path.read_bytes(), name=str(path), place=place)
+
+    def add(self, row: Row) -> None:
+        if row.id in self.rows:
+            raise DataError(f"The id {row.id!r} is used twice. Give each row its own.")
+        self.rows[row.id] = row
+
+    def finish(self, *, source: str, view: str | None, rejected: int) -> None:
+        """Write records and manifest, and drop the pictures no row ended up using."""
+        if not self.rows:
+            raise DataError(f"{source} gives no rows, so there is no set to write.")
+        rows = list(self.rows.values())
+        used = {row.image for row in rows} | {
+            row.crop.image for row in rows if row.crop is not None and row.crop.image is not None
+        }
+        for name in self.pictures.keys() - used:
+            (self.folder / name).unlink()
+        records = self.folder / RECORDS
+        with records.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(row.model_dump_json() + "\n" for row in rows)
+        manifest = Manifest(
+            source=source,
+            view=view,
+            rows=len(rows),
+            with_crop=sum(row.crop is not None for row in rows),
+            kinds=dict(sorted(Counter(row.kind for row in rows).items())),
+            rejected=rejected,
+            records_sha256=sha256_of(records),
+            files={name: self.pictures[name].digest for name in sorted(used)},
+        )
+        (self.folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", "utf-8")
+
+
+@contextmanager
+def staged_set(out: Path) -> Iterator[SetWriter]:
+    """A writer whose folder becomes `out` at the end, or vanishes if anything goes wrong."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(
+            f"{out} already holds something, and nothing was written. Choose another folder, or "
+            "remove that one first."
+        )
+    place = Path(os.path.abspath(out))
+    staging = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        staging.mkdir(parents=True)
+        yield SetWriter(folder=staging, place=place)
+        staging.replace(place)
+    except OSError as error:
+        raise DataError(
+            f"The set could not be written to {out} ({error}). Nothing was left behind; check the "
+            "free space and the permissions of its parent folder."
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

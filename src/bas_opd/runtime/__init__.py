@@ -1,0 +1,1 @@
+"""What surrounds the training: its records and its console."""

@@ -1,0 +1,110 @@
+"""What the selector knows about a rollout before any teacher has seen it (Eq. 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bas_opd.types import Features, Rollouts
+
+
+def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Features:
+    """phi for the candidate rows, from what the sampler measured (Eq. 5; Alg. 1, line 4)."""
+    rows = list(candidates)
+    crops = [rollouts.example_of(row).crop for row in rows]
+    values = features_from(
+        rollouts.logprobs[rows],
+        rollouts.lengths[rows],
+        entropies=None if rollouts.entropies is None else rollouts.entropies[rows],
+        prompt_lengths=[rollouts.prompts[rollouts.prompt_of(row)].length for row in rows],
+        crop_areas=[crop.area if crop else 0.0 for crop in crops],
+    )
+    return Features(rows=tuple(rows), values=values, has_entropy=rollouts.entropies is not None)
+
+
+@torch.no_grad()
+def features_from(
+    logprobs: Tensor,
+    lengths: Tensor | Sequence[int],
+    *,
+    entropies: Tensor | None = None,
+    prompt_lengths: Tensor | Sequence[int] | None = None,
+    crop_areas: Tensor | Sequence[float] | None = None,
+) -> Tensor:
+    """phi [row, feature] in float64 on the CPU, in the order of `types.FEATURES` (Eq. 5).
+
+    `logprobs` and `entropies` are [row, token] under the distribution that sampled, entropies in
+    nats over the full vocabulary; positions at or beyond `lengths` are never read. What is not
+    given is 0, and a row without a valid token has zeros for its token statistics.
+    """
+    lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
+    _check(logprobs, lengths, entropies)
+    width = int(lengths.max()) if len(lengths) else 0
+    mask = torch.arange(width, device="cpu") < lengths[:, None]
+    nll = -_float64(logprobs[:, :width])
+
+    columns = [
+        _masked_mean(nll, mask),
+        _masked_quantile(nll, mask, 0.9),
+        torch.zeros(len(lengths), dtype=torch.float64, device="cpu")
+        if entropies is None
+        else _masked_mean(_float64(entropies[:, :width]), mask),
+        lengths.double(),
+        _per_row(prompt_lengths, len(lengths), "prompt_lengths"),
+        _per_row(crop_areas, len(lengths), "crop_areas"),
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def _check(logprobs: Tensor, lengths: Tensor, entropies: Tensor | None) -> None:
+    if logprobs.dim() != 2 or lengths.shape != logprobs.shape[:1]:
+        raise ValueError(
+            f"logprobs must be [row, token] and lengths [row]; "
+            f"they are {list(logprobs.shape)} and {list(lengths.shape)}."
+        )
+    if entropies is not None and entropies.shape != logprobs.shape:
+        raise ValueError(
+            f"entropies must have the shape of logprobs, {list(logprobs.shape)}; "
+            f"they have {list(entropies.shape)}."
+        )
+    for row in ((lengths < 0) | (lengths > logprobs.shape[1])).nonzero()[:1, 0].tolist():
+        raise ValueError(
+            f"Row {row} has a length of {int(lengths[row])}, "
+            f"but logprobs hold {logprobs.shape[1]} tokens a row."
+        )
+
+
+def _float64(values: Tensor) -> Tensor:
+    return values.to("cpu", torch.float64)
+
+
+def _per_row(values: Tensor | Sequence[float] | None, rows: int, name: str) -> Tensor:
+    column = torch.as_tensor(
+        [0.0] * rows if values is None else values, dtype=torch.float64, device="cpu"
+    )
+    if column.shape != (rows,):
+        raise ValueError(f"{name} must hold one value for each of {rows} rows.")
+    return column
+
+
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    # Selecting, not multiplying: a NaN in the padding times zero would still be a NaN.
+    total = torch.where(mask, values, 0.0).sum(1)
+    return total / mask.sum(1).clamp_min(1)
+
+
+def _masked_quantile(values: Tensor, mask: Tensor, q: float) -> Tensor:
+    """Quantile of each row's valid values, with linear interpolation."""
+    if not mask.any():
+        return values.new_zeros(len(values))
+    last = (mask.sum(1) - 1).clamp_min(0).double()
+    position = q * last
+    below = position.floor()
+    # Only the tail above the quantile is sorted: four times faster than sorting whole rows.
+    rank = (last - below).long()
+    tail = torch.where(mask, values, -torch.inf).topk(int(rank.max()) + 1).values
+    lower = tail.gather(1, rank[:, None])[:, 0]
+    upper = tail.gather(1, (rank - 1).clamp_min(0)[:, None])[:, 0]
+    return torch.where(mask.any(1), torch.lerp(lower, upper, position - below), 0.0)

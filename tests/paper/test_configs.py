@@ -1,0 +1,159 @@
+"""The config files against the constants of the paper."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from bas_opd.config import Config, load_config
+from bas_opd.config.loading import dump
+from bas_opd.config.schema import SelectConfig
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(CONFIGS.glob("*.toml"))
+ABLATIONS = {
+    "learned25-without-overlap": {"distill.use_overlap": False},
+    "learned25-without-confidence": {"distill.use_confidence": False},
+    "learned25-without-ranking": {"select.rank_weight": 0.0},
+    "learned25-without-exploration": {"select.exploration": "0"},
+}
+
+
+def load(name: str) -> Config:
+    return load_config(CONFIGS / f"{name}.toml", ["model.path=m", "data.path=d", "run.output=o"])
+
+
+def settings(name: str) -> dict[str, object]:
+    return {
+        f"{section}.{key}": value
+        for section, values in dump(load(name)).items()
+        for key, value in values.items()
+    }
+
+
+def test_every_promised_config_is_there_and_no_other() -> None:
+    assert {path.stem for path in FILES} == {
+        *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
+        *ABLATIONS,
+        *("qwen3.5-4b", "qwen3.5-9b", "tiny"),
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_config_loads_and_opens_with_plain_words(path: Path) -> None:
+    assert load(path.stem)
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "ratio", "budget"),
+    [
+        ("full", "full", "1", 224),
+        ("random25", "random", "0.25", 56),
+        ("entropy25", "entropy", "0.25", 56),
+        ("learned10", "learned", "0.1", 22),
+        ("learned25", "learned", "0.25", 56),
+        ("learned50", "learned", "0.5", 112),
+    ],
+)
+def test_a_policy_queries_what_table_6_says(
+    name: str, policy: str, ratio: str, budget: int
+) -> None:
+    config = load(name)
+    candidates = config.rollout.prompts_per_step * config.rollout.per_prompt
+    assert candidates == 224
+    assert config.select.policy == policy
+    assert config.select.query_ratio == Decimal(ratio)
+    assert int(config.select.query_ratio * candidates) == budget
+
+
+@pytest.mark.parametrize("name", ["learned25", "qwen3.5-4b", "qwen3.5-9b"])
+def test_the_main_runs_have_the_settings_of_section_3_1_and_tables_5_and_6(name: str) -> None:
+    expected = {
+        "model.thinking": False,
+        "lora.rank": 0,
+        "data.max_prompt_tokens": 8192,
+        "rollout.prompts_per_step": 28,
+        "rollout.per_prompt": 8,
+        "rollout.temperature": 1.0,
+        "rollout.top_p": 1.0,
+        "rollout.max_response_tokens": 1024,
+        "select.policy": "learned",
+        "select.query_ratio": "0.25",
+        "select.seed": 0,
+        "select.exploration": "0.1",
+        "select.hidden": 32,
+        "select.learning_rate": 1e-3,
+        "select.momentum": 0.99,
+        "select.replay_capacity": 512,
+        "select.replay_start": 96,
+        "select.replay_batch": 256,
+        "select.updates_per_step": 2,
+        "select.half_life": 10,
+        "select.rank_weight": 0.2,
+        "select.min_gap": 1e-6,
+        "distill.alpha": 0.5,
+        "distill.k": 100,
+        "distill.support": "tail",
+        "distill.use_overlap": True,
+        "distill.use_confidence": True,
+        "teacher.mode": "ema",
+        "teacher.tau": 0.05,
+        "optim.learning_rate": 2e-6,
+        "optim.weight_decay": 0.01,
+        "optim.gradient_clip": 1.0,
+        "optim.warmup_steps": 10,
+        "run.seed": 42,
+        "run.epochs": 1,
+        "run.steps": None,
+    }
+    actual = settings(name)
+    assert {key: actual[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["qwen3.5-4b", "qwen3.5-9b"])
+def test_the_model_configs_name_their_model(name: str) -> None:
+    config = load_config(CONFIGS / f"{name}.toml", ["data.path=d"])
+    assert config.model.path.lower() == f"qwen/{name}"
+
+
+def test_the_longest_row_fits_the_model_length_of_9216() -> None:
+    config = load("learned25")
+    assert config.data.max_prompt_tokens + config.rollout.max_response_tokens == 9216
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_differs_from_learned_25_in_its_one_setting(name: str) -> None:
+    main, ablation = settings("learned25"), settings(name)
+    changed = {key: value for key, value in ablation.items() if value != main[key]}
+    assert changed == ABLATIONS[name]
+
+
+def test_the_tiny_run_selects_by_prediction_in_at_least_half_of_its_steps() -> None:
+    config = load("tiny")
+    candidates = config.rollout.prompts_per_step * config.rollout.per_prompt
+    labels_per_step = int(config.select.query_ratio * candidates)
+    warm_up = -(-config.select.replay_start // labels_per_step)
+    assert config.run.steps is not None
+    assert 2 * (config.run.steps - warm_up) >= config.run.steps
+
+
+def test_the_demo_has_the_tiny_config_itself() -> None:
+    packaged = Path(load_config.__code__.co_filename).with_name("tiny.toml")
+    assert packaged.read_text() == (CONFIGS / "tiny.toml").read_text()
+
+
+def test_every_setting_of_table_5_says_so() -> None:
+    for name, field in SelectConfig.model_fields.items():
+        assert field.description, name
+        if name not in ("policy", "query_ratio"):
+            assert "Table 5" in field.description, name
+
+
+def test_every_setting_is_described() -> None:
+    for section in Config.model_fields.values():
+        for name, field in section.annotation.model_fields.items():  # type: ignore[union-attr]
+            assert re.search(r"[.)]$", field.description or ""), name

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from bas_opd.config import Config
+
+
+def build(**sections: dict[str, Any]) -> Config:
+    sections["model"] = {"path": "m", **sections.get("model", {})}
+    sections["data"] = {"path": "d"}
+    return Config.model_validate(sections)
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config = build()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.distill.k = 3  # type: ignore[misc]
+
+
+def test_the_full_policy_asks_about_every_candidate() -> None:
+    with pytest.raises(ValidationError, match=r"Set select\.query_ratio=1"):
+        build(select={"policy": "full"})
+    assert build(select={"policy": "full", "query_ratio": 1}).select.query_ratio == 1
+
+
+def test_a_replay_that_could_never_start_is_refused() -> None:
+    with pytest.raises(ValidationError, match="would never learn"):
+        build(select={"replay_start": 97, "replay_capacity": 96})
+    assert build(select={"replay_start": 96, "replay_capacity": 96})
+
+
+def test_checkpointing_and_shared_prompts_exclude_each_other() -> None:
+    checkpointing = {"gradient_checkpointing": True}
+    with pytest.raises(ValidationError, match="switches the cache off"):
+        build(model=checkpointing)
+    assert build(model=checkpointing, optim={"share_prompts": False})
+
+
+def test_the_smallest_picture_is_not_larger_than_the_largest() -> None:
+    with pytest.raises(ValidationError, match="min_pixels is 5, above"):
+        build(model={"min_pixels": 5, "max_pixels": 4})
+    assert build(model={"min_pixels": 4, "max_pixels": 4})
