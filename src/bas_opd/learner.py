@@ -107,9 +107,7 @@ class Learner:
             lengths = [int(rollouts.lengths[row]) for row in batch.rows]
             means = torch.stack([tokens.mean() for tokens in per_token.split(lengths)]).tolist()
             utility.update(zip(batch.rows, means, strict=True))
-            processed += (
-                batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
-            )
+            processed += batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
         self.model.network.eval()
         return loss, utility, processed
 

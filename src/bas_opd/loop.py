@@ -83,9 +83,7 @@ def _total_steps(config: Config, data: PreparedSet) -> int:
 
 
 def _batch(config: Config, data: PreparedSet, step: int) -> PromptBatch:
-    rows = step_indices(
-        len(data.examples), config.rollout.prompts_per_step, config.run.seed, step
-    )
+    rows = step_indices(len(data.examples), config.rollout.prompts_per_step, config.run.seed, step)
     return PromptBatch(step=step, examples=tuple(data.examples[row] for row in rows))
 
 

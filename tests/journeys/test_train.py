@@ -302,9 +302,7 @@ def test_steps_that_are_never_finite_end_in_a_sentence(
     small_qwen35: Path, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip = torch.nn.utils.clip_grad_norm_
-    monkeypatch.setattr(
-        torch.nn.utils, "clip_grad_norm_", lambda *args: clip(*args) * float("nan")
-    )
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *args: clip(*args) * float("nan"))
     config = tiny(small_qwen35, boxes, tmp_path / "run", *SMALL_STEPS, "run.max_bad_steps=2")
     with pytest.raises(BasOpdError, match="2 steps in a row"):
         loop.train(config, Silent())

@@ -97,9 +97,7 @@ def test_the_ablations_leave_out_their_factor() -> None:
     whole = query_utility(student, teacher, mask, k=5)
     without_overlap = query_utility(student, teacher, mask, k=5, use_overlap=False)
     without_confidence = query_utility(student, teacher, mask, k=5, use_confidence=False)
-    neither = query_utility(
-        student, teacher, mask, k=5, use_overlap=False, use_confidence=False
-    )
+    neither = query_utility(student, teacher, mask, k=5, use_overlap=False, use_confidence=False)
     assert (whole < without_overlap).all()
     assert (whole < without_confidence).all()
     assert (without_overlap < neither).all()
@@ -114,9 +112,7 @@ def test_the_loss_is_a_token_mean_with_a_clamped_denominator() -> None:
 
 @pytest.mark.parametrize("tokens_per_chunk", [1, 4, 100])
 @pytest.mark.parametrize("support", SUPPORTS)
-def test_chunks_change_neither_value_nor_gradient(
-    support: Support, tokens_per_chunk: int
-) -> None:
+def test_chunks_change_neither_value_nor_gradient(support: Support, tokens_per_chunk: int) -> None:
     generator = torch.Generator().manual_seed(5)
     hidden, other = (torch.randn(11, 8, generator=generator) for _ in range(2))
     student_head, teacher_head = torch.nn.Linear(8, 17), torch.nn.Linear(8, 17)

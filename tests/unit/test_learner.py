@@ -189,9 +189,7 @@ def test_gradient_checkpointing_changes_no_gradient(small_qwen35: Path, tmp_path
     assert_equal_gradients(ours[2], reference[2])
 
 
-def test_with_adapters_only_the_adapters_have_gradients(
-    small_qwen35: Path, tmp_path: Path
-) -> None:
+def test_with_adapters_only_the_adapters_have_gradients(small_qwen35: Path, tmp_path: Path) -> None:
     case = Case(small_qwen35, tmp_path, lora=LoraSettings(rank=4))
     loss, _, gradients = case.gradients(SELECTED)
     assert gradients
@@ -209,7 +207,9 @@ def test_a_valid_update_moves_the_weights_by_the_clipped_gradient(qwen35: Case) 
     assert update.is_valid
     assert update.learning_rate == pytest.approx(1e-3 * 4 / 10)  # step 3, counted from 0
     assert set(update.utility) == set(SELECTED)
-    moved = [float((p.detach() - before[n]).abs().max()) for n, p in qwen35.model.trainable().items()]
+    moved = [
+        float((p.detach() - before[n]).abs().max()) for n, p in qwen35.model.trainable().items()
+    ]
     # AdamW's first step moves a weight by the rate, plus what weight decay takes.
     assert max(moved) == pytest.approx(4e-4, rel=0.05)
     assert all(p.grad is None for p in qwen35.model.trainable().values())

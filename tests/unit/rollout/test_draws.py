@@ -39,7 +39,9 @@ def test_no_two_addresses_of_a_step_share_a_key() -> None:
 def test_the_race_draws_from_the_distribution() -> None:
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
     n = 40_000
-    noise = race_noise(row_keys(0, 0, torch.arange(n), torch.zeros(n).long()), torch.zeros(n).long(), 4)
+    noise = race_noise(
+        row_keys(0, 0, torch.arange(n), torch.zeros(n).long()), torch.zeros(n).long(), 4
+    )
     shares = (probabilities.log() + noise).argmax(-1).bincount(minlength=4) / n
     spread = (probabilities * (1 - probabilities) / n).sqrt()
     assert ((shares - probabilities).abs() < 4 * spread).all()

@@ -1,0 +1,168 @@
+"""What the speed measurements share: a small model, noisy pictures, alternating timings, a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import get_args
+
+import torch
+from PIL import Image
+
+from bas_opd.data.images import open_image
+from bas_opd.model.family import Family
+from bas_opd.model.loading import load_model
+from bas_opd.model.processing import Processor
+from bas_opd.model.small import build_small_model
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.types import Crop, Example, Rollouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way to do the work; `run` returns the tokens it pushed through the network."""
+
+    name: str
+    run: Callable[[], int]
+    required_share: float | None = None
+    """The most of this side's time that ours may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A small model with the examples it is measured on."""
+
+    model: VisionLanguageModel
+    examples: tuple[Example, ...]
+
+
+def parser(description: str | None, *, prompts: int, side: int, tokens: int, hidden: int):
+    """Return the options all measurements have; `tokens` is the length of a response."""
+    options = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--family", choices=get_args(Family), default="qwen3_5")
+    options.add_argument("--hidden", type=int, default=hidden)
+    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--prompts", type=int, default=prompts)
+    options.add_argument("--rollouts", type=int, default=8, help="rollouts of each prompt")
+    options.add_argument("--side", type=int, default=side, help="of a picture, in pixels")
+    options.add_argument("--tokens", type=int, default=tokens, help="tokens of a response")
+    options.add_argument("--repeats", type=int, default=5, help="timings of each side")
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--json", type=Path, help="also write the numbers to this file")
+    return options
+
+
+@contextmanager
+def bench(options: argparse.Namespace) -> Iterator[Bench]:
+    """Build the model and the pictures in a folder that goes away again."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build_small_model(
+            folder, family=options.family, hidden=options.hidden, layers=options.layers
+        )
+        processor = Processor.load(folder)
+        # Responses must all reach the limit, so that every side draws the same number of tokens.
+        endless = (*processor.suppressed_ids, *processor.eos_ids)
+        yield Bench(
+            model=VisionLanguageModel(
+                load_model(folder, device=torch.device("cpu")),
+                replace(processor, suppressed_ids=endless),
+            ),
+            examples=_pictures(folder, options.prompts, options.side),
+        )
+
+
+def rollouts_of(bench: Bench, *, per_prompt: int, tokens: int) -> Rollouts:
+    """Return responses of random bytes, between half and one and a half times `tokens` long."""
+    encode = bench.model.processor.encode
+    rows = len(bench.examples) * per_prompt
+    lengths = torch.randint(tokens // 2, tokens + tokens // 2 + 1, (rows,))
+    shape = (rows, int(lengths.max()))
+    return Rollouts(
+        step=0,
+        examples=bench.examples,
+        prompts=tuple(encode(open_image(e.image), e.question) for e in bench.examples),
+        per_prompt=per_prompt,
+        tokens=torch.randint(256, shape),
+        lengths=lengths,
+        logprobs=torch.zeros(shape),
+        entropies=None,
+    )
+
+
+def random_rows(rollouts: Rollouts, ratio: float) -> list[int]:
+    """Return rows spread over as many prompts as chance will have it: sharing saves least there."""
+    rows = torch.randperm(len(rollouts))[: int(ratio * len(rollouts))]
+    return sorted(rows.tolist())
+
+
+def compare(
+    options: argparse.Namespace, ours: Side, others: Sequence[Side], *, shape: str
+) -> None:
+    """Time the sides in turn, each warmed up once, and print the medians."""
+    sides = [ours, *others]
+    tokens = [side.run() for side in sides]
+    times: list[list[float]] = [[] for _ in sides]
+    for _ in range(options.repeats):
+        for side, seconds in zip(sides, times, strict=True):
+            start = perf_counter()
+            side.run()
+            seconds.append(perf_counter() - start)
+    medians = [statistics.median(seconds) for seconds in times]
+    rows = [
+        {
+            "side": side.name,
+            "seconds": median,
+            "fastest": min(seconds),
+            "slowest": max(seconds),
+            "processed_tokens": count,
+            "share_of_its_time": medians[0] / median,
+            "share_of_its_tokens": tokens[0] / count,
+            "required_share": side.required_share,
+        }
+        for side, seconds, median, count in zip(sides, times, medians, tokens, strict=True)
+    ]
+    print(f"{options.family}, hidden {options.hidden}, {options.layers} layers; {shape}")
+    print(f"{'':<34}{'seconds':>9}{'tokens':>9}   ours takes of its time (of its tokens)")
+    for row, side in zip(rows, sides, strict=True):
+        line = f"{side.name:<34}{row['seconds']:>9.3f}{row['processed_tokens']:>9,}"
+        print(line if side is ours else line + _verdict(side, row["share_of_its_time"], row))
+    if options.json:
+        machine = {"threads": options.threads, "load": os.getloadavg()[0]}
+        settings = {k: v for k, v in vars(options).items() if k != "json"}
+        report = {"settings": settings, "shape": shape, "machine": machine, "sides": rows}
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _verdict(side: Side, share: float, row: dict) -> str:
+    text = f"   {share:.2f} ({row['share_of_its_tokens']:.2f}): {1 / share:.1f} times as fast"
+    if side.required_share is None:
+        return text
+    met = "met" if share <= side.required_share else "NOT MET"
+    return f"{text}; at most {side.required_share:.2f} required: {met}"
+
+
+def _pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
+    """Return noisy pictures, each with a crop of half its side, and questions of several lengths."""
+    examples = []
+    for i in range(n):
+        path = folder / f"{i}.png"
+        Image.effect_noise((side, side), 60 + i).convert("RGB").save(path)
+        box = (side / 4, side / 4, side * 3 / 4, side * 3 / 4)
+        question = "What is the color of the sign?" + " Look twice." * (i % 3)
+        examples.append(
+            Example(id=str(i), image=path, question=question, crop=Crop(area=1 / 4, box=box))
+        )
+    return tuple(examples)

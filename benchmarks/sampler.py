@@ -1,0 +1,101 @@
+"""Our sampler with one prefill a prompt against `generate` of transformers, on a CPU.
+
+    python benchmarks/sampler.py
+
+`generate` is called in both ways a user would: with every row as a prompt of its own, and with
+`num_return_sequences`. Either way it encodes and prefills a prompt once a row. Both sides decode the
+same picture files, once a prompt, and draw the same number of tokens; ours also returns log-probs and
+entropies. Required: at least twice as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from _sides import Bench, Side, bench, compare, parser
+from torch import Tensor
+
+from bas_opd.data.images import open_image
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.types import Prompt, PromptBatch
+
+
+def generate(bench: Bench, *, rows_of_each: int, sequences: int, tokens: int) -> int:
+    """Draw with transformers: each prompt in `rows_of_each` rows, `sequences` returned for each."""
+    processor, network = bench.model.processor, bench.model.network
+    encoded = [processor.encode(open_image(e.image), e.question) for e in bench.examples]
+    prompts = [prompt for prompt in encoded for _ in range(rows_of_each)]
+    ids, mask = _left_padded(prompts, processor.pad_id)
+    drawing: Any = network
+    drawn: Tensor = drawing.generate(
+        input_ids=ids,
+        attention_mask=mask,
+        mm_token_type_ids=processor.mm_token_type_ids(ids),
+        pixel_values=torch.cat([prompt.pixel_values for prompt in prompts]),
+        image_grid_thw=torch.cat([prompt.grid for prompt in prompts]),
+        do_sample=True,
+        top_k=0,
+        num_return_sequences=sequences,
+        suppress_tokens=list(processor.suppressed_ids),
+        max_new_tokens=tokens,
+    )
+    rows, total = drawn.shape
+    if rows != len(prompts) * sequences or total != ids.shape[1] + tokens:
+        raise RuntimeError(f"generate returned {rows} rows of {total} tokens, not what was asked.")
+    return (int(mask.sum()) + len(prompts) * (tokens - 1)) * sequences
+
+
+def sample(bench: Bench, *, per_prompt: int, tokens: int) -> int:
+    """Draw with our sampler."""
+    settings = SamplingSettings(per_prompt=per_prompt, max_response_tokens=tokens)
+    batch = PromptBatch(step=0, examples=bench.examples)
+    rollouts = Sampler(bench.model, settings).generate(batch)
+    if not bool((rollouts.lengths == tokens).all()):
+        raise RuntimeError("A response ended before the limit, though its end tokens are ruled out.")
+    return sum(prompt.length for prompt in rollouts.prompts) + len(rollouts) * (tokens - 1)
+
+
+def _left_padded(prompts: Sequence[Prompt], pad_id: int) -> tuple[Tensor, Tensor]:
+    shape = (len(prompts), max(prompt.length for prompt in prompts))
+    ids, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, -prompt.length :] = prompt.input_ids
+        mask[row, -prompt.length :] = 1
+    return ids, mask
+
+
+def main() -> None:
+    options = parser(__doc__, prompts=8, side=768, tokens=32, hidden=128).parse_args()
+    n, tokens = options.rollouts, options.tokens
+    with bench(options) as setup:
+        longest = max(
+            setup.model.processor.prompt_length((options.side, options.side), e.question)
+            for e in setup.examples
+        )
+        compare(
+            options,
+            Side(
+                name="one prefill a prompt (ours)",
+                run=lambda: sample(setup, per_prompt=n, tokens=tokens),
+            ),
+            [
+                Side(
+                    name="generate, one prompt a row",
+                    run=lambda: generate(setup, rows_of_each=n, sequences=1, tokens=tokens),
+                    required_share=1 / 2,
+                ),
+                Side(
+                    name="generate, num_return_sequences",
+                    run=lambda: generate(setup, rows_of_each=1, sequences=n, tokens=tokens),
+                    required_share=1 / 2,
+                ),
+            ],
+            shape=f"{options.prompts} prompts of up to {longest:,} tokens, {n} rollouts each, "
+            f"{tokens} tokens a response",
+        )
+
+
+if __name__ == "__main__":
+    main()

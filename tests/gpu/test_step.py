@@ -1,0 +1,111 @@
+"""One step of the paper's shape on a GPU, against the same step on the CPU in fp32."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import torch
+from stage_fixtures import make_examples, make_model
+from torch import Tensor
+
+from bas_opd.algorithm import Stages, train_step
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.runtime.clock import Clock
+from bas_opd.select import build_selector
+from bas_opd.teacher import CropTeacher
+from bas_opd.types import PromptBatch, Rollouts, StepReport
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@dataclass
+class Replayed:
+    """A policy that repeats given rollouts."""
+
+    rollouts: Rollouts
+
+    def generate(self, batch: PromptBatch) -> Rollouts:
+        return self.rollouts
+
+
+def on_gpu(model: VisionLanguageModel, precision: torch.dtype) -> VisionLanguageModel:
+    return VisionLanguageModel(
+        copy.deepcopy(model.network).cuda(), model.processor, precision=precision
+    )
+
+
+def one_step(
+    model: VisionLanguageModel, rollouts: Rollouts
+) -> tuple[StepReport, Tensor, dict[str, Tensor]]:
+    """Take the step on given rollouts; return its report, its gradient and its new weights."""
+    learner = Learner(
+        model,
+        optimiser=OptimiserSettings(learning_rate=1e-4, warmup_steps=0, gradient_clip=1e9),
+        distill=DistillSettings(),
+    )
+    gradients: list[Tensor] = []
+    learner.optimiser.register_step_pre_hook(
+        lambda *_: gradients.append(
+            torch.cat([p.grad.flatten().cpu() for p in learner.parameters if p.grad is not None])
+        )
+    )
+    teacher = CropTeacher(model)
+    generator = torch.Generator().manual_seed(3)
+    for weight in teacher.weights.values():
+        weight += 0.1 * torch.randn(weight.shape, generator=generator).to(weight.device)
+    stages = Stages(
+        policy=Replayed(rollouts),
+        selector=build_selector("random"),
+        teacher=teacher,
+        learner=learner,
+        clock=Clock(model.device),
+    )
+    batch = PromptBatch(step=rollouts.step, examples=rollouts.examples)
+    report = train_step(stages, batch, Decimal("0.25"))
+    return report, gradients[0], teacher.weights
+
+
+@pytest.fixture(params=["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
+def cpu(request: pytest.FixtureRequest) -> VisionLanguageModel:
+    return make_model(request.getfixturevalue(request.param))
+
+
+def test_a_step_of_the_papers_shape_agrees_with_the_cpu(
+    cpu: VisionLanguageModel, tmp_path: Path
+) -> None:
+    settings = SamplingSettings(max_response_tokens=24)
+    batch = PromptBatch(step=0, examples=make_examples(tmp_path, 28))
+    rollouts = Sampler(cpu, settings).generate(batch)
+    exact, half = on_gpu(cpu, torch.float32), on_gpu(cpu, torch.bfloat16)
+
+    # The draws have addresses that no device changes; fp32 rounding alone separates the two.
+    drawn = Sampler(exact, settings).generate(batch)
+    assert drawn.tokens.shape == rollouts.tokens.shape
+    assert (drawn.tokens == rollouts.tokens).all(-1).float().mean() > 0.99
+
+    reference, gradient, _ = one_step(cpu, rollouts)
+    assert len(rollouts) == 224
+    assert len(reference.selection.rows) == 54  # of 216 candidates: one example has no crop
+    for model, tolerance in ((exact, 2e-4), (half, 5e-2)):
+        report, ours, teacher = one_step(model, rollouts)
+        assert report.update.is_valid
+        assert report.selection.rows == reference.selection.rows
+        error = float((ours - gradient).norm() / gradient.norm())
+        loss_error = abs(report.update.loss / reference.update.loss - 1)
+        print(f"{model.precision}: gradient {error:.1e}, loss {loss_error:.1e}")
+        assert error < tolerance
+        assert loss_error < tolerance
+        assert report.update.utility == pytest.approx(
+            reference.update.utility, rel=4 * tolerance, abs=1e-4
+        )
+        assert all(weight.dtype is torch.float32 for weight in teacher.values())
