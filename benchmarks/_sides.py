@@ -1,4 +1,4 @@
-"""What the speed measurements share: a small model, noisy pictures, alternating timings, a table."""
+"""What the speed measurements share: a small model, noisy pictures, timings in turn, a table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from PIL import Image
+from transformers.utils import logging
 
 from bas_opd.data.images import open_image
 from bas_opd.model.family import Family
@@ -44,19 +45,21 @@ class Bench:
     examples: tuple[Example, ...]
 
 
-def parser(description: str | None, *, prompts: int, side: int, tokens: int, hidden: int):
+def parser(
+    description: str | None, *, prompts: int, side: int, tokens: int
+) -> argparse.ArgumentParser:
     """Return the options all measurements have; `tokens` is the length of a response."""
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--family", choices=get_args(Family), default="qwen3_5")
-    options.add_argument("--hidden", type=int, default=hidden)
+    options.add_argument("--hidden", type=int, default=128)
     options.add_argument("--layers", type=int, default=4)
     options.add_argument("--prompts", type=int, default=prompts)
     options.add_argument("--rollouts", type=int, default=8, help="rollouts of each prompt")
     options.add_argument("--side", type=int, default=side, help="of a picture, in pixels")
     options.add_argument("--tokens", type=int, default=tokens, help="tokens of a response")
-    options.add_argument("--repeats", type=int, default=5, help="timings of each side")
+    options.add_argument("--repeats", type=int, default=3, help="timings of each side")
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--json", type=Path, help="also write the numbers to this file")
     return options
@@ -67,6 +70,8 @@ def bench(options: argparse.Namespace) -> Iterator[Bench]:
     """Build the model and the pictures in a folder that goes away again."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         build_small_model(
@@ -85,10 +90,10 @@ def bench(options: argparse.Namespace) -> Iterator[Bench]:
 
 
 def rollouts_of(bench: Bench, *, per_prompt: int, tokens: int) -> Rollouts:
-    """Return responses of random bytes, between half and one and a half times `tokens` long."""
+    """Return responses of random bytes, from half to one and a half times `tokens`, its mean."""
     encode = bench.model.processor.encode
     rows = len(bench.examples) * per_prompt
-    lengths = torch.randint(tokens // 2, tokens + tokens // 2 + 1, (rows,))
+    lengths = torch.linspace(tokens / 2, tokens * 3 / 2, rows).round().long()[torch.randperm(rows)]
     shape = (rows, int(lengths.max()))
     return Rollouts(
         step=0,
@@ -103,14 +108,12 @@ def rollouts_of(bench: Bench, *, per_prompt: int, tokens: int) -> Rollouts:
 
 
 def random_rows(rollouts: Rollouts, ratio: float) -> list[int]:
-    """Return rows spread over as many prompts as chance will have it: sharing saves least there."""
-    rows = torch.randperm(len(rollouts))[: int(ratio * len(rollouts))]
-    return sorted(rows.tolist())
+    """Return rows drawn uniformly, which touch many prompts: sharing saves least there."""
+    order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(0))
+    return sorted(order[: int(ratio * len(rollouts))].tolist())
 
 
-def compare(
-    options: argparse.Namespace, ours: Side, others: Sequence[Side], *, shape: str
-) -> None:
+def compare(options: argparse.Namespace, ours: Side, others: Sequence[Side], *, shape: str) -> None:
     """Time the sides in turn, each warmed up once, and print the medians."""
     sides = [ours, *others]
     tokens = [side.run() for side in sides]
@@ -121,41 +124,40 @@ def compare(
             side.run()
             seconds.append(perf_counter() - start)
     medians = [statistics.median(seconds) for seconds in times]
-    rows = [
-        {
-            "side": side.name,
-            "seconds": median,
-            "fastest": min(seconds),
-            "slowest": max(seconds),
-            "processed_tokens": count,
-            "share_of_its_time": medians[0] / median,
-            "share_of_its_tokens": tokens[0] / count,
-            "required_share": side.required_share,
-        }
-        for side, seconds, median, count in zip(sides, times, medians, tokens, strict=True)
-    ]
     print(f"{options.family}, hidden {options.hidden}, {options.layers} layers; {shape}")
-    print(f"{'':<34}{'seconds':>9}{'tokens':>9}   ours takes of its time (of its tokens)")
-    for row, side in zip(rows, sides, strict=True):
-        line = f"{side.name:<34}{row['seconds']:>9.3f}{row['processed_tokens']:>9,}"
-        print(line if side is ours else line + _verdict(side, row["share_of_its_time"], row))
+    print(f"{'':<34}{'seconds':>8}{'tokens':>9}   ours takes of its time (of its tokens)")
+    rows: list[dict[str, Any]] = []
+    for side, seconds, median, count in zip(sides, times, medians, tokens, strict=True):
+        share, floor = medians[0] / median, tokens[0] / count
+        verdict = "" if side is ours else _verdict(share, floor, side.required_share)
+        print(f"{side.name:<34}{median:>8.3f}{count:>9,}{verdict}")
+        rows.append(
+            {
+                "side": side.name,
+                "median_seconds": median,
+                "seconds": seconds,
+                "processed_tokens": count,
+                "share_of_its_time": share,
+                "share_of_its_tokens": floor,
+                "required_share": side.required_share,
+            }
+        )
     if options.json:
-        machine = {"threads": options.threads, "load": os.getloadavg()[0]}
-        settings = {k: v for k, v in vars(options).items() if k != "json"}
-        report = {"settings": settings, "shape": shape, "machine": machine, "sides": rows}
+        settings = {name: value for name, value in vars(options).items() if name != "json"}
+        report = {"settings": settings, "load": os.getloadavg()[0], "sides": rows}
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def _verdict(side: Side, share: float, row: dict) -> str:
-    text = f"   {share:.2f} ({row['share_of_its_tokens']:.2f}): {1 / share:.1f} times as fast"
-    if side.required_share is None:
+def _verdict(share: float, floor: float, required: float | None) -> str:
+    text = f"   {share:.2f} ({floor:.2f}): {1 / share:.1f} times as fast"
+    if required is None:
         return text
-    met = "met" if share <= side.required_share else "NOT MET"
-    return f"{text}; at most {side.required_share:.2f} required: {met}"
+    met = "met" if share <= required else "NOT MET"
+    return f"{text}; at most {required:.2f} required: {met}"
 
 
 def _pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
-    """Return noisy pictures, each with a crop of half its side, and questions of several lengths."""
+    """Return noisy pictures, each with a crop of half its side, and questions unequally long."""
     examples = []
     for i in range(n):
         path = folder / f"{i}.png"

@@ -2,10 +2,11 @@
 
     python benchmarks/sampler.py
 
-`generate` is called in both ways a user would: with every row as a prompt of its own, and with
-`num_return_sequences`. Either way it encodes and prefills a prompt once a row. Both sides decode the
-same picture files, once a prompt, and draw the same number of tokens; ours also returns log-probs and
-entropies. Required: at least twice as fast.
+`generate` is called in both ways a user would: with every row as a prompt of its own, where it
+encodes and prefills the image once a row, and with `num_return_sequences`, where it encodes it once
+a prompt but still prefills it once a row. All sides open the same picture files, once a prompt, and
+draw the same number of tokens; ours also returns log-probs and entropies. Required: at least twice
+as fast.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def sample(bench: Bench, *, per_prompt: int, tokens: int) -> int:
     batch = PromptBatch(step=0, examples=bench.examples)
     rollouts = Sampler(bench.model, settings).generate(batch)
     if not bool((rollouts.lengths == tokens).all()):
-        raise RuntimeError("A response ended before the limit, though its end tokens are ruled out.")
+        raise RuntimeError(
+            "A response ended before the limit, though its end tokens are ruled out."
+        )
     return sum(prompt.length for prompt in rollouts.prompts) + len(rollouts) * (tokens - 1)
 
 
@@ -67,7 +70,7 @@ def _left_padded(prompts: Sequence[Prompt], pad_id: int) -> tuple[Tensor, Tensor
 
 
 def main() -> None:
-    options = parser(__doc__, prompts=8, side=768, tokens=32, hidden=128).parse_args()
+    options = parser(__doc__, prompts=8, side=768, tokens=32).parse_args()
     n, tokens = options.rollouts, options.tokens
     with bench(options) as setup:
         longest = max(

@@ -45,7 +45,7 @@ def update(
 
 
 def main() -> None:
-    options = parser(__doc__, prompts=7, side=672, tokens=32, hidden=128)
+    options = parser(__doc__, prompts=7, side=672, tokens=32)
     options.add_argument("--ratio", type=float, default=0.25, help="of the rows, selected")
     options.add_argument("--micro-batch", type=int, default=4096, help="tokens of a micro-batch")
     options = options.parse_args()
@@ -55,7 +55,6 @@ def main() -> None:
         selected, every = random_rows(rollouts, options.ratio), range(len(rollouts))
         scores = CropTeacher(model, tokens_per_batch=micro_batch).score(rollouts, every)
         mean_prompt = sum(prompt.length for prompt in rollouts.prompts) / len(rollouts.prompts)
-        mean_response = float(rollouts.lengths.float().mean())
         compare(
             options,
             update(
@@ -86,9 +85,9 @@ def main() -> None:
                     micro_batch=micro_batch,
                 ),
             ],
-            shape=f"{len(selected)} of {len(rollouts)} rows, {options.prompts} prompts of "
-            f"{mean_prompt:.0f} tokens, responses of {mean_response:.0f} in the mean "
-            f"({mean_prompt / mean_response:.1f} to one)",
+            shape=f"{len(selected)} of {len(rollouts)} rows on "
+            f"{len({rollouts.prompt_of(row) for row in selected})} of {options.prompts} prompts, "
+            f"{mean_prompt:.0f} prompt tokens to {options.tokens} of a response in the mean",
         )
 
 

@@ -52,7 +52,7 @@ def score_apart(model: VisionLanguageModel, rollouts: Rollouts, *, micro_batch: 
 
 
 def main() -> None:
-    options = parser(__doc__, prompts=14, side=896, tokens=32, hidden=128)
+    options = parser(__doc__, prompts=14, side=896, tokens=32)
     options.add_argument("--ratio", type=float, default=0.25, help="of the rows, selected")
     options.add_argument("--micro-batch", type=int, default=4096, help="tokens of a micro-batch")
     options = options.parse_args()
@@ -70,9 +70,7 @@ def main() -> None:
             [
                 Side(
                     name="all rows, own crops (released)",
-                    run=lambda: score_apart(
-                        setup.model, rollouts, micro_batch=options.micro_batch
-                    ),
+                    run=lambda: score_apart(setup.model, rollouts, micro_batch=options.micro_batch),
                     required_share=0.30,
                 ),
                 Side(
@@ -80,8 +78,9 @@ def main() -> None:
                     run=lambda: score_shared(teacher, rollouts, every),
                 ),
             ],
-            shape=f"{len(selected)} of {len(rollouts)} rows, {options.prompts} crop prompts of about "
-            f"{crop} tokens, responses of {rollouts.lengths.float().mean():.0f} in the mean",
+            shape=f"{len(selected)} of {len(rollouts)} rows on "
+            f"{len({rollouts.prompt_of(row) for row in selected})} of {options.prompts} prompts, "
+            f"crop prompts of about {crop} tokens, responses of {options.tokens} in the mean",
         )
 
 

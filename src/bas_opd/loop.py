@@ -118,8 +118,8 @@ def _stop_if_hopeless(bad_steps: int, config: Config, step: int, directory: Path
     if bad_steps >= config.run.max_bad_steps:
         raise BasOpdError(
             f"The loss or its gradient was not finite for {bad_steps} steps in a row, up to step "
-            f"{step}; each was skipped and the weights are those of the last good step. The records "
-            f"in {directory} name the rows. Lower optim.learning_rate, or try "
+            f"{step}. Each was skipped, so the weights are those of the last good step, and the "
+            f"records in {directory} name the rows. Lower optim.learning_rate, or try "
             "model.precision=float32."
         )
 

@@ -77,7 +77,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """y ~ p_theta for every prompt of the batch, with what the sampler measured (Alg. 1, line 3)."""
+    """y ~ p_theta for every prompt, with what the sampler measured (Alg. 1, line 3)."""
 
     step: int
     examples: tuple[Example, ...]

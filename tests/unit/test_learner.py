@@ -20,7 +20,7 @@ from bas_opd.learner import Learner, OptimiserSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import CropTeacher
-from bas_opd.types import Example, Rollouts
+from bas_opd.types import Example
 
 FAMILIES = ["small_qwen35", "small_qwen3vl", "small_qwen25vl"]
 SETTINGS = DistillSettings(k=20, tokens_per_chunk=7)

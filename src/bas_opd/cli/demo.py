@@ -19,11 +19,13 @@ def demo(
     from importlib.resources import as_file, files
 
     from bas_opd import loop
+    from bas_opd.cli.train import quiet_transformers
     from bas_opd.config import load_config
     from bas_opd.data.pictures import make_pictures
     from bas_opd.model.small import build_small_model
     from bas_opd.runtime.console import Console
 
+    quiet_transformers()
     home = new_folder(folder, "demo")
     with Console() as console:
         console.message(f"Drawing pictures and building a small model in {home}.")

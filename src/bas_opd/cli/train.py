@@ -24,5 +24,16 @@ def train(
     from bas_opd import loop
     from bas_opd.runtime.console import Console
 
+    quiet_transformers()
     with Console() as console:
         loop.train(settings, console)
+
+
+def quiet_transformers() -> None:
+    """Keep its bars out of ours, and its advice on GPU kernels off machines without a GPU."""
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if not torch.cuda.is_available():
+        logging.set_verbosity_error()

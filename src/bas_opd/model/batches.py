@@ -102,7 +102,5 @@ def _pieces(group: PromptGroup, tokens: int, *, share_prompts: bool) -> Iterator
 
 
 def _padded_tokens(groups: Sequence[PromptGroup]) -> int:
-    rows = sum(len(g.rows) for g in groups)
-    return len(groups) * max(g.prompt.length for g in groups) + rows * max(
-        g.longest for g in groups
-    )
+    prompts = len(groups) * max(g.prompt.length for g in groups)
+    return prompts + sum(len(g.rows) for g in groups) * max(g.longest for g in groups)

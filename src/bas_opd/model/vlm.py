@@ -95,7 +95,7 @@ class VisionLanguageModel:
         cache = empty_cache(self._core.config)
         on_device = self._mask_on_device(mask)
         hidden = self._forward(
-            ids, positions, on_device, cache=cache, **_pixels(prompts, self.device)
+            ids, positions, on_device, cache=cache, pixels=_pixels(prompts, self.device)
         )
         return Prefix(
             cache=cache,
@@ -134,9 +134,9 @@ class VisionLanguageModel:
     ) -> Tensor:
         """Return the state that predicts each response token, packed row after row.
 
-        `prompt_of[row]` says which of `prompts` a response answers. With `share_prompts` a prompt is
-        computed once for all its responses; without, every row reads its own copy, which is what
-        gradient checkpointing needs.
+        `prompt_of[row]` says which of `prompts` a response answers. With `share_prompts` a prompt
+        is computed once for all its responses; without, every row reads its own copy, which is
+        what gradient checkpointing needs.
         """
         states = self._continued if share_prompts else self._whole_rows
         hidden = states(prompts, torch.tensor(list(prompt_of)), responses)
@@ -182,7 +182,7 @@ class VisionLanguageModel:
                 prompt_positions.max() + 1 + torch.arange(total - owner.length)
             )
         hidden = self._forward(
-            ids, positions, self._mask_on_device(mask), **_pixels(owners, self.device)
+            ids, positions, self._mask_on_device(mask), pixels=_pixels(owners, self.device)
         )
         longest = max(len(response) for response in responses)
         first = torch.tensor([owner.length - 1 for owner in owners])
@@ -196,7 +196,7 @@ class VisionLanguageModel:
         mask: Tensor | None,
         *,
         cache: DynamicCache | None = None,
-        **pixels: Tensor,
+        pixels: dict[str, Tensor] | None = None,
     ) -> Tensor:
         return self._core.model(
             input_ids=ids.to(self.device),
@@ -204,7 +204,7 @@ class VisionLanguageModel:
             attention_mask=mask,
             past_key_values=cache,
             use_cache=cache is not None,
-            **pixels,
+            **(pixels or {}),
         ).last_hidden_state
 
     def _positions(self, prompt: Prompt) -> Tensor:

@@ -14,8 +14,8 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.types import Example, Prompt, PromptBatch, Rollouts
 
-# Rows that ended are dropped from the batch once they are at least this share of it: dropping copies
-# the cache of all others.
+# Rows that ended are dropped from the batch once they are at least this share of it: dropping
+# copies the cache of all others.
 LEAVING_SHARE = 1 / 8
 
 
@@ -82,10 +82,10 @@ class Sampler:
         prompt = self.model.processor.encode(open_image(example.image), example.question)
         if prompt.length > self.settings.max_prompt_tokens:
             raise DataError(
-                f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image included; "
-                f"at most {self.settings.max_prompt_tokens:,} are allowed. Prepare the data with "
-                "--model to find such rows beforehand, raise data.max_prompt_tokens, or lower "
-                "model.max_pixels."
+                f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image "
+                f"included; at most {self.settings.max_prompt_tokens:,} are allowed. Prepare the "
+                "data with --model to find such rows beforehand, raise data.max_prompt_tokens, or "
+                "lower model.max_pixels."
             )
         return prompt
 

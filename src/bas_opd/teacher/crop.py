@@ -21,9 +21,9 @@ TeacherMode = Literal["ema", "frozen", "live"]
 class CropTeacher:
     """The student's own network under slowly moving weights, looking at the crop.
 
-    The teacher keeps an fp32 copy of the trainable weights only (with LoRA, of the adapter only) and
-    lends it to the shared network while it scores; everything that training does not change exists
-    once. `ema` moves the copy after each valid update, `frozen` never does, `live` keeps none.
+    The teacher keeps an fp32 copy of the trainable weights only (with LoRA, of the adapter only)
+    and lends it to the shared network while it scores; everything that training does not change
+    exists once. `ema` moves the copy after each valid update, `frozen` never, `live` keeps none.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CropTeacher:
         """
         groups = group_by_prompt(rows, rollouts)
         hidden: dict[int, Tensor] = {}
-        processed = 0
+        processed = prefilled = 0
         with self._weights_in_place(), self.model.compute():
             crops = [self._crop_prompt(rollouts, group) for group in groups]
             for batch in micro_batches(crops, self.tokens_per_batch):
@@ -64,13 +64,14 @@ class CropTeacher:
                 lengths = [int(rollouts.lengths[row]) for row in batch.rows]
                 hidden.update(zip(batch.rows, states.split(lengths), strict=True))
                 processed += batch.shared_tokens(rollouts)
+                prefilled += len(batch.groups)
         return TeacherScores(
             rows=tuple(rows),
             hidden=tuple(hidden[row] for row in rows),
             head=self._head(),
             scored_tokens=sum(int(rollouts.lengths[row]) for row in rows),
             processed_tokens=processed,
-            prefilled_prompts=len(groups),
+            prefilled_prompts=prefilled,
         )
 
     @torch.no_grad()
@@ -88,7 +89,7 @@ class CropTeacher:
 
     @contextmanager
     def _weights_in_place(self) -> Iterator[None]:
-        """Lend the teacher's weights to the network, and give the student's back whatever happens."""
+        """Lend the teacher's weights to the network, and put the student's back in any case."""
         self._exchange()
         try:
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ class SameNoise(LogitsProcessor):
     def __init__(self, model: VisionLanguageModel, key: Tensor, prompt_length: int) -> None:
         self.model, self.key, self.prompt_length = model, key, prompt_length
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Any:
         position = torch.tensor([input_ids.shape[1] - self.prompt_length])
         logprobs = sampling_logprobs(self.model, scores.float())
         return logprobs + race_noise(self.key, position, scores.shape[-1])

@@ -53,9 +53,17 @@ def test_a_crop_is_opened_once_for_its_selected_rows_and_never_for_others(
     monkeypatch.setattr(
         "bas_opd.teacher.crop.open_crop", lambda e: (opened.append(e.id), open_crop(e))[1]
     )
-    scores = CropTeacher(model, tokens_per_batch=1).score(rollouts, (0, 1, 2, 7))
+    scores = CropTeacher(model).score(rollouts, (0, 1, 2, 7))
     assert sorted(opened) == ["e0", "e2"]
     assert scores.prefilled_prompts == 2
+
+
+def test_a_limit_that_cuts_a_prompt_apart_shows_in_the_count(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    scores = CropTeacher(model, tokens_per_batch=1).score(rollouts, (0, 1, 2, 7))
+    assert scores.prefilled_prompts == 4
 
 
 def test_its_tokens_are_counted_as_scored_and_as_processed(

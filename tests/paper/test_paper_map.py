@@ -1,0 +1,57 @@
+"""The map from the paper to the code, held to what exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAP = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+NAMES = sorted(set(re.findall(r"`([\w./-]+\.py)::([\w.]+)`", MAP)))
+PLACES = [
+    *(f"Eq. {n}" for n in range(1, 13)),
+    *(f"line {n}" for n in range(1, 16)),
+    *(f"Table {n}" for n in range(1, 9)),
+    *(f"Figure {n}" for n in range(1, 6)),
+]
+
+
+@cache
+def definitions(path: Path) -> frozenset[str]:
+    """Functions and classes of a file, and methods as `Class.method`."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{m.name}" for m in node.body if isinstance(m, ast.FunctionDef)}
+    return frozenset(names)
+
+
+@pytest.mark.parametrize(("file", "name"), NAMES, ids=map("::".join, NAMES))
+def test_a_name_on_the_map_exists(file: str, name: str) -> None:
+    path = ROOT / file if file.startswith("tests/") else ROOT / "src" / "bas_opd" / file
+    assert path.is_file(), f"There is no {path}."
+    assert name in definitions(path)
+
+
+def test_every_mention_of_a_definition_is_read() -> None:
+    assert MAP.count("::") == len(re.findall(r"`[\w./-]+\.py::[\w.]+`", MAP)) + 1  # `file::name`
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_place_of_the_paper_has_one_row(place: str) -> None:
+    assert MAP.count(f"\n| {place} |") == 1
+
+
+# Line 10 is the end of an if.
+@pytest.mark.parametrize("place", [p for p in PLACES if p[0] in "El" and p != "line 10"])
+def test_every_equation_and_line_has_code_and_a_test(place: str) -> None:
+    (row,) = re.findall(rf"^\| {re.escape(place)} \|.*$", MAP, re.MULTILINE)
+    *_, code, test = re.split(r"(?<!\\)\|", row.strip("| "))
+    assert "::" in code
+    assert "`tests/" in test
