@@ -21,6 +21,7 @@ from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGenerat
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
 from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
@@ -71,7 +72,7 @@ def large_model(folder: Path, *, layers: int, device: str) -> VisionLanguageMode
         **{key: small[key] for key in small if key.endswith("_token_id")},
         tie_word_embeddings=True,
     )
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = register_grouped_attention()
     with torch.device(device):
         network = Qwen3_5ForConditionalGeneration(config).eval()
     return VisionLanguageModel(

@@ -56,6 +56,7 @@ def train_step(stages: Stages, batch: PromptBatch, query_ratio: Decimal) -> Step
         learned = stages.selector.learn(features, update.utility, step=step)
 
     return StepReport(
+        query_ratio=query_ratio,
         rollouts=rollouts,
         features=features,
         selection=selection,

@@ -30,6 +30,16 @@ class BudgetError(BasOpdError, ValueError):
     """More teacher queries were asked for than the budget allows."""
 
 
+class CheckpointError(BasOpdError, RuntimeError):
+    """A checkpoint is damaged, incomplete, or does not belong to this run."""
+
+
+class PreemptionError(BasOpdError):
+    """The run was asked to stop; the same command goes on where it stopped."""
+
+    exit_code = 75
+
+
 class RunDirectoryError(BasOpdError, RuntimeError):
     """A run directory is in use, or holds something that would be lost."""
 

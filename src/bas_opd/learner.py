@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -96,19 +97,21 @@ class Learner:
         loss = torch.zeros((), device=self.model.device)
         utility: dict[int, float] = {}
         processed = 0
-        self.model.network.train(not share)
-        for batch in micro_batches(
+        batches = micro_batches(
             group_by_prompt(rows, rollouts),
             self.settings.tokens_per_micro_batch,
             share_prompts=share,
-        ):
-            part, per_token = self._backward(batch, rollouts, scores, teacher)
-            loss += part
-            lengths = [int(rollouts.lengths[row]) for row in batch.rows]
-            means = torch.stack([tokens.mean() for tokens in per_token.split(lengths)]).tolist()
-            utility.update(zip(batch.rows, means, strict=True))
-            processed += batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
-        self.model.network.eval()
+        )
+        with self._training_mode():
+            for batch in batches:
+                part, per_token = self._backward(batch, rollouts, scores, teacher)
+                loss += part
+                lengths = [int(rollouts.lengths[row]) for row in batch.rows]
+                means = torch.stack([tokens.mean() for tokens in per_token.split(lengths)])
+                utility.update(zip(batch.rows, means.tolist(), strict=True))
+                processed += (
+                    batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
+                )
         return loss, utility, processed
 
     def _backward(
@@ -125,14 +128,27 @@ class Learner:
                 batch.responses(rollouts),
                 share_prompts=self.settings.share_prompts,
             )
-            return backward_in_chunks(
-                hidden,
-                torch.cat([scores[row] for row in batch.rows]),
-                student_head=self.model.head,
-                teacher_head=teacher.head,
-                denominator=teacher.scored_tokens,
-                settings=self.distill,
-            )
+        # Logits, divergence and every backward pass stand outside: autocast would round them.
+        return backward_in_chunks(
+            hidden,
+            torch.cat([scores[row] for row in batch.rows]),
+            student_head=self.model.logits,
+            teacher_head=teacher.head,
+            denominator=teacher.scored_tokens,
+            settings=self.distill,
+        )
+
+    @contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        """Switch gradient checkpointing on, which transformers ties to the training mode.
+
+        A shared prompt lives in the cache, which that mode switches off.
+        """
+        self.model.network.train(not self.settings.share_prompts)
+        try:
+            yield
+        finally:
+            self.model.network.eval()
 
     def _learning_rate(self, step: int) -> float:
         """Return the rate of a step counted from 0: a linear warm-up, then constant."""

@@ -76,7 +76,7 @@ def step_event(
     """The record of one step: enough to check its budget and to show its rows without the model.
 
     Row numbers count rollouts prompt by prompt, so row // per_prompt is the place of its example.
-    `features` and `predicted` follow the order of `candidates`, `utility` that of `selected`.
+    `features` and `scores` follow the order of `candidates`, `utility` that of `selected`.
     """
     rollouts, selection, update = report.rollouts, report.selection, report.update
     teacher = report.teacher
@@ -93,10 +93,11 @@ def step_event(
         "feature_names": list(FEATURES),
         "features": report.features.values.tolist(),
         "has_entropy": report.features.has_entropy,
+        "query_ratio": str(report.query_ratio),
         "budget": selection.budget,
         "selected": list(selection.rows),
         "explored": sorted(selection.explored),
-        "predicted": [selection.predicted.get(row) for row in report.features.rows],
+        "scores": [selection.scores.get(row) for row in report.features.rows],
         "utility": [update.utility.get(row) for row in selection.rows],
         "scored": [] if teacher is None else list(teacher.rows),
         "calls": calls,
@@ -127,7 +128,7 @@ def _candidate_tokens(report: StepReport) -> int:
 
 def _ranked(report: StepReport) -> set[int]:
     selection = report.selection
-    return set(selection.rows) - selection.explored if selection.predicted else set()
+    return set(selection.rows) - selection.explored if selection.scores else set()
 
 
 def _shown(
@@ -144,7 +145,7 @@ def _shown(
         "question": example.question,
         "answer": example.answer,
         "response": decode(rollouts.tokens[row, : int(rollouts.lengths[row])]),
-        "predicted": report.selection.predicted.get(row),
+        "score": report.selection.scores.get(row),
         "utility": report.update.utility.get(row),
     }
 

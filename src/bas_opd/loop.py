@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from bas_opd.algorithm import train_step
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config
+from bas_opd.data.lengths import check_prompts
 from bas_opd.data.order import step_indices, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, DataError, RunDirectoryError
@@ -46,6 +47,7 @@ def train(config: Config, console: Progress) -> RunSummary:
     _check_crops(config, data)
     directory = _free_directory(config)
     state = TrainState.build(config)
+    check_prompts(data.examples, state.model.processor.prompt_length, config.data.max_prompt_tokens)
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "records.jsonl"
     with RecordWriter(log) as records:
@@ -68,7 +70,8 @@ def train(config: Config, console: Progress) -> RunSummary:
             state.step += 1
             was_skipped = bool(report.selection.rows) and not report.update.is_valid
             bad_steps = bad_steps + 1 if was_skipped else 0
-            _stop_if_hopeless(bad_steps, config, state.step, directory)
+            if bad_steps >= config.run.max_bad_steps:
+                raise _hopeless(bad_steps, state.step, _save_model(state, directory), log)
         model = _save_model(state, directory)
         totals = state.ledger.totals()
         records.write({"event": "finished", "steps": state.step, "totals": totals})
@@ -114,14 +117,12 @@ def _opening(config: Config, data: PreparedSet, total: int) -> dict[str, Any]:
     }
 
 
-def _stop_if_hopeless(bad_steps: int, config: Config, step: int, directory: Path) -> None:
-    if bad_steps >= config.run.max_bad_steps:
-        raise BasOpdError(
-            f"The loss or its gradient was not finite for {bad_steps} steps in a row, up to step "
-            f"{step}. Each was skipped, so the weights are those of the last good step, and the "
-            f"records in {directory} name the rows. Lower optim.learning_rate, or try "
-            "model.precision=float32."
-        )
+def _hopeless(bad_steps: int, step: int, model: Path, log: Path) -> BasOpdError:
+    return BasOpdError(
+        f"The loss or its gradient was not finite for {bad_steps} steps in a row, up to step "
+        f"{step}. Each was skipped; the weights of the last good step are in {model}, and {log} "
+        "names the rows. Lower optim.learning_rate, or try model.precision=float32."
+    )
 
 
 def _save_model(state: TrainState, directory: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 import torch
@@ -131,8 +132,8 @@ class Selection:
     budget: int
     explored: frozenset[int] = frozenset()
     """Rows of S drawn at random rather than for their score."""
-    predicted: dict[int, float] = field(default_factory=dict)
-    """Candidate row -> score it was ranked by; empty when the choice used none."""
+    scores: dict[int, float] = field(default_factory=dict)
+    """Candidate row -> the predicted utility or entropy it was ranked by; empty if by none."""
 
     def __post_init__(self) -> None:
         if len(self.rows) > self.budget:
@@ -173,8 +174,9 @@ class StudentUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Everything a step leaves on record (method row 15)."""
+    """Everything a step leaves on record."""
 
+    query_ratio: Decimal
     rollouts: Rollouts
     features: Features
     selection: Selection

@@ -126,7 +126,5 @@ def test_the_demo_trains_and_proves_its_budget(tmp_path: Path) -> None:
         assert len(step["scored"]) == step["budget"] == len(step["candidates"]) // 4
         lengths = [step["response_tokens"][row] for row in step["scored"]]
         assert sum(lengths) == step["scored_tokens"]
-    by_prediction = [
-        step for step in steps if any(score is not None for score in step["predicted"])
-    ]
+    by_prediction = [step for step in steps if any(score is not None for score in step["scores"])]
     assert 2 * len(by_prediction) >= len(steps)

@@ -65,6 +65,8 @@ def test_a_command_of_a_page_exists(page: str, line: str) -> None:
         assert {word for word in words if word.startswith("--")} <= options
         for word in words:
             assert not word.startswith("configs/") or (ROOT / word).is_file()
+    elif program == "python":
+        assert (ROOT / words[0]).is_file()
     else:
         assert program == "source"
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from PIL import Image, ImageFile
+from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from bas_opd import loop
@@ -147,12 +149,11 @@ def test_an_unselected_row_or_crop_never_reaches_the_teacher(
         # Prompts: as many as selected ones, and the pixels of their crops alone.
         prefills = [call for call in forwards if "pixel_values" in call]
         assert sum(len(call["input_ids"]) for call in prefills) == len(prompts)
-        patches = sum(
-            len(processor.encode(open_image(c.image), "?").pixel_values)
-            for c in crops
-            if c and c.image
-        )
-        assert sum(len(call["pixel_values"]) for call in prefills) == patches
+        shown = torch.cat([call["pixel_values"] for call in prefills])
+        views = [
+            processor.encode(open_image(c.image), "?").pixel_values for c in crops if c and c.image
+        ]
+        assert sorted(shown.sum(-1).tolist()) == sorted(torch.cat(views).sum(-1).tolist())
 
         # Responses: those of the selected rows, each once.
         continued = [call["input_ids"] for call in forwards if "pixel_values" not in call]
@@ -183,7 +184,8 @@ def test_the_records_prove_the_budget(
     assert [step["step"] for step in steps] == [0, 1, 2, 3]
     for step in steps:
         candidates = step["candidates"]
-        assert step["budget"] == query_budget(ratio, len(candidates))
+        assert step["query_ratio"] == ratio
+        assert step["budget"] == query_budget(step["query_ratio"], len(candidates))
         assert len(step["selected"]) == len(set(step["selected"])) == step["budget"]
         assert set(step["selected"]) <= set(candidates)
         assert step["calls"] == len(step["scored"]) == step["budget"]
@@ -211,6 +213,8 @@ def test_the_tiny_config_selects_by_prediction_in_most_steps_and_trains(
     end = AutoModelForImageTextToText.from_pretrained(summary.model).state_dict()
     assert start.keys() == end.keys()
     assert any(not torch.equal(start[name], end[name]) for name in start)
+    for name in ("processor_config.json", "chat_template.jinja", "tokenizer.json"):
+        assert (summary.model / name).read_bytes() == (small_qwen35 / name).read_bytes()
     before, after = Processor.load(small_qwen35), Processor.load(summary.model)
     picture = Image.new("RGB", (70, 90))
     assert torch.equal(
@@ -233,8 +237,16 @@ def test_the_same_run_twice_is_the_same_run(
 def test_adapters_train_and_are_saved(small_qwen35: Path, boxes: Path, tmp_path: Path) -> None:
     config = tiny(small_qwen35, boxes, tmp_path / "run", "lora.rank=4", *SMALL_STEPS)
     summary = loop.train(config, Silent())
-    assert (summary.model / "adapter_model.safetensors").exists()
-    assert summary.totals["calls"] > 0
+    adapter = load_file(summary.model / "adapter_model.safetensors")
+    # peft starts B at zero: what is not zero has been trained.
+    trained = [name for name, weight in adapter.items() if "lora_B" in name and weight.any()]
+    assert trained
+    assert not any("visual" in name for name in adapter)
+    base = AutoModelForImageTextToText.from_pretrained(small_qwen35)
+    restored = PeftModel.from_pretrained(base, str(summary.model)).state_dict()
+    for name, weight in adapter.items():
+        key = name.replace(".weight", ".default.weight")
+        assert torch.equal(restored[key], weight)
 
 
 def test_a_step_without_candidates_is_recorded_as_empty_and_the_run_goes_on(
@@ -288,14 +300,26 @@ def test_a_directory_that_holds_something_is_left_alone(
     assert precious.read_text() == "do not lose me"
 
 
-def test_a_prompt_too_long_stops_the_run_and_keeps_its_records(
+def test_a_prompt_too_long_is_refused_before_the_first_step(
     small_qwen35: Path, boxes: Path, tmp_path: Path
 ) -> None:
     config = tiny(small_qwen35, boxes, tmp_path / "run", "data.max_prompt_tokens=5")
-    with pytest.raises(DataError, match=r"example .* tokens.*at most 5"):
+    with pytest.raises(DataError, match=r"Example .*png.* tokens, more than the 5 allowed"):
         loop.train(config, Silent())
-    (opening,) = read_records(tmp_path / "run" / "records.jsonl")
-    assert opening["event"] == "started"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_crop_the_model_cannot_read_is_refused_before_the_first_step(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    Image.new("RGB", (640, 480)).save(tmp_path / "a.png")
+    row = {"id": "thin", "image": "a.png", "question": "?", "box": [0, 0, 600, 2]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    data = prepare(str(tmp_path / "rows.jsonl"), tmp_path / "set").folder
+    config = tiny(small_qwen35, data, tmp_path / "run", "rollout.prompts_per_step=1")
+    with pytest.raises(DataError, match=r"Example 'thin'.*600 x 2 pixels"):
+        loop.train(config, Silent())
+    assert not (tmp_path / "run").exists()
 
 
 def test_steps_that_are_never_finite_end_in_a_sentence(
@@ -306,5 +330,6 @@ def test_steps_that_are_never_finite_end_in_a_sentence(
     config = tiny(small_qwen35, boxes, tmp_path / "run", *SMALL_STEPS, "run.max_bad_steps=2")
     with pytest.raises(BasOpdError, match="2 steps in a row"):
         loop.train(config, Silent())
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
     _, *steps = read_records(tmp_path / "run" / "records.jsonl")
     assert [step["is_valid"] for step in steps] == [False, False]

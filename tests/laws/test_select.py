@@ -83,7 +83,7 @@ def test_ten_thousand_random_cases_never_overrun() -> None:
         assert budget <= Fraction(str(ratio)) * len(features)
         assert set(selection.rows) <= set(features.rows)
         assert selection.explored <= set(selection.rows)
-        assert selection.predicted.keys() <= set(features.rows)
+        assert selection.scores.keys() <= set(features.rows)
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,9 +103,7 @@ def test_exploration_takes_its_quota_from_the_remainder(
     quota = exploration_quota(exploration, chosen)
     assert len(selection.rows) == chosen
     assert len(selection.explored) == quota
-    order = sorted(
-        features.rows, key=lambda row: (-selection.predicted.get(row, -float("inf")), row)
-    )
+    order = sorted(features.rows, key=lambda row: (-selection.scores.get(row, -float("inf")), row))
     assert set(selection.rows) - selection.explored == set(order[: chosen - quota])
 
 

@@ -249,7 +249,7 @@ def test_the_rate_rises_linearly_and_then_stays(qwen35: Case) -> None:
 def test_processed_tokens_count_a_shared_prompt_once(qwen35: Case) -> None:
     rollouts = qwen35.rollouts
     scores = qwen35.teacher.score(rollouts, SELECTED)
-    responses = int(rollouts.lengths[list(SELECTED)].sum())
+    responses = int((rollouts.lengths[list(SELECTED)] - 1).sum())  # the last is never read
     lengths = [prompt.length for prompt in rollouts.prompts]
     _, _, shared = qwen35.learner().accumulate(rollouts, SELECTED, scores)
     assert shared == sum(lengths[:3]) + responses

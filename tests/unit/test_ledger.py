@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import torch
@@ -56,6 +57,7 @@ def report() -> StepReport:
     )
     rows = rollouts.candidates()
     return StepReport(
+        query_ratio=Decimal("0.5"),
         rollouts=rollouts,
         features=Features(
             rows=rows,
@@ -63,7 +65,7 @@ def report() -> StepReport:
             has_entropy=False,
         ),
         selection=Selection(
-            rows=(1, 4), budget=2, explored=frozenset({4}), predicted={0: 0.1, 1: 0.9, 4: 0.2}
+            rows=(1, 4), budget=2, explored=frozenset({4}), scores={0: 0.1, 1: 0.9, 4: 0.2}
         ),
         teacher=TeacherScores(
             rows=(1, 4),
@@ -191,10 +193,11 @@ def test_the_event_holds_everything_of_the_step() -> None:
         ],
         "features": [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17]],
         "has_entropy": False,
+        "query_ratio": "0.5",
         "budget": 2,
         "selected": [1, 4],
         "explored": [4],
-        "predicted": [0.1, 0.9, 0.2],
+        "scores": [0.1, 0.9, 0.2],
         "utility": [0.03, None],
         "scored": [1, 4],
         "calls": 2,
@@ -220,7 +223,7 @@ def test_the_event_holds_everything_of_the_step() -> None:
             "question": "a?",
             "answer": "yes",
             "response": "3 4",
-            "predicted": 0.9,
+            "score": 0.9,
             "utility": 0.03,
         },
         {
@@ -231,7 +234,7 @@ def test_the_event_holds_everything_of_the_step() -> None:
             "question": "c?",
             "answer": "yes",
             "response": "12 13 14",
-            "predicted": 0.2,
+            "score": 0.2,
             "utility": None,
         },
     ]
@@ -251,4 +254,4 @@ def test_only_so_many_rows_are_shown() -> None:
 def test_an_empty_step_has_a_record_too() -> None:
     event = step_event(empty(report()), decode=words, examples=4)
     assert (event["calls"], event["scored"], event["scored_tokens"]) == (0, [], 0)
-    assert event["predicted"] == [None, None, None]
+    assert event["scores"] == [None, None, None]

@@ -6,6 +6,7 @@ one is a matter of memory or convenience and changes no result beyond rounding.
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -25,10 +26,16 @@ def _exact(value: Any) -> Any:
     return value.normalize() if isinstance(value, Decimal) else value
 
 
+def _at_home(value: Any) -> Any:
+    """A shell expands ~ at the start of a word, but not behind model.path=."""
+    return os.path.expanduser(value) if isinstance(value, str) else value
+
+
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+PathText = Annotated[str, BeforeValidator(_at_home)]
 Exact = Annotated[Decimal, BeforeValidator(_exact)]
 
 
@@ -41,7 +48,7 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The policy p_theta and how it is held in memory."""
 
-    path: str = Field(
+    path: PathText = Field(
         min_length=1,
         description="Local folder or hub id of a Qwen3.5, Qwen3-VL or Qwen2.5-VL model; the paper "
         "trains Qwen3.5-4B and Qwen3.5-9B (Sec. 3.1).",
@@ -89,16 +96,17 @@ class LoraConfig(Section):
     )
     alpha: int = Field(default=32, gt=0, description="Scale of the adapters' output, over rank.")
     targets: Annotated[str | tuple[str, ...], BeforeValidator(_frozen)] = Field(
-        default="all-linear",
+        default="language",
         min_length=1,
-        description="Modules that get an adapter, as peft names them.",
+        description="language: every linear layer of the language model; all-linear: the vision "
+        "tower's too; else the modules that peft shall adapt, by name.",
     )
 
 
 class DataConfig(Section):
     """The prepared set of full-image and crop pairs."""
 
-    path: str = Field(
+    path: PathText = Field(
         min_length=1,
         description="Folder of a prepared set; the paper uses 3,120 pairs (Sec. 3.1).",
     )
@@ -139,7 +147,9 @@ class SelectConfig(Section):
         le=1,
         description="rho of K = floor(rho |C|) (Eq. 4, Table 6).",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of every random choice of rows (Table 5).")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="Seed of every random choice of rows (Table 5)."
+    )
     exploration: Exact = Field(
         default=Decimal("0.1"),
         ge=0,
@@ -259,7 +269,7 @@ class OptimConfig(Section):
 class RunConfig(Section):
     """How long the run lasts and where it goes."""
 
-    seed: int = Field(default=42, ge=0, description="Training seed (Table 6).")
+    seed: int = Field(default=42, ge=0, lt=2**63, description="Training seed (Table 6).")
     epochs: int = Field(
         default=1,
         gt=0,
@@ -270,7 +280,7 @@ class RunConfig(Section):
         gt=0,
         description="Train so many steps, however many epochs they take; unset: run.epochs.",
     )
-    output: str | None = Field(
+    output: PathText | None = Field(
         default=None,
         min_length=1,
         description="Run directory; unset: runs/<name of the config file>.",

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from bas_opd.data.images import Size, whole_pixels
 from bas_opd.data.layouts import Draft, Picture, View, read_row
+from bas_opd.data.lengths import PromptLength, check_prompt
 from bas_opd.data.records import CropRow, Row, confined, crop_area, explain
 from bas_opd.data.sources import RawRow, Source, fields_of, find_source
 from bas_opd.data.writing import Place, SetWriter, StoredPicture, staged_set
@@ -21,9 +22,6 @@ from bas_opd.errors import DataError
 REJECTED = "rejected.jsonl"
 MAX_PROMPT_TOKENS = 8192
 """The longest prompt, image tokens included (Sec. 3.1)."""
-
-PromptLength = Callable[[Size, str], int]
-"""(picture size, question) -> prompt tokens as the model sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,7 @@ def prepare(
                 draft = read_row(fields_of(raw), view)
                 row, sizes = _stored(draft, number, origin, writer)
                 if prompt_length is not None:
-                    _check_length(row.question, sizes, prompt_length, max_prompt_tokens)
+                    check_prompt(row.question, sizes, prompt_length, max_prompt_tokens)
                 writer.add(row)
             except DataError as reason:
                 if not quarantine:
@@ -137,17 +135,6 @@ def _store(picture: Picture, origin: Source, writer: SetWriter, place: Place) ->
         )
     path = confined(origin.root, picture.path, absolute_inside=origin.may_be_absolute)
     return writer.store_file(path, place=place)
-
-
-def _check_length(
-    question: str, sizes: tuple[Size, ...], prompt_length: PromptLength, limit: int
-) -> None:
-    longest = max(prompt_length(size, question) for size in sizes)
-    if longest > limit:
-        raise DataError(
-            f"Its prompt has {longest:,} tokens, more than the {limit:,} allowed, and prompts are "
-            "never cut. Shrink its picture, shorten its question, or drop it."
-        )
 
 
 def _stop(rejections: list[Rejection], rows: int, place: Path, origin: Source) -> None:

@@ -56,7 +56,8 @@ class MicroBatch:
         return prompts + self._response_tokens(rollouts)
 
     def _response_tokens(self, rollouts: Rollouts) -> int:
-        return sum(int(rollouts.lengths[row]) for row in self.rows)
+        """The last token of a response is predicted, never read."""
+        return sum(int(rollouts.lengths[row]) - 1 for row in self.rows)
 
 
 def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup]:

@@ -48,10 +48,30 @@ class AssignedLinearLayer(LinearAttentionLayer):
         return recurrent_states
 
 
-def empty_cache(config: PretrainedConfig) -> DynamicCache:
+class AttentionLayer(DynamicLayer):
+    """Keys and values of one attention layer, kept in the precision that attention computes in.
+
+    Under autocast the rotary embedding promotes keys to fp32; attention casts them back at every
+    use, so keeping them in fp32 costs twice the memory and changes no number.
+    """
+
+    def __init__(self, precision: torch.dtype) -> None:
+        super().__init__()
+        self.precision = precision
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append new keys and values, and return all of them."""
+        return super().update(
+            key_states.to(self.precision), value_states.to(self.precision), *args, **kwargs
+        )
+
+
+def empty_cache(config: PretrainedConfig, precision: torch.dtype) -> DynamicCache:
     """Return a cache for one prefill of a model with this configuration."""
     cache = DynamicCache(config=config)
-    cache.layers = [_shareable(layer) for layer in cache.layers]
+    cache.layers = [_shareable(layer, precision) for layer in cache.layers]
     return cache
 
 
@@ -62,11 +82,11 @@ def take_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     return taken
 
 
-def _shareable(layer: Any) -> Any:
+def _shareable(layer: Any, precision: torch.dtype) -> Any:
     if isinstance(layer, LinearAttentionLayer):
         return AssignedLinearLayer()
     if type(layer) is DynamicLayer:
-        return layer
+        return AttentionLayer(precision)
     raise ModelError(
         f"This model keeps a cache of kind {type(layer).__name__}, which cannot be shared between "
         "rollouts. Supported are the Qwen3.5, Qwen3-VL and Qwen2.5-VL families with full attention."

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoModelForImageTextToText
 
 from bas_opd.errors import ConfigError, ModelError
+from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.family import checkpoint_config
 
 
@@ -73,7 +74,7 @@ def _read_network(path: str | Path) -> Any:
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            attn_implementation=register_grouped_attention(),
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,

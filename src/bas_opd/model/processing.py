@@ -7,6 +7,7 @@ placeholder is expanded here, so that nothing of this needs torchvision.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,26 @@ from transformers import (
 )
 from transformers.image_utils import SizeDict
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.utils.hub import cached_file
 
 from bas_opd.errors import ConfigError, DataError, ModelError
 from bas_opd.model.family import checkpoint_config
 from bas_opd.types import Prompt
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
+)
+"""What a checkpoint may say about text and pictures."""
 
 Tokenizer: TypeAlias = Any  # A transformers tokenizer; its own type hints do not hold.
 
@@ -36,6 +53,8 @@ Tokenizer: TypeAlias = Any  # A transformers tokenizer; its own type hints do no
 class Processor:
     """Builds prompts for one checkpoint and turns its responses back into text."""
 
+    source: str
+    """Folder or hub id that all of this was loaded from."""
     tokenizer: Tokenizer
     images: Qwen2VLImageProcessorPil
     template: str
@@ -63,6 +82,7 @@ class Processor:
         config = checkpoint_config(path)
         tokenizer = _load_tokenizer(path, config)
         processor = cls(
+            source=str(path),
             tokenizer=tokenizer,
             images=_load_images(path, min_pixels=min_pixels, max_pixels=max_pixels),
             template=_load_template(path, tokenizer),
@@ -105,10 +125,10 @@ class Processor:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer, template and image settings beside the weights they belong to."""
-        self.tokenizer.save_pretrained(folder)
-        self.images.save_pretrained(folder)
-        (folder / "chat_template.jinja").write_text(self.template, encoding="utf-8")
+        """Copy the checkpoint's own text and image files beside the weights trained from it."""
+        for name in FILES:
+            if found := cached_file(self.source, name, _raise_exceptions_for_missing_entries=False):
+                shutil.copyfile(found, folder / name)
 
     def mm_token_type_ids(self, input_ids: Tensor) -> Tensor:
         """Return 1 at image tokens and 0 elsewhere, which gives the model its 3-D positions."""

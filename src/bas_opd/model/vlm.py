@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from bas_opd.model.cache import empty_cache, take_rows
-from bas_opd.model.precision import keep_recurrences_in_fp32
+from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
 from bas_opd.types import Prompt
 
@@ -55,6 +55,7 @@ class VisionLanguageModel:
         self.device: torch.device = next(network.parameters()).device
         if precision is not torch.float32:
             keep_recurrences_in_fp32()
+            hold_frozen_linears(network, self.head, precision)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return theta: the parameters that training changes, by name."""
@@ -65,7 +66,11 @@ class VisionLanguageModel:
         }
 
     def compute(self) -> AbstractContextManager[Any]:
-        """Enter the precision of the forward passes; one entry per phase casts each weight once."""
+        """Enter the precision of the forward passes.
+
+        Autocast keeps its casts of trained weights until it is left, so that entering it once for
+        many passes without gradients casts each weight once.
+        """
         if self.precision is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
@@ -74,6 +79,11 @@ class VisionLanguageModel:
     def head(self) -> nn.Module:
         """The projection from hidden states to logits."""
         return self._core.lm_head
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits in fp32: in bf16 they would be too coarse to compare two close models."""
+        with torch.autocast(self.device.type, enabled=False):
+            return self.head(hidden.float())
 
     def save(self, folder: Path) -> None:
         """Write the network (with LoRA, its adapter) and its processor as transformers does."""
@@ -92,7 +102,7 @@ class VisionLanguageModel:
             ids[row, -prompt.length :] = prompt.input_ids
             mask[row, -prompt.length :] = 1
             positions[:, row, -prompt.length :] = self._positions(prompt)
-        cache = empty_cache(self._core.config)
+        cache = empty_cache(self._core.config, self.precision)
         on_device = self._mask_on_device(mask)
         hidden = self._forward(
             ids, positions, on_device, cache=cache, pixels=_pixels(prompts, self.device)

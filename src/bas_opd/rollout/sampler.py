@@ -117,7 +117,7 @@ class Sampler:
         prefix = prefix.rows(alive // each)
         going = torch.ones(rows, dtype=torch.bool, device=device)
         for position in range(limit):
-            logprobs = self._log_distribution(self.model.head(prefix.last_hidden))
+            logprobs = self._log_distribution(self.model.logits(prefix.last_hidden))
             noise = race_noise(keys[alive], torch.full_like(alive, position), logprobs.shape[-1])
             token = (logprobs + noise).argmax(-1)
             now = alive[going]
@@ -139,7 +139,7 @@ class Sampler:
 
     def _log_distribution(self, logits: Tensor) -> Tensor:
         """Return log p_old: what a token is really drawn from, in fp32."""
-        scores = logits.float() / self.settings.temperature
+        scores = logits / self.settings.temperature
         scores[:, list(self.model.processor.suppressed_ids)] = -torch.inf
         if self.settings.top_p < 1.0:
             scores = _nucleus(scores, self.settings.top_p)

@@ -139,7 +139,7 @@ def step_line(event: Mapping[str, Any], *, place: str, seconds: float, remaining
 
 def observed_utility(event: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Mean utility of the rows ranked highest and of the explored ones, where a ranking was."""
-    if all(score is None for score in event["predicted"]):
+    if all(score is None for score in event["scores"]):
         return None, None
     explored = set(event["explored"])
     groups: dict[bool, list[float]] = {False: [], True: []}

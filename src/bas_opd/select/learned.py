@@ -23,7 +23,7 @@ class LearnedSelector:
     """Query the rows of highest predicted utility, with some exploration (Alg. 1, lines 4-10, 14).
 
     The defaults are those of Table 5. Until the predictor is first updated, rows are drawn as
-    `RandomSelector` draws them with the same seed: the selection then has no `predicted` scores
+    `RandomSelector` draws them with the same seed: the selection then has no `scores`
     and marks nothing as `explored`.
     """
 
@@ -84,7 +84,7 @@ class LearnedSelector:
             rows=tuple(sorted(best + explored)),
             budget=budget,
             explored=frozenset(explored),
-            predicted=scores,
+            scores=scores,
         )
 
     @torch.no_grad()

@@ -59,7 +59,7 @@ class EntropySelector(_Fixed):
         column = FEATURES.index("mean_entropy" if features.has_entropy else "mean_nll")
         scores = finite_scores(features.rows, features.values[:, column].tolist())
         chosen = ranked(features.rows, scores)[: affordable(features, budget)]
-        return Selection(rows=tuple(sorted(chosen)), budget=budget, predicted=scores)
+        return Selection(rows=tuple(sorted(chosen)), budget=budget, scores=scores)
 
 
 def uniform_selection(features: Features, budget: int, *, seed: int, step: int) -> Selection:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from bas_opd.data.images import open_crop
@@ -65,11 +65,13 @@ class CropTeacher:
                 hidden.update(zip(batch.rows, states.split(lengths), strict=True))
                 processed += batch.shared_tokens(rollouts)
                 prefilled += len(batch.groups)
+        # What was computed, not what was asked for: an overrun must be able to show.
+        scored = tuple(sorted(hidden))
         return TeacherScores(
-            rows=tuple(rows),
-            hidden=tuple(hidden[row] for row in rows),
+            rows=scored,
+            hidden=tuple(hidden[row] for row in scored),
             head=self._head(),
-            scored_tokens=sum(int(rollouts.lengths[row]) for row in rows),
+            scored_tokens=sum(len(states) for states in hidden.values()),
             processed_tokens=processed,
             prefilled_prompts=prefilled,
         )
@@ -102,7 +104,7 @@ class CropTeacher:
             self.weights[name], live[name].data = live[name].data, weight
 
     def _head(self) -> Callable[[Tensor], Tensor]:
-        """Return the teacher's projection to logits, usable while the student's is in place."""
+        """Return the teacher's projection to fp32 logits, for while the student's is in place."""
         head = self.model.head
         own = {
             local: self.weights[name]
@@ -110,11 +112,4 @@ class CropTeacher:
             for local, candidate in head.named_parameters()
             if parameter is candidate and name in self.weights
         }
-        return _bound(head, {name: weight.to(self.model.precision) for name, weight in own.items()})
-
-
-def _bound(module: nn.Module, weights: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
-    def project(hidden: Tensor) -> Tensor:
-        return functional_call(module, weights, (hidden,))
-
-    return project
+        return lambda hidden: functional_call(head, own, (hidden.float(),))

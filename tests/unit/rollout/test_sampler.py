@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,9 @@ def test_a_vision_token_is_never_drawn_and_takes_no_probability(
     rollouts = draw(qwen35, make_examples(tmp_path), tokens=20)
     drawn = rollouts.tokens[rollouts.mask]
     assert not torch.isin(drawn, torch.tensor(most)).any()
+    assert rollouts.entropies is not None
+    left = qwen35.head(torch.zeros(1, 64)).shape[-1] - len(most)
+    assert rollouts.entropies.max() <= math.log(left) + 1e-5
 
 
 def test_the_nucleus_keeps_the_likeliest_and_is_what_the_logprobs_speak_of(

@@ -17,7 +17,7 @@ EVENT: dict[str, Any] = {
     "candidate_tokens": 19377,
     "selected": list(range(56)),
     "explored": list(range(50, 56)),
-    "predicted": [0.1] * 224,
+    "scores": [0.1] * 224,
     "utility": [5.5e-3] * 50 + [3.1e-3] * 6,
     "scored_tokens": 3081,
     "loss": 0.0412,
@@ -54,7 +54,7 @@ def test_a_step_is_one_line() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    warm_up = line(explored=[], predicted=[None] * 224)
+    warm_up = line(explored=[], scores=[None] * 224)
     assert "explored" not in warm_up
     assert "  u " not in warm_up
     assert "loss" not in line(loss=None)

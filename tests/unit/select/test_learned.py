@@ -45,10 +45,10 @@ def test_rows_are_drawn_at_random_until_the_first_update() -> None:
         selection = selector.select(features, 10, step=step)
         if step < 3:
             assert selection == random.select(features, 10, step=step)
-            assert not selection.predicted
+            assert not selection.scores
             assert not selection.explored
         else:
-            assert selection.predicted.keys() == set(features.rows)
+            assert selection.scores.keys() == set(features.rows)
             assert len(selection.explored) == 1
         learned = selector.learn(features, _utility(features, selection.rows), step=step)
         assert learned is updates
@@ -57,7 +57,7 @@ def test_rows_are_drawn_at_random_until_the_first_update() -> None:
 def test_the_best_rows_are_queried_and_the_rest_explored() -> None:
     selector, features = _trained(), _features(9)
     selection = selector.select(features, 25, step=9)
-    best = sorted(features.rows, key=lambda row: -selection.predicted[row])[:22]
+    best = sorted(features.rows, key=lambda row: -selection.scores[row])[:22]
     assert set(selection.rows) == set(best) | selection.explored
     assert len(selection.explored) == 3
     assert not selection.explored & set(best)
@@ -122,7 +122,7 @@ def test_a_row_with_a_non_finite_feature_poisons_nothing() -> None:
     features.values[7, 2] = torch.nan
     selection = selector.select(features, 39, step=9)
     assert selector.normaliser.mean.isfinite().all()
-    assert 7 not in selection.predicted
+    assert 7 not in selection.scores
     assert 7 not in set(selection.rows) - selection.explored
     stored = len(selector.replay)
     assert not selector.learn(features, {7: 0.5}, step=9)

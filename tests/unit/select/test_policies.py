@@ -29,7 +29,7 @@ def test_the_full_policy_queries_every_candidate() -> None:
     selection = FullSelector().select(features, 20, step=0)
     assert selection.rows == features.rows
     assert not selection.explored
-    assert not selection.predicted
+    assert not selection.scores
 
 
 def test_the_full_policy_refuses_a_budget_it_cannot_keep() -> None:
@@ -61,7 +61,7 @@ def test_entropy_queries_the_most_uncertain_rows() -> None:
     features = _features(4, mean_entropy=[0.1, 0.4, 0.2, 0.3], mean_nll=[9, 1, 8, 1])
     selection = EntropySelector().select(features, 2, step=0)
     assert selection.rows == (11, 13)
-    assert selection.predicted == {10: 0.1, 11: 0.4, 12: 0.2, 13: 0.3}
+    assert selection.scores == {10: 0.1, 11: 0.4, 12: 0.2, 13: 0.3}
     assert not selection.explored
 
 
@@ -81,7 +81,7 @@ def test_a_row_without_a_finite_score_comes_last() -> None:
     features = _features(3, mean_entropy=[torch.nan, 0.1, torch.inf])
     selection = EntropySelector().select(features, 1, step=0)
     assert selection.rows == (11,)
-    assert selection.predicted == {11: 0.1}
+    assert selection.scores == {11: 0.1}
     assert EntropySelector().select(features, 3, step=0).rows == (10, 11, 12)
 
 

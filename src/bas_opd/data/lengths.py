@@ -1,0 +1,47 @@
+"""Whether prompts fit: measured from picture headers, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from bas_opd.data.images import Size, image_size, whole_pixels
+from bas_opd.errors import DataError
+from bas_opd.types import Example
+
+PromptLength = Callable[[Size, str], int]
+"""Tokens of the prompt for a picture of (width, height) and a question."""
+
+
+def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limit: int) -> None:
+    """Refuse a set in which the full image or the crop of an example makes too long a prompt."""
+    for example in examples:
+        try:
+            check_prompt(example.question, _views(example), prompt_length, limit)
+        except DataError as reason:
+            raise DataError(
+                f"Example {example.id!r} ({example.image.name}) cannot be trained on: {reason} "
+                "`bas-opd data prepare --model MODEL --quarantine` finds all such rows at once."
+            ) from reason
+
+
+def check_prompt(
+    question: str, sizes: Iterable[Size], prompt_length: PromptLength, limit: int
+) -> None:
+    """Refuse a question that is too long with one of its views."""
+    longest = max(prompt_length(size, question) for size in sizes)
+    if longest > limit:
+        raise DataError(
+            f"Its prompt has {longest:,} tokens, more than the {limit:,} allowed, and prompts are "
+            "never cut. Shrink its picture, shorten its question, or drop it."
+        )
+
+
+def _views(example: Example) -> Iterator[Size]:
+    yield image_size(example.image)
+    if example.crop is None:
+        return
+    if example.crop.image is not None:
+        yield image_size(example.crop.image)
+    elif example.crop.box is not None:
+        x0, y0, x1, y1 = whole_pixels(example.crop.box)
+        yield x1 - x0, y1 - y0
