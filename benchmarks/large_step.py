@@ -13,6 +13,7 @@ import json
 import tempfile
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -101,13 +102,20 @@ def main() -> None:
     parser.add_argument("--ratio", default="0.25")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--micro-batch", type=int, default=1500)
+    parser.add_argument("--micro-batch", type=int, default=1500, help="tokens of a student pass")
+    parser.add_argument("--prompts-per-batch", type=int, help="prompts decoded together")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="recompute activations; prompts not shared"
+    )
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = large_model(folder, layers=arguments.layers, device="cuda")
+        if arguments.checkpointing:
+            network: Any = model.network
+            network.gradient_checkpointing_enable({"use_reentrant": False})
         parameters = sum(p.numel() for p in model.network.parameters())
         print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
         examples = pictures(folder, arguments.prompts, arguments.side)
@@ -115,14 +123,19 @@ def main() -> None:
             policy=Sampler(
                 model,
                 SamplingSettings(
-                    per_prompt=arguments.rollouts, max_response_tokens=arguments.tokens
+                    per_prompt=arguments.rollouts,
+                    max_response_tokens=arguments.tokens,
+                    prompts_per_batch=arguments.prompts_per_batch,
                 ),
             ),
             selector=build_selector("learned"),
             teacher=CropTeacher(model),
             learner=Learner(
                 model,
-                optimiser=OptimiserSettings(tokens_per_micro_batch=arguments.micro_batch),
+                optimiser=OptimiserSettings(
+                    tokens_per_micro_batch=arguments.micro_batch,
+                    share_prompts=not arguments.checkpointing,
+                ),
                 distill=DistillSettings(),
             ),
             clock=Clock(model.device),

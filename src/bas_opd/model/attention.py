@@ -45,4 +45,4 @@ def grouped_attention(
     mixed = F.scaled_dot_product_attention(
         groups, key, value, attn_mask=attention_mask, scale=scaling
     )
-    return mixed.view(rows, 1, heads, channels), None
+    return mixed.reshape(rows, 1, heads, channels), None
