@@ -34,6 +34,10 @@ class CheckpointError(BasOpdError, RuntimeError):
     """A checkpoint is damaged, incomplete, or does not belong to this run."""
 
 
+class OutOfMemory(BasOpdError, MemoryError):  # noqa: N818
+    """The smallest possible batch does not fit into memory."""
+
+
 class PreemptionError(BasOpdError):
     """The run was asked to stop; the same command goes on where it stopped."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bas_opd.distill.loss import DistillSettings, backward_in_chunks
-from bas_opd.model.batches import MicroBatch, group_by_prompt, micro_batches
+from bas_opd.model.batches import MicroBatch, PromptGroup, group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.types import Rollouts, StudentUpdate, TeacherScores
+from bas_opd.runtime.memory import in_smaller_batches
+from bas_opd.types import Hooks, Rollouts, StudentUpdate, TeacherScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,11 @@ class Learner:
         *,
         optimiser: OptimiserSettings,
         distill: DistillSettings,
+        hooks: Hooks | None = None,
     ) -> None:
         self.model = model
+        self.hooks = hooks or Hooks()
+        self.tokens_per_micro_batch = optimiser.tokens_per_micro_batch
         self.settings = optimiser
         self.distill = distill
         self.parameters = list(model.trainable().values())
@@ -76,7 +80,7 @@ class Learner:
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
             self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.abandon()
         finite = {row: u for row, u in utility.items() if math.isfinite(u)}
         return StudentUpdate(
             loss=float(loss),
@@ -88,22 +92,58 @@ class Learner:
             processed_tokens=processed,
         )
 
+    def abandon(self) -> None:
+        """Drop gradients, whole or half computed; the weights stay as they are."""
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimiser's moments by name."""
+        return {
+            f"{key}.{name}": value
+            for name, parameter in self.model.trainable().items()
+            for key, value in self.optimiser.state.get(parameter, {}).items()
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with given moments."""
+        moments: dict[int, dict[str, Tensor]] = {}
+        places = {name: place for place, name in enumerate(self.model.trainable())}
+        for key, value in state.items():
+            moment, _, name = key.partition(".")
+            moments.setdefault(places[name], {})[moment] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+
     def accumulate(
         self, rollouts: Rollouts, rows: Sequence[int], teacher: TeacherScores
     ) -> tuple[Tensor, dict[int, float], int]:
         """Add the gradient of L_BAS to the parameters; return loss, utilities, tokens processed."""
+        groups = group_by_prompt(rows, rollouts)
+        result, self.tokens_per_micro_batch = in_smaller_batches(
+            lambda limit: self._accumulate(rollouts, groups, teacher, limit),
+            limit=self.tokens_per_micro_batch,
+            smallest=max(group.tokens_of_a_row for group in groups),
+            what="student pass",
+            notice=self.hooks.notice,
+        )
+        return result
+
+    def _accumulate(
+        self,
+        rollouts: Rollouts,
+        groups: Sequence[PromptGroup],
+        teacher: TeacherScores,
+        tokens: int,
+    ) -> tuple[Tensor, dict[int, float], int]:
+        self.abandon()
         scores = dict(zip(teacher.rows, teacher.hidden, strict=True))
         share = self.settings.share_prompts
         loss = torch.zeros((), device=self.model.device)
         utility: dict[int, float] = {}
         processed = 0
-        batches = micro_batches(
-            group_by_prompt(rows, rollouts),
-            self.settings.tokens_per_micro_batch,
-            share_prompts=share,
-        )
         with self._training_mode():
-            for batch in batches:
+            for batch in micro_batches(groups, tokens, share_prompts=share):
+                self.hooks.poll()
                 part, per_token = self._backward(batch, rollouts, scores, teacher)
                 loss += part
                 lengths = [int(rollouts.lengths[row]) for row in batch.rows]

@@ -1,31 +1,34 @@
-"""A run: steps in order, each on record as soon as it is done, and the trained model at the end."""
+"""A run: steps in order, each on record, checkpoints on the way, the trained model at the end."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from bas_opd.algorithm import train_step
-from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config
 from bas_opd.data.lengths import check_prompts
 from bas_opd.data.order import step_indices, steps_per_epoch
 from bas_opd.data.records import PreparedSet
-from bas_opd.errors import BasOpdError, DataError, RunDirectoryError
+from bas_opd.errors import BasOpdError, CheckpointError, DataError, PreemptionError
 from bas_opd.ledger import step_event
-from bas_opd.runtime.records import RecordWriter
+from bas_opd.runtime.checkpoint import newest_whole, published, sha256, sync
+from bas_opd.runtime.directory import RunDirectory
+from bas_opd.runtime.records import RecordWriter, read_records
+from bas_opd.runtime.stopping import StopFlag
+from bas_opd.runtime.writer import CheckpointWriter
 from bas_opd.state import TrainState
-from bas_opd.types import PromptBatch
+from bas_opd.types import Hooks, PromptBatch, StepReport
 
 
 class Progress(Protocol):
     """Where a run shows what it does."""
 
-    def start(self, total_steps: int) -> None: ...
+    def start(self, total_steps: int, *, done: int = 0) -> None: ...
     def step(self, event: Mapping[str, Any]) -> None: ...
     def message(self, text: str) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...
@@ -40,44 +43,162 @@ class RunSummary:
     totals: dict[str, Any]
 
 
-def train(config: Config, console: Progress) -> RunSummary:
-    """Train from the first step to the last."""
+def train(config: Config, console: Progress, *, overwrite: bool = False) -> RunSummary:
+    """Train to the last step, from the first or from where the same command stopped before."""
     data = PreparedSet.load(Path(config.data.path))
     total = _total_steps(config, data)
-    _check_crops(config, data)
-    directory = _free_directory(config)
-    state = TrainState.build(config)
-    check_prompts(data.examples, state.model.processor.prompt_length, config.data.max_prompt_tokens)
-    directory.mkdir(parents=True, exist_ok=True)
-    log = directory / "records.jsonl"
-    with RecordWriter(log) as records:
-        records.write(_opening(config, data, total))
-        console.start(total)
-        bad_steps = 0
-        while state.step < total:
+    _check_crops(data)
+    stop = StopFlag()
+    path = Path(config.run.output or "runs/run")
+    with RunDirectory.held(path, overwrite=overwrite) as run, stop.listening():
+        identity = run.identify(config, data, total)
+        if (totals := _finished_totals(run, total)) is not None:
+            console.message(f"The run in {path} has finished; nothing is left to do.")
+            return RunSummary(directory=path, model=run.model, totals=totals)
+        hooks = Hooks(poll=stop.poll, notice=console.message)
+        state = TrainState.build(config, hooks)
+        check_prompts(
+            data.examples, state.model.processor.prompt_length, config.data.max_prompt_tokens
+        )
+        run.claim(identity)
+        return _Run(config, console, data, run, state, stop, total).go(identity)
+
+
+class _Run:
+    """The steps of a run that holds its directory."""
+
+    def __init__(
+        self,
+        config: Config,
+        console: Progress,
+        data: PreparedSet,
+        run: RunDirectory,
+        state: TrainState,
+        stop: StopFlag,
+        total: int,
+    ) -> None:
+        self.config, self.console, self.data, self.run = config, console, data, run
+        self.state, self.stop, self.total = state, stop, total
+        self.checkpoints = CheckpointWriter(
+            run.checkpoints,
+            keep=config.run.keep_checkpoints,
+            keep_every=config.run.keep_every,
+        )
+
+    def go(self, identity: Mapping[str, Any]) -> RunSummary:
+        """Take every step that is left, then save the model."""
+        with self._records(identity) as self.records:
+            self.console.start(self.total, done=self.state.step)
+            while self.state.step < self.total:
+                self._step()
+            self._checkpoint()
+            self.checkpoints.wait()
+            model = _save_model(self.state, self.run)
+            totals = self.state.ledger.totals()
+            hashes = {file.name: sha256(file) for file in sorted(model.iterdir())}
+            self.records.write(
+                {"event": "finished", "steps": self.total, "totals": totals, "model": hashes}
+            )
+        self.console.finish(totals)
+        self.console.message(
+            f"The trained model is in {model}; every step is on record in {self.run.records}."
+        )
+        return RunSummary(directory=self.run.path, model=model, totals=totals)
+
+    def _records(self, identity: Mapping[str, Any]) -> RecordWriter:
+        """Restore the newest whole checkpoint, and cut the records back to it."""
+        log, known = self.run.records, bool(published(self.run.checkpoints))
+        snapshot = next(newest_whole(self.run.checkpoints, self.console.message), None)
+        if snapshot is None:
+            if known or log.exists():
+                self.console.message(f"No whole checkpoint in {self.run.path}: starting over.")
+            writer = RecordWriter(log, keep_bytes=0 if log.exists() else None)
+            folder = str(self.data.folder)
+            opening = {**identity, "data": {"folder": folder, **identity["dataset"]}}
+            writer.write({"event": "started", **opening})
+            return writer
+        self.state.restore(snapshot)
+        kept = snapshot.data["records_bytes"]
+        if not log.exists() or log.stat().st_size < kept:
+            raise CheckpointError(
+                f"{log} is shorter than when the checkpoint of step {snapshot.step} was written, "
+                "so the records of this run are lost. Restore the file, or start anew with "
+                "--overwrite."
+            )
+        writer = RecordWriter(log, keep_bytes=kept)
+        if self.state.step < self.total:
+            writer.write({"event": "resumed", "step": self.state.step})
+        self.console.message(f"Going on after step {self.state.step} of {self.total}.")
+        return writer
+
+    def _step(self) -> None:
+        state = self.state
+        selector = state.stages.selector.state_dict()
+        try:
+            self.stop.poll()
             report = train_step(
-                state.stages, _batch(config, data, state.step), config.select.query_ratio
+                state.stages, self._batch(state.step), self.config.select.query_ratio
             )
-            state.ledger.charge(report)
-            event = step_event(
-                report,
-                decode=state.model.processor.decode,
-                examples=config.run.examples_per_step,
-                data_folder=data.folder,
-            )
-            records.write(event)
-            console.step(event)
-            state.step += 1
-            was_skipped = bool(report.selection.rows) and not report.update.is_valid
-            bad_steps = bad_steps + 1 if was_skipped else 0
-            if bad_steps >= config.run.max_bad_steps:
-                raise _hopeless(bad_steps, state.step, _save_model(state, directory), log)
-        model = _save_model(state, directory)
-        totals = state.ledger.totals()
-        records.write({"event": "finished", "steps": state.step, "totals": totals})
-    console.finish(totals)
-    console.message(f"The trained model is in {model}; every step is on record in {log}.")
-    return RunSummary(directory=directory, model=model, totals=totals)
+        except BasOpdError as error:
+            # Everything that raises these does so before the optimiser steps: what the step has
+            # changed so far is the selector's normaliser and half a gradient.
+            state.stages.learner.abandon()
+            state.stages.selector.load_state_dict(selector)
+            self._checkpoint()
+            self.checkpoints.wait()
+            raise self._stopped(error) from error
+        self._record(report)
+        if state.step % self.config.run.checkpoint_every == 0 and state.step < self.total:
+            self._checkpoint()
+        if state.bad_steps >= self.config.run.max_bad_steps:
+            self._checkpoint()
+            self.checkpoints.wait()
+            raise _hopeless(state, self.run)
+
+    def _record(self, report: StepReport) -> None:
+        state = self.state
+        state.ledger.charge(report)
+        event = step_event(
+            report,
+            decode=state.model.processor.decode,
+            examples=self.config.run.examples_per_step,
+            data_folder=self.data.folder,
+        )
+        self.records.write(event)
+        self.console.step(event)
+        state.step += 1
+        was_skipped = bool(report.selection.rows) and not report.update.is_valid
+        state.bad_steps = state.bad_steps + 1 if was_skipped else 0
+
+    def _checkpoint(self) -> None:
+        snapshot = self.state.capture()
+        data = {**snapshot.data, "records_bytes": self.records.size}
+        self.checkpoints.submit(replace(snapshot, data=data))
+
+    def _batch(self, step: int) -> PromptBatch:
+        per_step, seed = self.config.rollout.prompts_per_step, self.config.run.seed
+        rows = step_indices(len(self.data.examples), per_step, seed, step)
+        return PromptBatch(step=step, examples=tuple(self.data.examples[row] for row in rows))
+
+    def _stopped(self, error: BasOpdError) -> BasOpdError:
+        if not isinstance(error, PreemptionError):
+            return error
+        return PreemptionError(
+            f"Stopped by {error} after step {self.state.step} of {self.total}. A checkpoint is in "
+            f"{self.run.checkpoints}; the same command goes on from it."
+        )
+
+
+def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
+    """Return the totals of a run that has taken all its steps, else nothing."""
+    if not run.records.exists() or not run.model.is_dir():
+        return None
+    try:
+        *_, last = read_records(run.records)
+    except (DataError, ValueError):
+        return None  # A line cut short by a kill; what was checkpointed tells the rest.
+    is_done = last["event"] == "finished" and last["steps"] == total
+    return last["totals"] if is_done else None
 
 
 def _total_steps(config: Config, data: PreparedSet) -> int:
@@ -85,12 +206,7 @@ def _total_steps(config: Config, data: PreparedSet) -> int:
     return config.run.steps or per_epoch * config.run.epochs
 
 
-def _batch(config: Config, data: PreparedSet, step: int) -> PromptBatch:
-    rows = step_indices(len(data.examples), config.rollout.prompts_per_step, config.run.seed, step)
-    return PromptBatch(step=step, examples=tuple(data.examples[row] for row in rows))
-
-
-def _check_crops(config: Config, data: PreparedSet) -> None:
+def _check_crops(data: PreparedSet) -> None:
     if not any(example.has_crop for example in data.examples):
         raise DataError(
             f"None of the {len(data.examples):,} examples in {data.folder} has a crop, so the "
@@ -98,37 +214,23 @@ def _check_crops(config: Config, data: PreparedSet) -> None:
         )
 
 
-def _free_directory(config: Config) -> Path:
-    directory = Path(config.run.output or "runs/run")
-    if directory.is_file() or (directory.exists() and any(directory.iterdir())):
-        raise RunDirectoryError(
-            f"{directory} already holds something, and nothing in it will be overwritten. "
-            "Choose another directory with run.output=DIRECTORY, or remove this one yourself."
-        )
-    return directory
-
-
-def _opening(config: Config, data: PreparedSet, total: int) -> dict[str, Any]:
-    return {
-        "event": "started",
-        "config": dump(config),
-        "data": {"folder": str(data.folder), "fingerprint": data.fingerprint},
-        "steps": total,
-    }
-
-
-def _hopeless(bad_steps: int, step: int, model: Path, log: Path) -> BasOpdError:
+def _hopeless(state: TrainState, run: RunDirectory) -> BasOpdError:
     return BasOpdError(
-        f"The loss or its gradient was not finite for {bad_steps} steps in a row, up to step "
-        f"{step}. Each was skipped; the weights of the last good step are in {model}, and {log} "
-        "names the rows. Lower optim.learning_rate, or try model.precision=float32."
+        f"The loss or its gradient was not finite for {state.bad_steps} steps in a row, up to step "
+        f"{state.step}. Each was skipped, so the weights are those of the last good step; they are "
+        f"in {run.checkpoints}, and {run.records} names the rows. Lower optim.learning_rate, or "
+        "try model.precision=float32."
     )
 
 
-def _save_model(state: TrainState, directory: Path) -> Path:
+def _save_model(state: TrainState, run: RunDirectory) -> Path:
     """Write the student as a plain model folder, whole or not at all."""
-    target, staging = directory / "model", directory / "model.partial"
-    shutil.rmtree(staging, ignore_errors=True)
+    staging = run.path / "model.partial"
+    for path in (staging, run.model):
+        shutil.rmtree(path, ignore_errors=True)
     state.model.save(staging)
-    os.replace(staging, target)
-    return target
+    for file in staging.iterdir():
+        sync(file)
+    os.replace(staging, run.model)
+    sync(run.path)
+    return run.model

@@ -28,6 +28,19 @@ FEATURES = (
 """The six entries of phi, in the order of Eq. 5."""
 
 
+def _nothing(*_: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """How the stages reach whoever runs them."""
+
+    poll: Callable[[], None] = _nothing
+    """Called often while a step can still be abandoned; raises if the run was asked to stop."""
+    notice: Callable[[str], None] = _nothing
+    """Takes a sentence that the user should see."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crop:
     """The privileged view of an example: a box on its upright image, or a picture of its own."""

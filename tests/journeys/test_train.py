@@ -36,7 +36,7 @@ class Silent:
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def start(self, total_steps: int) -> None: ...
+    def start(self, total_steps: int, *, done: int = 0) -> None: ...
     def step(self, event: Mapping[str, Any]) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...
     def message(self, text: str) -> None:
@@ -279,14 +279,14 @@ def test_a_set_without_any_crop_is_refused_before_anything_is_written(
     config = tiny(small_qwen35, data, tmp_path / "run", *SMALL_STEPS)
     with pytest.raises(DataError, match="None of the 4 examples"):
         loop.train(config, Silent())
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_missing_model_is_refused_before_anything_is_written(boxes: Path, tmp_path: Path) -> None:
     config = tiny(tmp_path / "nowhere", boxes, tmp_path / "run")
     with pytest.raises(ModelError, match="nowhere"):
         loop.train(config, Silent())
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_directory_that_holds_something_is_left_alone(
@@ -306,7 +306,7 @@ def test_a_prompt_too_long_is_refused_before_the_first_step(
     config = tiny(small_qwen35, boxes, tmp_path / "run", "data.max_prompt_tokens=5")
     with pytest.raises(DataError, match=r"Example .*png.* tokens, more than the 5 allowed"):
         loop.train(config, Silent())
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_crop_the_model_cannot_read_is_refused_before_the_first_step(
@@ -319,7 +319,7 @@ def test_a_crop_the_model_cannot_read_is_refused_before_the_first_step(
     config = tiny(small_qwen35, data, tmp_path / "run", "rollout.prompts_per_step=1")
     with pytest.raises(DataError, match=r"Example 'thin'.*600 x 2 pixels"):
         loop.train(config, Silent())
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_steps_that_are_never_finite_end_in_a_sentence(
@@ -330,6 +330,7 @@ def test_steps_that_are_never_finite_end_in_a_sentence(
     config = tiny(small_qwen35, boxes, tmp_path / "run", *SMALL_STEPS, "run.max_bad_steps=2")
     with pytest.raises(BasOpdError, match="2 steps in a row"):
         loop.train(config, Silent())
-    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    (kept,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert (kept / "student.safetensors").exists()
     _, *steps = read_records(tmp_path / "run" / "records.jsonl")
     assert [step["is_valid"] for step in steps] == [False, False]

@@ -14,8 +14,11 @@ def train(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as in select.query_ratio=0.1."),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run in the directory and start anew.")
+    ] = False,
 ) -> None:
-    """Train a model as a config file says."""
+    """Train a model as a config file says. The same command again goes on where it stopped."""
     from bas_opd.config import load_config
 
     settings = load_config(config, overrides or ())
@@ -26,7 +29,7 @@ def train(
 
     quiet_transformers()
     with Console() as console:
-        loop.train(settings, console)
+        loop.train(settings, console, overwrite=overwrite)
 
 
 def quiet_transformers() -> None:

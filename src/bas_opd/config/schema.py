@@ -288,6 +288,17 @@ class RunConfig(Section):
     examples_per_step: int = Field(
         default=4, ge=0, description="Selected rows of a step whose text goes on record."
     )
+    checkpoint_every: int = Field(
+        default=10, gt=0, description="Steps between checkpoints; the last step always has one."
+    )
+    keep_checkpoints: int = Field(
+        default=2, gt=0, description="Newest checkpoints that are kept, each with its teacher."
+    )
+    keep_every: int | None = Field(
+        default=None,
+        gt=0,
+        description="Also keep the checkpoints at multiples of so many steps, for audits.",
+    )
     max_bad_steps: int = Field(
         default=10, gt=0, description="Non-finite steps in a row after which the run stops."
     )

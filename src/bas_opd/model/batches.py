@@ -19,6 +19,11 @@ class PromptGroup:
     rows: tuple[int, ...]
     longest: int
 
+    @property
+    def tokens_of_a_row(self) -> int:
+        """The limit at which every row of the group goes alone."""
+        return self.prompt.length + self.longest
+
     def seen_as(self, prompt: Prompt) -> PromptGroup:
         """Return the group with another view of the same question."""
         return replace(self, prompt=prompt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,8 @@ from bas_opd.data.images import open_image
 from bas_opd.errors import DataError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.types import Example, Prompt, PromptBatch, Rollouts
+from bas_opd.runtime.memory import in_smaller_batches
+from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts
 
 # Rows that ended are dropped from the batch once they are at least this share of it: dropping
 # copies the cache of all others.
@@ -45,21 +47,37 @@ class Drawn:
 class Sampler:
     """The full-image policy p_theta as a source of rollouts (Alg. 1, line 3)."""
 
-    def __init__(self, model: VisionLanguageModel, settings: SamplingSettings) -> None:
+    def __init__(
+        self, model: VisionLanguageModel, settings: SamplingSettings, hooks: Hooks | None = None
+    ) -> None:
         self.model = model
         self.settings = settings
+        self.hooks = hooks or Hooks()
+        self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
 
     @torch.no_grad()
     def generate(self, batch: PromptBatch) -> Rollouts:
         """Draw `per_prompt` responses for every example of the batch."""
         prompts = tuple(self._encode(example) for example in batch.examples)
+        rollouts, self.prompts_per_batch = in_smaller_batches(
+            lambda limit: self._sample(batch, prompts, limit),
+            limit=min(self.prompts_per_batch, len(prompts)),
+            smallest=1,
+            what="rollout",
+            notice=self.hooks.notice,
+        )
+        return rollouts
+
+    def _sample(
+        self, batch: PromptBatch, prompts: tuple[Prompt, ...], prompts_per_batch: int
+    ) -> Rollouts:
         rows = len(prompts) * self.settings.per_prompt
         limit = self.settings.max_response_tokens
         tokens = torch.full((rows, limit), self.model.processor.pad_id)
         lengths = torch.zeros(rows, dtype=torch.long)
         logprobs, entropies = torch.zeros(rows, limit), torch.zeros(rows, limit)
         with self.model.compute():
-            for group in self._groups(prompts):
+            for group in _groups(prompts, prompts_per_batch):
                 drawn = self._draw([prompts[i] for i in group], group, batch.step)
                 where = _rows_of_prompts(group, self.settings.per_prompt)
                 tokens[where] = drawn.tokens.cpu()
@@ -89,12 +107,6 @@ class Sampler:
             )
         return prompt
 
-    def _groups(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Return which prompts are decoded together: those of like length, to pad little."""
-        order = sorted(range(len(prompts)), key=lambda i: prompts[i].length)
-        size = self.settings.prompts_per_batch or max(1, len(order))
-        return [order[i : i + size] for i in range(0, len(order), size)]
-
     def _draw(self, prompts: Sequence[Prompt], numbers: Sequence[int], step: int) -> Drawn:
         device, each = self.model.device, self.settings.per_prompt
         rows, limit = len(prompts) * each, self.settings.max_response_tokens
@@ -117,6 +129,7 @@ class Sampler:
         prefix = prefix.rows(alive // each)
         going = torch.ones(rows, dtype=torch.bool, device=device)
         for position in range(limit):
+            self.hooks.poll()
             logprobs = self._log_distribution(self.model.logits(prefix.last_hidden))
             noise = race_noise(keys[alive], torch.full_like(alive, position), logprobs.shape[-1])
             token = (logprobs + noise).argmax(-1)
@@ -144,6 +157,12 @@ class Sampler:
         if self.settings.top_p < 1.0:
             scores = _nucleus(scores, self.settings.top_p)
         return scores.log_softmax(-1)
+
+
+def _groups(prompts: Sequence[Prompt], size: int) -> list[list[int]]:
+    """Return which prompts are decoded together: those of like length, to pad little."""
+    order = sorted(range(len(prompts)), key=lambda i: prompts[i].length)
+    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 def _nucleus(scores: Tensor, top_p: float) -> Tensor:

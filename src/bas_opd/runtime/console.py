@@ -48,7 +48,7 @@ class Console:
         self._clock = clock
         self._live: Live | None = None
         self._total = 0
-        self._done = 0
+        self._done = self._before = 0
         self._counts = dict.fromkeys((*SHARES, *SHARES.values()), 0)
         self._started = self._last = clock()
 
@@ -63,9 +63,10 @@ class Console:
     ) -> None:
         self._stop()
 
-    def start(self, total_steps: int) -> None:
-        """Begin the display of a run of so many steps."""
+    def start(self, total_steps: int, *, done: int = 0) -> None:
+        """Begin the display of a run of so many steps, some of which may be done already."""
         self._total = total_steps
+        self._done = self._before = done
         self._started = self._last = self._clock()
         if self._out.is_terminal and not self._out.is_dumb_terminal and not os.environ.get("CI"):
             self._live = Live(console=self._out, auto_refresh=False, transient=True)
@@ -78,7 +79,8 @@ class Console:
         for name in self._counts:
             value = event[name]
             self._counts[name] += len(value) if isinstance(value, list) else value
-        remaining = (now - self._started) / self._done * (self._total - self._done)
+        pace = (now - self._started) / (self._done - self._before)
+        remaining = pace * (self._total - self._done)
         line = step_line(
             event,
             place=f"{self._done}/{self._total}",

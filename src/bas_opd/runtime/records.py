@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from bas_opd.errors import DataError
 
@@ -16,18 +17,30 @@ SCHEMA_VERSION = 1
 
 
 class RecordWriter:
-    """Appends events to a JSONL file; one that was written survives a crash of the machine."""
+    """Appends events to a JSONL file; one that was written survives a crash of the machine.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("ab")
+    Each line ends with the hash of itself and of the line before, so that no line can change, go or
+    come without a trace.
+    """
+
+    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
+        """Go on after the first `keep_bytes` of the file, dropping the rest, or after all of it."""
+        self._file = path.open("r+b" if path.exists() else "x+b")
+        if keep_bytes is not None:
+            self._file.truncate(keep_bytes)
+        self._chain = _last_chain(self._file, path)
+        self._file.seek(0, os.SEEK_END)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, as a checkpoint remembers them."""
+        return self._file.tell()
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event and wait until it is on disk. NaN and infinities become null."""
         record = _finite({"schema_version": SCHEMA_VERSION, **event})
-        # ASCII keeps every text on one line and lets a broken character through unharmed.
-        line = json.dumps(record, allow_nan=False, separators=(",", ":"))
-        self._file.write(line.encode("ascii") + b"\n")
+        self._chain = chained(self._chain, record)
+        self._file.write(_line({**record, "chain": self._chain}) + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -46,11 +59,40 @@ class RecordWriter:
         self.close()
 
 
+def chained(previous: str, record: Mapping[str, Any]) -> str:
+    """Return the hash that ties a record, without its own `chain`, to the one before it."""
+    return hashlib.sha256(previous.encode() + _line(record)).hexdigest()
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    # ASCII keeps every text on one line and lets a broken character through unharmed.
+    return json.dumps(record, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _last_chain(file: BinaryIO, path: Path) -> str:
+    file.seek(0)
+    lines = file.read().splitlines(keepends=True)
+    if not lines:
+        return ""
+    if not lines[-1].endswith(b"\n"):
+        raise DataError(f"{path} ends in a line that was cut short. Remove that line.")
+    return str(_parse(lines[-1], f"{path}:{len(lines)}")["chain"])
+
+
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Every event of a file in order; a damaged line is named, never skipped."""
+    """Every event of a file in order; a damaged or changed line is named, never skipped."""
+    chain = ""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            yield _parse(line, f"{path}:{number}")
+            where = f"{path}:{number}"
+            event = _parse(line, where)
+            claimed, chain = event.pop("chain", None), chained(chain, event)
+            if claimed != chain:
+                raise DataError(
+                    f"{where} does not follow from the line before it: one of the two was changed, "
+                    "removed or added after it was written."
+                )
+            yield event
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

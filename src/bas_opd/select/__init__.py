@@ -1,6 +1,6 @@
 """Which rollouts the teacher is asked about, within a strict budget (Alg. 1, lines 4-10 and 14)."""
 
-from bas_opd.select.budget import exploration_quota, query_budget
+from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.select.build import build_selector
 from bas_opd.select.features import features_from, rollout_features
 from bas_opd.select.learned import LearnedSelector

@@ -8,8 +8,8 @@ from decimal import Decimal
 import torch
 from torch import Tensor
 
+from bas_opd.budget import exploration_quota
 from bas_opd.errors import ConfigError
-from bas_opd.select.budget import exploration_quota
 from bas_opd.select.draws import addressed_generator, draw_rows
 from bas_opd.select.losses import selector_loss
 from bas_opd.select.normaliser import RunningNormaliser

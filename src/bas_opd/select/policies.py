@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from torch import Tensor
+
 from bas_opd.errors import BudgetError
 from bas_opd.select.draws import addressed_generator, draw_rows
 from bas_opd.types import FEATURES, Features, Selection
@@ -22,12 +24,26 @@ class Selector(Protocol):
         """Take in the utility of selected rows; True if the policy changed (Alg. 1, line 14)."""
         ...
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that the policy has learnt, as tensors by name."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to what `state_dict` returned."""
+        ...
+
 
 class _Fixed:
     """A policy that no label changes."""
 
     def learn(self, features: Features, utility: Mapping[int, float], *, step: int) -> bool:
         return False
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        pass
 
 
 class FullSelector(_Fixed):

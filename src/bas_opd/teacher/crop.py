@@ -13,7 +13,8 @@ from torch.func import functional_call
 from bas_opd.data.images import open_crop
 from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.types import Rollouts, TeacherScores
+from bas_opd.runtime.memory import in_smaller_batches
+from bas_opd.types import Hooks, Rollouts, TeacherScores
 
 TeacherMode = Literal["ema", "frozen", "live"]
 
@@ -33,8 +34,10 @@ class CropTeacher:
         mode: TeacherMode = "ema",
         tau: float = 0.05,
         tokens_per_batch: int = 16_384,
+        hooks: Hooks | None = None,
     ) -> None:
         self.model = model
+        self.hooks = hooks or Hooks()
         self.mode = mode
         self.tau = tau
         self.tokens_per_batch = tokens_per_batch
@@ -52,12 +55,24 @@ class CropTeacher:
         Each selected prompt's crop is decoded, encoded and prefilled once for all its selected
         rollouts; the crop of a prompt without one is never opened.
         """
-        groups = group_by_prompt(rows, rollouts)
+        groups = [self._crop_prompt(rollouts, g) for g in group_by_prompt(rows, rollouts)]
+        scores, self.tokens_per_batch = in_smaller_batches(
+            lambda limit: self._score(rollouts, groups, limit),
+            limit=self.tokens_per_batch,
+            smallest=max(group.tokens_of_a_row for group in groups),
+            what="teacher pass",
+            notice=self.hooks.notice,
+        )
+        return scores
+
+    def _score(
+        self, rollouts: Rollouts, groups: Sequence[PromptGroup], tokens: int
+    ) -> TeacherScores:
         hidden: dict[int, Tensor] = {}
         processed = prefilled = 0
         with self._weights_in_place(), self.model.compute():
-            crops = [self._crop_prompt(rollouts, group) for group in groups]
-            for batch in micro_batches(crops, self.tokens_per_batch):
+            for batch in micro_batches(groups, tokens):
+                self.hooks.poll()
                 states = self.model.response_hidden(
                     batch.prompts, batch.prompt_of, batch.responses(rollouts)
                 )

@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.errors import BudgetError, ConfigError
-from bas_opd.select import exploration_quota, query_budget
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What makes two configurations the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FREE = frozenset(
+    {
+        "data.path",
+        "rollout.prompts_per_batch",
+        "distill.tokens_per_chunk",
+        "teacher.tokens_per_batch",
+        "optim.tokens_per_micro_batch",
+        "optim.share_prompts",
+        "model.gradient_checkpointing",
+        "run.steps",
+        "run.epochs",
+        "run.output",
+        "run.examples_per_step",
+        "run.max_bad_steps",
+        "run.checkpoint_every",
+        "run.keep_checkpoints",
+        "run.keep_every",
+    }
+)
+"""Settings that a resumed run may change: they cut the work differently, show or keep more of it,
+or prolong it, and change no number beyond rounding. The data may move if it stays the same."""
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return `key: was X, is now Y` for every setting that makes this another run."""
+    old, new = flat(before), flat(now)
+    return [
+        f"{key}: was {old.get(key)}, is now {new.get(key)}"
+        for key in sorted(old.keys() | new.keys())
+        if key not in FREE and old.get(key) != new.get(key)
+    ]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the settings by their dotted keys."""
+    settings: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            settings |= flat(value, f"{prefix}{key}.")
+        else:
+            settings[prefix + key] = value
+    return settings

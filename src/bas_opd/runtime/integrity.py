@@ -1,0 +1,67 @@
+"""Whether files are what they were when they were written: hashes and the manifests that hold them.
+
+Needs neither torch nor safetensors, so that a run can be checked where nothing can be trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bas_opd.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+NAME = re.compile(r"step-(\d{8})")
+
+
+def published(folder: Path) -> list[Path]:
+    """Return the checkpoints under a folder, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if NAME.fullmatch(p.name)), reverse=True)
+
+
+def verify_checkpoint(path: Path) -> None:
+    """Raise unless the folder holds exactly the files of its manifest, byte for byte."""
+    verify_files(path, read_json(path / MANIFEST).get("files", {}), besides={MANIFEST})
+
+
+def verify_files(
+    folder: Path, hashes: Mapping[str, str], *, besides: frozenset[str] | set[str] = frozenset()
+) -> None:
+    """Raise unless the folder holds exactly the named files, byte for byte, and those besides."""
+    try:
+        found = {file.name for file in folder.iterdir()} - besides
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
+    if found != set(hashes):
+        odd = ", ".join(sorted(found ^ set(hashes)))
+        raise CheckpointError(f"{folder} lacks or adds files: {odd}.")
+    for name, digest in hashes.items():
+        if sha256(folder / name) != digest:
+            raise CheckpointError(f"{folder} is damaged: {name} has changed.")
+
+
+def sha256(path: Path) -> str:
+    """Return the hash of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a small file holds."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is not a JSON object.")
+    return value

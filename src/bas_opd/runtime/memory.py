@@ -1,0 +1,45 @@
+"""Surviving a full GPU: the same work in smaller batches."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from bas_opd.errors import OutOfMemory
+
+Result = TypeVar("Result")
+
+
+def in_smaller_batches(
+    run: Callable[[int], Result],
+    *,
+    limit: int,
+    smallest: int,
+    what: str,
+    notice: Callable[[str], None],
+) -> tuple[Result, int]:
+    """Run with a batch limit, halved as often as memory runs out; return the limit that fitted.
+
+    `smallest` is the limit at which every batch is as small as it can be.
+    """
+    while True:
+        try:
+            return run(limit), limit
+        except torch.OutOfMemoryError as error:
+            reason = str(error)
+            if limit <= smallest:
+                raise OutOfMemory(
+                    f"The {what} does not fit into memory even in its smallest batch, "
+                    f"{smallest:,}: {reason} Lower model.max_pixels or "
+                    "rollout.max_response_tokens, set model.gradient_checkpointing=true with "
+                    "optim.share_prompts=false, or train adapters with lora.rank."
+                ) from error
+        # Outside the handler, which would keep the frames of the failed attempt alive.
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        limit = max(smallest, limit // 2)
+        notice(f"Out of memory in the {what}; going on with batches of at most {limit:,}.")

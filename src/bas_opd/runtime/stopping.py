@@ -1,0 +1,48 @@
+"""Stopping when asked: a flag that the stages poll, set by SIGTERM and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from bas_opd.errors import PreemptionError
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopFlag:
+    """Whether the run was asked to stop."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def poll(self) -> None:
+        """Raise if the run was asked to stop. Called where a step can still be abandoned."""
+        if self.reason is not None:
+            raise PreemptionError(self.reason)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Turn signals into the flag. A second one ends the process at once.
+
+        That is safe at any moment: a checkpoint is published by one rename, and a record that was
+        cut short is dropped when the run goes on. Only the main thread can listen.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self.reason is not None:
+            os._exit(PreemptionError.exit_code)
+        self.reason = signal.Signals(number).name

@@ -1,0 +1,242 @@
+"""A run that was stopped and taken up again is the run that never stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_train import SMALL_STEPS, Silent, tiny
+
+from bas_opd import loop
+from bas_opd.data.pictures import make_pictures
+from bas_opd.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    OutOfMemory,
+    PreemptionError,
+    RunDirectoryError,
+)
+from bas_opd.learner import Learner
+from bas_opd.runtime.checkpoint import published, read_checkpoint
+from bas_opd.runtime.lock import locked
+from bas_opd.runtime.records import read_records
+from bas_opd.runtime.stopping import StopFlag
+
+OFTEN = (*SMALL_STEPS, "run.checkpoint_every=1", "run.keep_checkpoints=9")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pictures(tmp_path_factory.mktemp("data") / "set", n=16, seed=1).folder
+
+
+@pytest.fixture
+def whole(small_qwen35: Path, data: Path, tmp_path: Path) -> Path:
+    """The directory of a run that was never stopped."""
+    return loop.train(tiny(small_qwen35, data, tmp_path / "whole", *OFTEN), Silent()).directory
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    """Every tensor and number of the last checkpoint, and every byte of the model."""
+    snapshot = read_checkpoint(published(run / "checkpoints")[0])
+    tensors = {
+        f"{part}/{name}": tensor
+        for part, values in snapshot.tensors.items()
+        for name, tensor in values.items()
+    }
+    ledger = {k: v for k, v in snapshot.data["ledger"].items() if k != "seconds"}
+    weights = (run / "model" / "model.safetensors").read_bytes()
+    return {"step": snapshot.step, "ledger": ledger, "weights": weights, "tensors": tensors}
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    ours, theirs = final_state(run), final_state(other)
+    assert ours["tensors"].keys() == theirs["tensors"].keys()
+    for name, tensor in theirs["tensors"].items():
+        assert torch.equal(ours["tensors"][name], tensor), name
+    assert ours["ledger"] == theirs["ledger"]
+    assert ours["weights"] == theirs["weights"]
+    steps = [
+        [{k: v for k, v in e.items() if k != "seconds"} for e in events if e["event"] == "step"]
+        for events in (list(read_records(path / "records.jsonl")) for path in (run, other))
+    ]
+    assert steps[0] == steps[1]
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, poll_number: int) -> None:
+    """Let the run be asked to stop at its n-th poll."""
+    seen = 0
+
+    def poll(flag: StopFlag) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == poll_number:
+            raise PreemptionError("SIGTERM")
+
+    monkeypatch.setattr(StopFlag, "poll", poll)
+
+
+@pytest.mark.parametrize("poll_number", [1, 3, 8, 9, 12, 17, 25])
+def test_stopped_anywhere_it_ends_in_the_same_state(
+    poll_number: int,
+    whole: Path,
+    small_qwen35: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny(small_qwen35, data, tmp_path / "run", *OFTEN)
+    with monkeypatch.context() as patch:
+        stop_at(patch, poll_number)
+        with pytest.raises(PreemptionError, match="the same command goes on"):
+            loop.train(config, Silent())
+    loop.train(config, Silent())
+    assert_same_end(tmp_path / "run", whole)
+
+
+def test_a_finished_run_has_nothing_left_to_do(whole: Path, small_qwen35: Path, data: Path) -> None:
+    before = (whole / "records.jsonl").read_bytes()
+    console = Silent()
+    summary = loop.train(tiny(small_qwen35, data, whole, *OFTEN), console)
+    assert "nothing is left" in console.messages[0]
+    assert summary.totals["steps"] == 4
+    assert (whole / "records.jsonl").read_bytes() == before
+
+
+def test_a_finished_run_can_be_prolonged(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path
+) -> None:
+    longer = tiny(small_qwen35, data, tmp_path / "longer", *OFTEN, "run.steps=6")
+    loop.train(longer, Silent())
+    loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=6"), Silent())
+    assert_same_end(whole, tmp_path / "longer")
+
+
+def test_it_goes_on_in_another_place_and_after_the_data_moved(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 12)
+        with pytest.raises(PreemptionError):
+            loop.train(tiny(small_qwen35, data, tmp_path / "here", *OFTEN), Silent())
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved = shutil.copytree(data, tmp_path / "moved")
+    loop.train(tiny(small_qwen35, moved, tmp_path / "there", *OFTEN), Silent())
+    assert_same_end(tmp_path / "there", whole)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "damaged")
+    shutil.rmtree(run / "model")
+    newest = published(run / "checkpoints")[0]
+    content = bytearray((newest / "teacher.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "teacher.safetensors").write_bytes(content)
+    console = Silent()
+    loop.train(tiny(small_qwen35, data, run, *OFTEN), console)
+    assert any("teacher.safetensors has changed" in text for text in console.messages)
+    assert_same_end(run, whole)
+
+
+def test_without_its_teacher_it_refuses(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "orphan")
+    shutil.rmtree(run / "model")
+    for checkpoint in published(run / "checkpoints"):
+        (checkpoint / "teacher.safetensors").unlink()
+        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        del manifest["files"]["teacher.safetensors"]
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="teacher of this run"):
+        loop.train(tiny(small_qwen35, data, run, *OFTEN), Silent())
+
+
+def test_other_settings_are_refused_with_what_differs(
+    whole: Path, small_qwen35: Path, data: Path
+) -> None:
+    config = tiny(small_qwen35, data, whole, *OFTEN, "optim.learning_rate=0.5")
+    with pytest.raises(ConfigError, match=r"optim.learning_rate: was 0.001, is now 0.5"):
+        loop.train(config, Silent())
+
+
+def test_other_data_are_refused(whole: Path, small_qwen35: Path, tmp_path: Path) -> None:
+    other = make_pictures(tmp_path / "other", n=16, seed=2).folder
+    with pytest.raises(DataError, match="begun on other data"):
+        loop.train(tiny(small_qwen35, other, whole, *OFTEN), Silent())
+
+
+def test_smaller_batches_may_be_chosen_on_the_way_and_change_rounding_only(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_at(patch, 12)
+        with pytest.raises(PreemptionError):
+            loop.train(tiny(small_qwen35, data, run, *OFTEN), Silent())
+    smaller = ("optim.tokens_per_micro_batch=1", "rollout.prompts_per_batch=1")
+    loop.train(tiny(small_qwen35, data, run, *OFTEN, *smaller), Silent())
+    ends = [read_checkpoint(published(path / "checkpoints")[0]) for path in (run, whole)]
+    losses = [
+        [e["loss"] for e in read_records(path / "records.jsonl") if e["event"] == "step"]
+        for path in (run, whole)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert ends[0].step == ends[1].step
+
+
+def test_a_directory_in_use_is_refused_and_its_owner_named(
+    whole: Path, small_qwen35: Path, data: Path
+) -> None:
+    with (
+        locked(whole),
+        pytest.raises(RunDirectoryError, match=r"in use by process \d+ on"),
+    ):
+        loop.train(tiny(small_qwen35, data, whole, *OFTEN), Silent())
+
+
+def test_overwriting_starts_anew(whole: Path, small_qwen35: Path, data: Path) -> None:
+    config = tiny(small_qwen35, data, whole, *OFTEN, "run.steps=1")
+    summary = loop.train(config, Silent(), overwrite=True)
+    assert summary.totals["steps"] == 1
+    assert [path.name for path in published(whole / "checkpoints")] == ["step-00000001"]
+
+
+def test_out_of_memory_halves_the_batch_and_changes_no_number_beyond_rounding(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = Learner._backward
+
+    def crowded(learner: Learner, batch: Any, *args: Any) -> Any:
+        if len(batch.rows) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return backward(learner, batch, *args)
+
+    monkeypatch.setattr(Learner, "_backward", crowded)
+    console = Silent()
+    loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), console)
+    assert any("Out of memory in the student pass" in text for text in console.messages)
+    losses = [
+        next(e["loss"] for e in read_records(path / "records.jsonl") if e["event"] == "step")
+        for path in (tmp_path / "run", whole)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_out_of_memory_at_one_row_is_a_sentence_and_keeps_the_run(
+    small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Learner, "_backward", full)
+    with pytest.raises(OutOfMemory, match="smallest batch"):
+        loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), Silent())
+    assert published(tmp_path / "run" / "checkpoints")
