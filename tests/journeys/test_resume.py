@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_states import assert_same_end
 from test_train import SMALL_STEPS, Silent, tiny
 
 from bas_opd import loop
@@ -39,33 +40,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(small_qwen35: Path, data: Path, tmp_path: Path) -> Path:
     """The directory of a run that was never stopped."""
     return loop.train(tiny(small_qwen35, data, tmp_path / "whole", *OFTEN), Silent()).directory
-
-
-def final_state(run: Path) -> dict[str, Any]:
-    """Every tensor and number of the last checkpoint, and every byte of the model."""
-    snapshot = read_checkpoint(published(run / "checkpoints")[0])
-    tensors = {
-        f"{part}/{name}": tensor
-        for part, values in snapshot.tensors.items()
-        for name, tensor in values.items()
-    }
-    ledger = {k: v for k, v in snapshot.data["ledger"].items() if k != "seconds"}
-    weights = (run / "model" / "model.safetensors").read_bytes()
-    return {"step": snapshot.step, "ledger": ledger, "weights": weights, "tensors": tensors}
-
-
-def assert_same_end(run: Path, other: Path) -> None:
-    ours, theirs = final_state(run), final_state(other)
-    assert ours["tensors"].keys() == theirs["tensors"].keys()
-    for name, tensor in theirs["tensors"].items():
-        assert torch.equal(ours["tensors"][name], tensor), name
-    assert ours["ledger"] == theirs["ledger"]
-    assert ours["weights"] == theirs["weights"]
-    steps = [
-        [{k: v for k, v in e.items() if k != "seconds"} for e in events if e["event"] == "step"]
-        for events in (list(read_records(path / "records.jsonl")) for path in (run, other))
-    ]
-    assert steps[0] == steps[1]
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, poll_number: int) -> None:

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import bas_opd
-from bas_opd.cli import data, demo, train
+from bas_opd.cli import data, demo, doctor, export, plan, train, verify
 from bas_opd.errors import BasOpdError
 
 
@@ -60,5 +60,9 @@ def _root(
 
 
 app.add_typer(data.app, name="data")
+app.command()(plan.plan)
 app.command()(train.train)
+app.command()(verify.verify)
+app.command()(export.export)
+app.command()(doctor.doctor)
 app.command()(demo.demo)

@@ -16,7 +16,7 @@ def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limi
     """Refuse a set in which the full image or the crop of an example makes too long a prompt."""
     for example in examples:
         try:
-            check_prompt(example.question, _views(example), prompt_length, limit)
+            check_prompt(example.question, views(example), prompt_length, limit)
         except DataError as reason:
             raise DataError(
                 f"Example {example.id!r} ({example.image.name}) cannot be trained on: {reason} "
@@ -36,7 +36,8 @@ def check_prompt(
         )
 
 
-def _views(example: Example) -> Iterator[Size]:
+def views(example: Example) -> Iterator[Size]:
+    """Yield the size of the full image and, where there is one, of the crop."""
     yield image_size(example.image)
     if example.crop is None:
         return

@@ -44,7 +44,7 @@ def load_model(
         network = _read_network(path)
         if lora is not None:
             torch.default_generator.manual_seed(lora.seed)
-            network = _with_adapters(network, lora)
+            network = with_adapters(network, lora)
     if gradient_checkpointing:
         network.gradient_checkpointing_enable({"use_reentrant": False})
     return network.to(device).eval()
@@ -99,7 +99,8 @@ def _read_network(path: str | Path) -> Any:
     return network
 
 
-def _with_adapters(network: Any, lora: LoraSettings) -> Any:
+def with_adapters(network: Any, lora: LoraSettings) -> Any:
+    """Return the network with adapters to train and everything else frozen."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:

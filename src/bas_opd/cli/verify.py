@@ -1,0 +1,44 @@
+"""`bas-opd verify`: was the budget kept, and is everything still what it was?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SHOWN = 5
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Accept a run that has steps left.")
+    ] = False,
+    draws: Annotated[
+        bool, typer.Option("--draws", help="Repeat the random draws too, which imports torch.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+) -> None:
+    """Recompute budget, choice, ledger and hashes of a run; exit code 4 if one is wrong."""
+    import json
+    from dataclasses import asdict
+
+    from bas_opd.runtime.console import printable
+    from bas_opd.runtime.verify import verify as verify_run
+
+    result = verify_run(run, unfinished=unfinished, draws=draws)
+    if as_json:
+        typer.echo(json.dumps({**asdict(result), "is_sound": result.is_sound}))
+    else:
+        for check in result.checks:
+            typer.echo(
+                f"{check.name:<12}{'ok' if check.is_sound else 'FAILED':<8}{check.note}".rstrip()
+            )
+            for problem in check.problems[:SHOWN]:
+                typer.echo(f"    {printable(problem)}")
+            if len(check.problems) > SHOWN:
+                typer.echo(f"    and {len(check.problems) - SHOWN:,} more")
+        typer.echo(f"{run}: {'sound' if result.is_sound else 'NOT sound'}.")
+    if not result.is_sound:
+        raise typer.Exit(4)

@@ -1,0 +1,50 @@
+"""What a model weighs, counted from its configuration without reading a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForImageTextToText
+
+from bas_opd.model.family import checkpoint_config
+from bas_opd.model.loading import LoraSettings, with_adapters
+from bas_opd.model.precision import hold_frozen_linears
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Parameters by number, and weights by the bytes they take as they are held in training."""
+
+    parameters: int
+    trained: int
+    weight_bytes: int
+    cast_bytes: int
+    """Copies of trained weights in the precision of the passes, while those last."""
+
+
+def model_size(
+    path: str | Path, *, lora: LoraSettings | None = None, precision: torch.dtype = torch.float32
+) -> ModelSize:
+    """Count a folder or hub id, of which only the configuration is read."""
+    config = checkpoint_config(path)
+    with torch.device("meta"):
+        network: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        head = network.lm_head
+        if lora is not None:
+            network = with_adapters(network, lora)
+    is_mixed = precision is not torch.float32
+    if is_mixed:
+        hold_frozen_linears(network, head, precision)
+    parameters = list(network.parameters())
+    linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
+    cast = sum(p.numel() for m in linears for p in m.parameters(recurse=False) if p.requires_grad)
+    return ModelSize(
+        parameters=sum(p.numel() for p in parameters),
+        trained=sum(p.numel() for p in parameters if p.requires_grad),
+        weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        cast_bytes=cast * precision.itemsize if is_mixed else 0,
+    )

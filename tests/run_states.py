@@ -1,0 +1,45 @@
+"""What a run ends in, and whether two runs ended in the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bas_opd.runtime.checkpoint import published, read_checkpoint
+from bas_opd.runtime.records import read_records
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    """Every tensor and number of the last checkpoint, and every byte of the model."""
+    snapshot = read_checkpoint(published(run / "checkpoints")[0])
+    tensors = {
+        f"{part}/{name}": tensor
+        for part, values in snapshot.tensors.items()
+        for name, tensor in values.items()
+    }
+    ledger = {k: v for k, v in snapshot.data["ledger"].items() if k != "seconds"}
+    weights = (run / "model" / "model.safetensors").read_bytes()
+    return {"step": snapshot.step, "ledger": ledger, "weights": weights, "tensors": tensors}
+
+
+def step_records(run: Path) -> list[dict[str, Any]]:
+    """The records of the steps without their times, which no two runs share."""
+    return [
+        {key: value for key, value in event.items() if key != "seconds"}
+        for event in read_records(run / "records.jsonl")
+        if event["event"] == "step"
+    ]
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    """Compare state, model and the records of every step, byte for byte."""
+    ours, theirs = final_state(run), final_state(other)
+    assert ours["tensors"].keys() == theirs["tensors"].keys()
+    for name, tensor in theirs["tensors"].items():
+        assert torch.equal(ours["tensors"][name], tensor), name
+    assert ours["step"] == theirs["step"]
+    assert ours["ledger"] == theirs["ledger"]
+    assert ours["weights"] == theirs["weights"]
+    assert step_records(run) == step_records(other)
