@@ -10,7 +10,7 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test demo lint types gpu bench
+.PHONY: help setup test faults demo lint types gpu bench
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -25,8 +25,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-test: $(READY) ## Run the tests
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu"
+test: $(READY) ## Run the tests, but for the long ones
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow"
+
+faults: $(READY) ## Kill, starve and damage real runs
+	$(BIN)/python -m pytest -n $(JOBS) tests/faults
 
 demo: $(READY) ## Train a small model on this CPU and print the ledger
 	$(BIN)/bas-opd demo

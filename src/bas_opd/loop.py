@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from safetensors import SafetensorError
 
 from bas_opd.algorithm import train_step
 from bas_opd.config.schema import Config
 from bas_opd.data.lengths import check_prompts
 from bas_opd.data.order import step_indices, steps_per_epoch
 from bas_opd.data.records import PreparedSet
-from bas_opd.errors import BasOpdError, CheckpointError, DataError, PreemptionError
+from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, DataError, PreemptionError
 from bas_opd.ledger import step_event
 from bas_opd.runtime.checkpoint import newest_whole, published, sha256, sync
 from bas_opd.runtime.directory import RunDirectory
@@ -46,11 +49,15 @@ class RunSummary:
 def train(config: Config, console: Progress, *, overwrite: bool = False) -> RunSummary:
     """Train to the last step, from the first or from where the same command stopped before."""
     data = PreparedSet.load(Path(config.data.path))
-    total = _total_steps(config, data)
+    total = planned_steps(config, data)
     _check_crops(data)
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
-    with RunDirectory.held(path, overwrite=overwrite) as run, stop.listening():
+    with (
+        _disk_failures_explained(path),
+        RunDirectory.held(path, overwrite=overwrite) as run,
+        stop.listening(),
+    ):
         identity = run.identify(config, data, total)
         if (totals := _finished_totals(run, total)) is not None:
             console.message(f"The run in {path} has finished; nothing is left to do.")
@@ -117,6 +124,11 @@ class _Run:
             opening = {**identity, "data": {"folder": folder, **identity["dataset"]}}
             writer.write({"event": "started", **opening})
             return writer
+        if snapshot.step > self.total:
+            raise ConfigError(
+                f"The run in {self.run.path} has taken {snapshot.step} steps already, more than "
+                f"the {self.total} asked for. Raise run.steps, or export what there is."
+            )
         self.state.restore(snapshot)
         kept = snapshot.data["records_bytes"]
         if not log.exists() or log.stat().st_size < kept:
@@ -127,7 +139,8 @@ class _Run:
             )
         writer = RecordWriter(log, keep_bytes=kept)
         if self.state.step < self.total:
-            writer.write({"event": "resumed", "step": self.state.step})
+            plan = {key: identity[key] for key in ("steps", "config", "config_hash")}
+            writer.write({"event": "resumed", "step": self.state.step, **plan})
         self.console.message(f"Going on after step {self.state.step} of {self.total}.")
         return writer
 
@@ -189,6 +202,18 @@ class _Run:
         )
 
 
+@contextmanager
+def _disk_failures_explained(path: Path) -> Iterator[None]:
+    """Say of a disk that is full, read-only, gone or broken what it leaves of the run."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # The second is what safetensors makes of a first.
+        raise BasOpdError(
+            f"The run in {path} cannot be written: {error}. Every checkpoint that was published "
+            "is whole; once the disk is well, the same command goes on from the newest."
+        ) from error
+
+
 def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
     """Return the totals of a run that has taken all its steps, else nothing."""
     if not run.records.exists() or not run.model.is_dir():
@@ -201,7 +226,8 @@ def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
     return last["totals"] if is_done else None
 
 
-def _total_steps(config: Config, data: PreparedSet) -> int:
+def planned_steps(config: Config, data: PreparedSet) -> int:
+    """Return how many steps the settings ask for."""
     per_epoch = steps_per_epoch(len(data.examples), config.rollout.prompts_per_step)
     return config.run.steps or per_epoch * config.run.epochs
 

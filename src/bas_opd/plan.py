@@ -23,6 +23,7 @@ from bas_opd.data.lengths import views
 from bas_opd.data.order import epoch_order, step_indices, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ModelError
+from bas_opd.loop import planned_steps
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
 from bas_opd.model.size import ModelSize, model_size
@@ -144,12 +145,6 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     )
 
 
-def planned_steps(config: Config, data: PreparedSet) -> int:
-    """Return how many steps the settings ask for."""
-    per_epoch = steps_per_epoch(len(data), config.rollout.prompts_per_step)
-    return config.run.steps or per_epoch * config.run.epochs
-
-
 def measured_size(config: Config) -> ModelSize:
     """Count the model of a run as it would be held."""
     name = config.model.device
@@ -163,7 +158,7 @@ def measured_size(config: Config) -> ModelSize:
 
 
 def memory(config: Config, size: ModelSize) -> Memory:
-    """Return what training holds: all of theta in fp32, twice over for AdamW, once for theta-bar."""
+    """Return what training holds: theta in fp32, its gradient, two moments, theta-bar."""
     return Memory(
         parameters=size.parameters,
         trained=size.trained,

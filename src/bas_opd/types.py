@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bas_opd.errors import BudgetError
+from bas_opd.errors import BasOpdError, BudgetError
 
 FEATURES = (
     "mean_nll",
@@ -101,6 +101,15 @@ class Rollouts:
     lengths: Tensor  # [row] valid tokens, the end token counted
     logprobs: Tensor  # [row, token] fp32, of the sampled token under p_old
     entropies: Tensor | None  # [row, token] fp32 nats; None where the engine cannot give it
+
+    def __post_init__(self) -> None:
+        rows = len(self.examples) * self.per_prompt
+        if not len(self.tokens) == len(self.lengths) == len(self.logprobs) == rows:
+            raise BasOpdError(
+                f"The rollouts of step {self.step} hold {len(self.lengths)} responses where {rows} "
+                f"were asked for, {self.per_prompt} for each of {len(self.examples)} prompts. "
+                "Which response belongs to which prompt is then not certain."
+            )
 
     def __len__(self) -> int:
         return len(self.lengths)

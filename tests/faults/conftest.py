@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from process import Ended, Fault, ask_to_stop, at, bas_opd
+from process import Ended, Fault, Train, ask_to_stop, at, bas_opd
 
 from bas_opd import loop as loop  # Loaded here, so that no child waits for torch.
 from bas_opd.data.pictures import make_pictures
@@ -28,8 +28,6 @@ SETTINGS = (
 )
 """Two epochs of two steps, four queries each; the predictor chooses the rows of all but the first
 step."""
-
-Train = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")

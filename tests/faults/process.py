@@ -6,6 +6,7 @@ milliseconds. What a fault replaces, it replaces in the child alone.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -14,9 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import torch
+from run_states import assert_same_end
+
+from bas_opd.runtime.records import RecordWriter
 
 Fault = Callable[[], None]
 """Called in the child before the command; arms what is to go wrong."""
@@ -63,6 +68,14 @@ class Command:
             assert self._process.is_alive(), self._output()
             time.sleep(0.01)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """What it has computed so far: unlike the time of day, the same on a busy machine."""
+        try:
+            return time.clock_gettime((~self.pid << 3) | 2)  # as clock_getcpuclockid builds it
+        except OSError:
+            return math.inf  # It has ended.
+
     def send(self, number: signal.Signals) -> None:
         if self._process.is_alive():
             os.kill(self.pid, number)
@@ -85,6 +98,10 @@ class Command:
         size = os.fstat(self._log.fileno()).st_size
         # Not `read`: child and parent share the place in the file.
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+
+
+Train = Callable[..., Ended]
+"""`train(run, *overrides, fault=None)`: one `bas-opd train` from its beginning to its end."""
 
 
 def bas_opd(*arguments: object, fault: Fault | None = None) -> Ended:
@@ -133,6 +150,25 @@ def changed(owner: Any, name: str, change: Callable[[Any], Any], *, calls: set[i
     return arm
 
 
+def torn_record(act: Callable[[], Any]) -> Fault:
+    """Let something happen in the middle of the second step's record."""
+
+    def arm() -> None:
+        owner: Any = RecordWriter
+        write = owner.write
+
+        def torn(records: Any, event: Any) -> None:
+            if event.get("step") == 1:
+                records._file.write(b'{"schema_version":1,"event":"step","step":1,"exam')
+                records._file.flush()
+                act()
+            write(records, event)
+
+        owner.write = torn
+
+    return arm
+
+
 def die() -> NoReturn:
     """End this process as a power failure would."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -153,6 +189,25 @@ def fail(error: BaseException) -> Callable[[], NoReturn]:
     return act
 
 
+class Payload:
+    """What a pickle runs when it is loaded: it leaves a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.mark), "w"))
+
+
+def resumes_to(run: Path, whole: Path, train: Train, *, sentence: str = "") -> None:
+    """Take a run up again: it must end as the whole one did and leave nothing half written."""
+    ended = train(run)
+    assert ended.code == 0, ended.output
+    assert sentence in " ".join(ended.output.split())
+    assert_same_end(run, whole)
+    assert not list(run.rglob("*.partial"))
+
+
 def _in_child(arguments: list[str], fault: Fault | None, log: int) -> None:
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
@@ -161,8 +216,7 @@ def _in_child(arguments: list[str], fault: Fault | None, log: int) -> None:
         os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", closefd=False)
         for descriptor in (1, 2)
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from bas_opd.cli.main import app
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_resume import OFTEN, stop_at
-from test_train import Silent, tiny
+from run_fixtures import OFTEN, Silent, stop_at, tiny
 
 from bas_opd import loop
 from bas_opd.data.pictures import make_pictures

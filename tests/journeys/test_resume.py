@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from run_fixtures import OFTEN, Silent, stop_at, tiny
 from run_states import assert_same_end
-from test_train import SMALL_STEPS, Silent, tiny
 
 from bas_opd import loop
 from bas_opd.data.pictures import make_pictures
@@ -26,9 +26,6 @@ from bas_opd.learner import Learner
 from bas_opd.runtime.checkpoint import published, read_checkpoint
 from bas_opd.runtime.lock import locked
 from bas_opd.runtime.records import read_records
-from bas_opd.runtime.stopping import StopFlag
-
-OFTEN = (*SMALL_STEPS, "run.checkpoint_every=1", "run.keep_checkpoints=9")
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +37,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(small_qwen35: Path, data: Path, tmp_path: Path) -> Path:
     """The directory of a run that was never stopped."""
     return loop.train(tiny(small_qwen35, data, tmp_path / "whole", *OFTEN), Silent()).directory
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, poll_number: int) -> None:
-    """Let the run be asked to stop at its n-th poll."""
-    seen = 0
-
-    def poll(flag: StopFlag) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == poll_number:
-            raise PreemptionError("SIGTERM")
-
-    monkeypatch.setattr(StopFlag, "poll", poll)
 
 
 @pytest.mark.parametrize("poll_number", [1, 3, 8, 9, 12, 17, 25])
@@ -214,3 +198,12 @@ def test_out_of_memory_at_one_row_is_a_sentence_and_keeps_the_run(
     with pytest.raises(OutOfMemory, match="smallest batch"):
         loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), Silent())
     assert published(tmp_path / "run" / "checkpoints")
+
+
+def test_fewer_steps_than_were_taken_are_refused(
+    whole: Path, small_qwen35: Path, data: Path
+) -> None:
+    shutil.rmtree(whole / "model")
+    with pytest.raises(ConfigError, match="has taken 4 steps already"):
+        loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=2"), Silent())
+    assert published(whole / "checkpoints")

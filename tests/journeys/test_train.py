@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 import torch
 from peft import PeftModel
 from PIL import Image, ImageFile
+from run_fixtures import SMALL_STEPS, Silent, tiny
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from bas_opd import loop
 from bas_opd.algorithm import train_step
-from bas_opd.config import Config, load_config
 from bas_opd.data.images import open_image
 from bas_opd.data.pictures import make_pictures
 from bas_opd.data.prepare import prepare
@@ -26,21 +25,6 @@ from bas_opd.runtime.records import read_records
 from bas_opd.select import query_budget
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import FEATURES, StepReport
-
-TINY = Path(__file__).parents[2] / "configs" / "tiny.toml"
-
-
-class Silent:
-    """A console that remembers."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def start(self, total_steps: int, *, done: int = 0) -> None: ...
-    def step(self, event: Mapping[str, Any]) -> None: ...
-    def finish(self, totals: Mapping[str, Any]) -> None: ...
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +46,6 @@ def crop_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = home / "rows.jsonl"
     source.write_text("\n".join(json.dumps(row) for row in rows))
     return prepare(str(source), home / "set").folder
-
-
-def tiny(model: Path, data: Path, output: Path, *overrides: str) -> Config:
-    paths = [f"model.path={model}", f"data.path={data}", f"run.output={output}"]
-    return load_config(TINY, [*paths, *overrides])
-
-
-SMALL_STEPS = (
-    "rollout.prompts_per_step=4",
-    "rollout.max_response_tokens=6",
-    "run.steps=4",
-    "select.replay_start=4",
-)
 
 
 class Spy:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
+from doc_names import NAME, ROOT, assert_exists, names_in
 
-ROOT = Path(__file__).parents[2]
 MAP = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
-NAMES = sorted(set(re.findall(r"`([\w./-]+\.py)::([\w.]+)`", MAP)))
+NAMES = names_in(MAP)
 PLACES = [
     *(f"Eq. {n}" for n in range(1, 13)),
     *(f"line {n}" for n in range(1, 16)),
@@ -20,27 +17,13 @@ PLACES = [
 ]
 
 
-@cache
-def definitions(path: Path) -> frozenset[str]:
-    """Functions and classes of a file, and methods as `Class.method`."""
-    names = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{m.name}" for m in node.body if isinstance(m, ast.FunctionDef)}
-    return frozenset(names)
-
-
 @pytest.mark.parametrize(("file", "name"), NAMES, ids=map("::".join, NAMES))
 def test_a_name_on_the_map_exists(file: str, name: str) -> None:
-    path = ROOT / file if file.startswith("tests/") else ROOT / "src" / "bas_opd" / file
-    assert path.is_file(), f"There is no {path}."
-    assert name in definitions(path)
+    assert_exists(file, name)
 
 
 def test_every_mention_of_a_definition_is_read() -> None:
-    assert MAP.count("::") == len(re.findall(r"`[\w./-]+\.py::[\w.]+`", MAP)) + 1  # `file::name`
+    assert MAP.count("::") == len(NAME.findall(MAP)) + 1  # `file::name`
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -7,10 +7,8 @@ damaged is named and passed over for the newest whole one before it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,11 +20,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bas_opd.errors import BasOpdError, CheckpointError
+from bas_opd.runtime.integrity import (
+    MANIFEST,
+    STATE,
+    published,
+    read_json,
+    read_manifest,
+    sha256,
+    verify_checkpoint,
+)
 
 SCHEMA_VERSION = 1
-MANIFEST = "manifest.json"
-STATE = "state.json"
-NAME = re.compile(r"step-(\d{8})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +44,16 @@ class Snapshot:
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     """Publish a snapshot under `folder`; what was published before stays whatever happens."""
-    folder.mkdir(parents=True, exist_ok=True)
+    # Without its parents: a run directory that was deleted must not come back half empty.
+    folder.mkdir(exist_ok=True)
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover)
     target = folder / f"step-{snapshot.step:08d}"
     if target.exists():
         if is_whole(target):
             return target
         shutil.rmtree(target)
     staging = folder / f".{target.name}.partial"
-    if staging.exists():
-        shutil.rmtree(staging)
     staging.mkdir()
     try:
         for part, tensors in snapshot.tensors.items():
@@ -68,8 +73,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
 
 def read_checkpoint(path: Path) -> Snapshot:
     """Load a checkpoint after comparing every byte of it with its manifest."""
-    manifest = _read_json(path / MANIFEST)
-    if manifest.get("schema_version", 0) > SCHEMA_VERSION:
+    manifest = read_manifest(path)
+    if manifest["schema_version"] > SCHEMA_VERSION:
         raise BasOpdError(
             f"The checkpoint {path} was written by a newer bas-opd (schema "
             f"{manifest['schema_version']}, known here: {SCHEMA_VERSION}). Install that version to "
@@ -82,20 +87,8 @@ def read_checkpoint(path: Path) -> Snapshot:
             tensors[file.stem] = load_file(file)
         except SafetensorError as error:
             raise CheckpointError(f"{file} holds no safetensors: {error}.") from error
-    data = _read_json(path / STATE)
+    data = read_json(path / STATE)
     return Snapshot(step=data.pop("step"), tensors=tensors, data=data)
-
-
-def verify_checkpoint(path: Path) -> None:
-    """Raise unless the folder holds exactly the files of its manifest, byte for byte."""
-    listed = _read_json(path / MANIFEST).get("files", {})
-    found = {file.name for file in path.iterdir()} - {MANIFEST}
-    if found != set(listed):
-        odd = ", ".join(sorted(found ^ set(listed)))
-        raise CheckpointError(f"The checkpoint {path} lacks or adds files: {odd}.")
-    for name, digest in listed.items():
-        if sha256(path / name) != digest:
-            raise CheckpointError(f"The checkpoint {path} is damaged: {name} has changed.")
 
 
 def is_whole(path: Path) -> bool:
@@ -105,13 +98,6 @@ def is_whole(path: Path) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def published(folder: Path) -> list[Path]:
-    """Return the checkpoints under a folder, newest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((p for p in folder.iterdir() if NAME.fullmatch(p.name)), reverse=True)
 
 
 def newest_whole(folder: Path, warn: Callable[[str], None]) -> Iterator[Snapshot]:
@@ -129,15 +115,10 @@ def retain(folder: Path, *, keep: int, keep_every: int | None) -> list[Path]:
     for path in published(folder)[keep:]:
         step = int(path.name.removeprefix("step-"))
         if not (keep_every and step % keep_every == 0):
-            shutil.rmtree(path)
+            # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
+            shutil.rmtree(path.rename(folder / f".{path.name}.removed"))
             removed.append(path)
     return removed
-
-
-def sha256(path: Path) -> str:
-    """Return the hash of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
@@ -156,13 +137,3 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is not a JSON object.")
-    return value

@@ -25,6 +25,9 @@ from bas_opd.runtime.lock import NAME as OWNER
 from bas_opd.runtime.lock import locked
 
 SCHEMA_VERSION = 1
+IDENTITY = "run.json"
+UNFINISHED = f".{IDENTITY}.partial"
+"""What a run leaves that is killed while it is first written down."""
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
 
@@ -48,7 +51,7 @@ class RunDirectory:
 
     @property
     def identity(self) -> Path:
-        return self.path / "run.json"
+        return self.path / IDENTITY
 
     @classmethod
     @contextmanager
@@ -59,11 +62,16 @@ class RunDirectory:
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
             )
         path.mkdir(parents=True, exist_ok=True)
+        if link := next((p for p in path.rglob("*") if p.is_symlink()), None):
+            raise RunDirectoryError(
+                f"{link} is a link, and a run writes to no place outside its directory. Remove the "
+                "link, or choose another directory with run.output=DIRECTORY."
+            )
         with locked(path):
             run = cls(path=path)
             if overwrite:
                 run._clear()
-            elif not run.identity.exists() and {p.name for p in path.iterdir()} != {OWNER}:
+            elif not run.identity.exists() and not _names(path) <= {OWNER, UNFINISHED}:
                 raise RunDirectoryError(
                     f"{path} holds something that is not a run, and nothing in it will be "
                     "overwritten. Choose another directory with run.output=DIRECTORY, or remove "
@@ -146,6 +154,10 @@ def environment() -> dict[str, Any]:
         "gpu": gpu,
         "threads": torch.get_num_threads(),
     }
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -172,7 +172,8 @@ def _runs_folder(config: Config | None) -> Iterator[Finding]:
 def _disk_needed(config: Config) -> int | None:
     """Return the most that the run will take, where model and data can be measured."""
     from bas_opd.data.records import PreparedSet
-    from bas_opd.plan import disk, measured_size, planned_steps
+    from bas_opd.loop import planned_steps
+    from bas_opd.plan import disk, measured_size
 
     try:
         steps = planned_steps(config, PreparedSet.load(Path(config.data.path)))

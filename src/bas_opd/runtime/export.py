@@ -97,10 +97,11 @@ def export(
 def _find(run: Path, warn: Callable[[str], None]) -> _Source:
     if not (run / "records.jsonl").is_file():
         raise DataError(f"There is no run in {run}: it has no records.jsonl. Give a run directory.")
-    started, finish = _ends(run / "records.jsonl")
+    events = _events(run / "records.jsonl")
+    started, finish = events[0], events[-1]
     config = Config.model_validate(started["config"])
-    fingerprint, planned = started["data"]["fingerprint"], started["steps"]
-    if finish is not None:
+    fingerprint = started["data"]["fingerprint"]
+    if finish["event"] == "finished":
         verify_files(run / "model", finish["model"])
         return _Source(
             config=config,
@@ -120,26 +121,24 @@ def _find(run: Path, warn: Callable[[str], None]) -> _Source:
         config=config,
         fingerprint=fingerprint,
         step=snapshot.step,
-        planned=planned,
+        planned=[event["steps"] for event in events if "steps" in event][-1],
         ledger=snapshot.data["ledger"],
         weights=snapshot.tensors["student"],
     )
 
 
-def _ends(records: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return how a run was started and, if it has, how it finished."""
-    events = read_records(records)
-    started = last = next(events, None)
-    if started is None:
-        raise DataError(f"{records} is empty, so it is not known which run this is.")
+def _events(records: Path) -> list[dict[str, Any]]:
+    """Return the events of a run that may still be going; there is at least one."""
+    events: list[dict[str, Any]] = []
     try:
-        for last in events:
-            pass
+        events.extend(read_records(records))
     except DataError:
-        if records.read_bytes().endswith(b"\n"):
+        # A line that is being written, or was cut by a kill, takes nothing from those before it.
+        if not events or records.read_bytes().endswith(b"\n"):
             raise
-        return started, None  # A run that is writing, or was killed while it wrote.
-    return started, last if last["event"] == "finished" else None
+    if not events:
+        raise DataError(f"{records} is empty, so it is not known which run this is.")
+    return events
 
 
 def _network(source: _Source, final: Path, base: str) -> Any:

@@ -28,7 +28,16 @@ def published(folder: Path) -> list[Path]:
 
 def verify_checkpoint(path: Path) -> None:
     """Raise unless the folder holds exactly the files of its manifest, byte for byte."""
-    verify_files(path, read_json(path / MANIFEST).get("files", {}), besides={MANIFEST})
+    verify_files(path, read_manifest(path)["files"], besides={MANIFEST})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint: its schema version, and its files with their hashes."""
+    manifest = read_json(folder / MANIFEST)
+    version, files = manifest.get("schema_version"), manifest.get("files")
+    if type(version) is not int or not isinstance(files, dict):
+        raise CheckpointError(f"{folder / MANIFEST} is not the manifest of a checkpoint.")
+    return manifest
 
 
 def verify_files(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.identity import differences
@@ -55,21 +55,44 @@ class Verification:
         return all(check.is_sound for check in self.checks)
 
 
+class _Opening(BaseModel):
+    """A start or a resumption; the latter says its settings only where they may have changed."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    event: str
+    step: int | None = None
+    steps: int | None = None
+    config: dict[str, Any] | None = None
+    config_hash: str | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Finish(BaseModel):
+    """The end of a run."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    steps: int
+    totals: dict[str, Any]
+    model: dict[str, str]
+
+
 @dataclass(slots=True, kw_only=True)
 class _History:
     """The events of a run, by kind."""
 
     run: Path
     damage: list[str] = field(default_factory=list)
-    openings: list[dict[str, Any]] = field(default_factory=list)
-    """The start, and each resumption that says with which settings."""
+    openings: list[_Opening] = field(default_factory=list)
+    """The start, and each resumption."""
     steps: list[StepRecord] = field(default_factory=list)
-    finish: dict[str, Any] | None = None
+    finish: _Finish | None = None
     config: Config | None = None
 
     @property
     def planned(self) -> int | None:
-        plans = [opening["steps"] for opening in self.openings if "steps" in opening]
+        plans = [o.steps for o in self.openings if o.steps is not None]
         return plans[-1] if plans else None
 
 
@@ -129,65 +152,75 @@ def _read(run: Path, *, unfinished: bool) -> _History:
             last = history.steps[-1].step if history.steps else None
             before = "before the first step" if last is None else f"after that of step {last}"
             history.damage.append(f"{error} No record {before} was read.")
+    if not history.openings or history.openings[0].event != "started":
+        history.damage.append("The started event, which comes first, is missing.")
     return history
 
 
 def _sort_in(history: _History, event: dict[str, Any]) -> None:
     kind = event.get("event")
-    if (kind == "started") != (not history.openings):
-        history.damage.append("The records must begin with one started event, and have no other.")
+    if kind == "started" and (history.openings or history.steps):
+        history.damage.append("A started event stands behind others: two runs were put together.")
     if history.finish is not None:
         history.damage.append(f"A {kind} event follows the finished one.")
-    if kind == "started":
-        history.openings.append(event)
-    elif kind == "resumed":
-        history.openings.append(event)
-        if event.get("step") != len(history.steps):
-            history.damage.append(
-                f"step {event.get('step')}: the run was resumed there, but the records hold "
-                f"{len(history.steps)} steps before that."
-            )
-    elif kind == "step":
-        try:
+    try:
+        if kind in ("started", "resumed"):
+            history.openings.append(_Opening.model_validate(event))
+        elif kind == "step":
             history.steps.append(parse_step(event))
-        except DataError as error:
-            history.damage.append(str(error))
-    elif kind == "finished":
-        history.finish = event
+        elif kind == "finished":
+            history.finish = _Finish.model_validate(event)
+    except DataError as error:
+        history.damage.append(str(error))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        history.damage.append(f"the {kind} event: {place}: {first['msg']}.")
+    if kind == "resumed" and event.get("step") != len(history.steps):
+        history.damage.append(
+            f"step {event.get('step')}: the run was resumed there, but the records hold "
+            f"{len(history.steps)} steps before that."
+        )
 
 
 def _settings(history: _History) -> list[str]:
     """Every recorded configuration must be valid, have its hash, and be of one and the same run."""
     problems: list[str] = []
-    sources = [(f"the {e['event']} event", e) for e in history.openings if "config" in e]
+    sources = [(f"the {o.event} event", o) for o in history.openings if o.config is not None]
     if not sources:
         return ["the records hold no settings."]
+    identity = None
     try:
-        sources.append(("run.json", read_json(history.run / "run.json")))
+        identity = read_json(history.run / "run.json")
+        sources.append(("run.json", _Opening.model_validate({**identity, "event": "run.json"})))
     except CheckpointError as error:
         problems.append(str(error))
-    first = history.openings[0]
+    except ValidationError as error:
+        problems.append(f"run.json is not valid: {error.errors()[0]['msg']}.")
     for place, source in sources:
         try:
-            config = Config.model_validate(source.get("config"))
+            config = Config.model_validate(source.config)
         except ValidationError as error:
             problems.append(f"config of {place} is not valid: {error.errors()[0]['msg']}.")
             continue
         history.config = history.config or config
-        if source.get("config_hash") != config_hash(config):
+        if source.config_hash != config_hash(config):
             problems.append(f"config_hash of {place} is not the hash of its config.")
         changes = differences(dump(history.config), dump(config))
         problems += [f"config of {place} is of another run: {change}." for change in changes]
-    if (identity := dict(sources).get("run.json")) is not None:
-        recorded = {"fingerprint": first.get("data", {}).get("fingerprint")}
-        claimed = {"fingerprint": identity.get("dataset", {}).get("fingerprint")}
-        recorded["steps"], claimed["steps"] = history.planned, identity.get("steps")
+    if identity is not None:
+        recorded = (history.openings[0].data.get("fingerprint"), history.planned)
+        claimed = (_fingerprint(identity.get("dataset")), identity.get("steps"))
         problems += [
-            f"{name} of run.json is {claimed[name]}, but the records say {recorded[name]}."
-            for name in recorded
-            if claimed[name] != recorded[name]
+            f"{name} of run.json is {theirs}, but the records say {ours}."
+            for name, theirs, ours in zip(("fingerprint", "steps"), claimed, recorded, strict=True)
+            if theirs != ours
         ]
     return problems
+
+
+def _fingerprint(dataset: Any) -> Any:
+    return dataset.get("fingerprint") if isinstance(dataset, dict) else None
 
 
 def _order(steps: Sequence[StepRecord]) -> Iterator[str]:
@@ -256,9 +289,8 @@ def _choice(
             yield "explored names rows, but nothing was ranked yet."
         if len(chosen) != count:
             yield f"selected holds {len(chosen)} rows, but {count} were to be drawn."
-        elif draw and select.policy != "full":
-            if chosen != draw("uniform", step.step, step.candidates, count):
-                yield "selected is not what the seed draws."
+        elif draw and chosen != draw("uniform", step.step, step.candidates, count):
+            yield "selected is not what the seed draws."
         return
     order = sorted(step.candidates, key=lambda row: (-scores.get(row, -math.inf), row))
     best, rest = set(order[: count - quota]), order[count - quota :]
@@ -305,8 +337,7 @@ def _cost(steps: Sequence[StepRecord]) -> Iterator[str]:
 
 def _ledger(history: _History) -> Iterator[str]:
     if history.finish is not None:
-        recorded = history.finish.get("totals", {})
-        yield from _difference("totals", recorded, totals(history.steps))
+        yield from _difference("totals", history.finish.totals, totals(history.steps))
 
 
 def _difference(
@@ -318,9 +349,11 @@ def _difference(
                 f"{name} of the {place} is {recorded.get(name)}, but the steps make "
                 f"{summed.get(name)}."
             )
-    seconds = recorded.get("seconds", {})
+    claimed = recorded.get("seconds")
+    seconds = claimed if isinstance(claimed, dict) else {}
     for phase in sorted({*seconds, *summed["seconds"]}):
-        if not math.isclose(seconds.get(phase, 0), summed["seconds"].get(phase, 0), rel_tol=1e-9):
+        spent, sum_of_steps = seconds.get(phase), summed["seconds"].get(phase, 0.0)
+        if not isinstance(spent, float | int) or not math.isclose(spent, sum_of_steps):
             yield f"seconds.{phase} of the {place} is not the sum of the steps."
 
 
@@ -332,7 +365,7 @@ def _completeness(history: _History, *, unfinished: bool) -> Iterator[str]:
                 "run has not finished. Run its command again, or check it with --unfinished."
             )
         return
-    for name, steps in (("finished event", history.finish.get("steps")), ("plan", history.planned)):
+    for name, steps in (("finished event", history.finish.steps), ("plan", history.planned)):
         if steps != len(history.steps):
             yield f"the {name} has {steps} steps, but {len(history.steps)} are on record."
 
@@ -356,7 +389,9 @@ def _checkpoints(history: _History) -> Iterator[str]:
             yield f"{path} is of step {step}, but {len(history.steps)} steps are on record."
         else:
             summed = totals(history.steps[:step])
-            yield from _difference(f"checkpoint {path.name}", state.get("ledger", {}), summed)
+            ledger = state.get("ledger")
+            ledger = ledger if isinstance(ledger, dict) else {}
+            yield from _difference(f"checkpoint {path.name}", ledger, summed)
 
 
 def _published(history: _History) -> list[Path]:
@@ -366,6 +401,6 @@ def _published(history: _History) -> list[Path]:
 def _model(history: _History) -> Iterator[str]:
     if history.finish is not None:
         try:
-            verify_files(history.run / "model", history.finish.get("model", {}))
+            verify_files(history.run / "model", history.finish.model)
         except CheckpointError as error:
             yield str(error)

@@ -1,0 +1,347 @@
+"""Damaged checkpoints, full and failing disks, directories that are shared, gone or not ours."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process import Command, Fault, Payload, Train, at, fail, resumes_to, torn_record
+from run_states import assert_same_end
+
+from bas_opd.data.pictures import make_pictures
+from bas_opd.rollout import Sampler
+from bas_opd.runtime import checkpoint
+from bas_opd.runtime.checkpoint import is_whole, published
+
+pytestmark = pytest.mark.slow
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def newest(run: Path) -> Path:
+    return published(run / "checkpoints")[0]
+
+
+def sign(folder: Path, **changes: Any) -> None:
+    """Write a manifest that agrees with the files of a checkpoint, whatever they are now."""
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
+    manifest = {"schema_version": 1, "files": files, **changes}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def truncated(folder: Path) -> None:
+    os.truncate(folder / "student.safetensors", 1000)
+
+
+def emptied(folder: Path) -> None:
+    os.truncate(folder / "optimiser.safetensors", 0)
+
+
+def flipped(folder: Path) -> None:
+    content = bytearray((folder / "teacher.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "teacher.safetensors").write_bytes(content)
+
+
+def without_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def with_nonsense_for_a_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text('{"schema_version": "one", "files": [1, 2]}')
+
+
+def without_teacher(folder: Path) -> None:
+    (folder / "teacher.safetensors").unlink()
+
+
+def with_another_file(folder: Path) -> None:
+    (folder / "extra.safetensors").write_bytes(b"")
+
+
+def signed_tensors_that_are_none(folder: Path) -> None:
+    (folder / "teacher.safetensors").write_bytes(b"\x08" + bytes(7) + b"not json")
+    sign(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        pytest.param(truncated, "student.safetensors has changed", id="a file cut short"),
+        pytest.param(emptied, "optimiser.safetensors has changed", id="an empty file"),
+        pytest.param(flipped, "teacher.safetensors has changed", id="one flipped bit"),
+        pytest.param(without_manifest, "manifest.json cannot be read", id="no manifest"),
+        pytest.param(with_nonsense_for_a_manifest, "is not the manifest", id="an odd manifest"),
+        pytest.param(without_teacher, "lacks or adds files: teacher", id="no teacher"),
+        pytest.param(with_another_file, "lacks or adds files: extra", id="one file too many"),
+        pytest.param(signed_tensors_that_are_none, "holds no safetensors", id="no tensors"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    damage: Callable[[Path], None], sentence: str, stopped: Path, train: Train, whole: Path
+) -> None:
+    damage(newest(stopped))
+    resumes_to(stopped, whole, train, sentence=sentence)
+
+
+def test_with_every_checkpoint_damaged_it_starts_over_aloud(
+    stopped: Path, train: Train, whole: Path
+) -> None:
+    for folder in published(stopped / "checkpoints"):
+        flipped(folder)
+    resumes_to(stopped, whole, train, sentence="No whole checkpoint")
+
+
+def test_a_pickle_in_place_of_tensors_is_never_loaded(
+    stopped: Path, train: Train, whole: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "the pickle ran"
+    (newest(stopped) / "teacher.safetensors").write_bytes(pickle.dumps(Payload(mark)))
+    sign(newest(stopped))
+    resumes_to(stopped, whole, train, sentence="holds no safetensors")
+    assert not mark.exists()
+
+
+def forget_the_teachers(run: Path) -> None:
+    for folder in published(run / "checkpoints"):
+        without_teacher(folder)
+        sign(folder)
+
+
+def from_the_future(run: Path) -> None:
+    sign(newest(run), schema_version=2)
+
+
+def identity_from_the_future(run: Path) -> None:
+    identity = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**identity, "schema_version": 99}))
+
+
+def lose_the_records(run: Path) -> None:
+    (run / "records.jsonl").unlink()
+
+
+def cut_the_records(run: Path) -> None:
+    os.truncate(run / "records.jsonl", 200)
+
+
+def nothing(run: Path) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("change", "overrides", "code", "sentence"),
+    [
+        pytest.param(
+            forget_the_teachers, (), 1, "does not hold the teacher of this run", id="no teacher"
+        ),
+        pytest.param(from_the_future, (), 1, "written by a newer bas-opd", id="a newer checkpoint"),
+        pytest.param(identity_from_the_future, (), 3, "written by a newer", id="a newer run"),
+        pytest.param(lose_the_records, (), 1, "records of this run are lost", id="no records"),
+        pytest.param(cut_the_records, (), 1, "records of this run are lost", id="cut records"),
+        pytest.param(
+            nothing,
+            ("optim.learning_rate=0.5",),
+            2,
+            "optim.learning_rate: was 0.001, is now 0.5",
+            id="another setting",
+        ),
+        pytest.param(nothing, ("run.seed=7",), 2, "run.seed: was 42, is now 7", id="another seed"),
+    ],
+)
+def test_what_cannot_go_on_refuses_and_changes_nothing(
+    change: Callable[[Path], None],
+    overrides: tuple[str, ...],
+    code: int,
+    sentence: str,
+    stopped: Path,
+    train: Train,
+) -> None:
+    change(stopped)
+    before = contents(stopped)
+    ended = train(stopped, *overrides)
+    assert ended.is_explained(code, sentence), ended
+    assert contents(stopped) == before
+
+
+def contents(run: Path) -> dict[Path, bytes]:
+    files = (path for path in run.rglob("*") if path.is_file())
+    # The owner's file is the lock, and run.json names the last environment.
+    return {f: f.read_bytes() for f in files if f.name not in ("owner.json", "run.json")}
+
+
+def test_other_data_are_refused(stopped: Path, train: Train, tmp_path: Path) -> None:
+    other = make_pictures(tmp_path / "other", n=8, seed=2, size=(96, 96)).folder
+    ended = train(stopped, f"data.path={other}")
+    assert ended.is_explained(1, "was begun on other data"), ended
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A disk of its own with room for one checkpoint and a half."""
+    folder = Path(tempfile.mkdtemp())
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        folder.rmdir()
+        pytest.skip("A small disk can only be mounted by root.")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
+
+
+def test_a_full_disk_costs_no_published_checkpoint_and_leaves_no_ruins(
+    small_disk: Path, train: Train, whole: Path
+) -> None:
+    run = small_disk / "run"
+    ended = train(run)
+    assert ended.is_explained(1, "No space left on device"), ended
+    assert [is_whole(path) for path in published(run / "checkpoints")] == [True]
+    assert not list(run.rglob("*.partial"))
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    resumes_to(run, whole, train)
+
+
+def test_a_disk_that_cannot_be_written_is_a_sentence(small_disk: Path, train: Train) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    ended = train(small_disk / "run")
+    assert ended.is_explained(1, "Read-only file system"), ended
+
+
+def limit_file_size() -> None:
+    """Let the system refuse to let any file grow beyond what a student needs."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
+
+
+EIO = OSError(errno.EIO, os.strerror(errno.EIO))
+READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        pytest.param(limit_file_size, "File too large", id="a file that may not grow"),
+        pytest.param(
+            at(checkpoint, "save_file", fail(FULL), call=7, before=True),
+            "No space left on device",
+            id="no space in a checkpoint",
+        ),
+        pytest.param(
+            torn_record(fail(FULL)), "No space left on device", id="no space in the records"
+        ),
+        *(
+            pytest.param(
+                at(os, "fsync", fail(EIO), call=call),
+                "Input/output error",
+                id=f"a failing disk at its {call}th flush",
+            )
+            for call in (1, 3, 4, 6, 9, 14, 20)
+        ),
+        pytest.param(
+            at(os, "rename", fail(READ_ONLY), before=True),
+            "Read-only file system",
+            id="a disk that turned read-only",
+        ),
+    ],
+)
+def test_a_disk_that_fails_is_a_sentence_and_the_run_goes_on_later(
+    fault: Fault, sentence: str, train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=fault)
+    assert ended.is_explained(1, sentence), ended
+    assert all(is_whole(path) for path in published(run / "checkpoints"))
+    resumes_to(run, whole, train)
+
+
+def test_a_temporary_folder_that_is_elsewhere_or_nowhere_does_not_matter(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=lambda: os.environ.update(TMPDIR="/proc"))
+    assert ended.code == 0, ended.output
+    assert_same_end(run, whole)
+
+
+def test_a_second_process_is_refused_and_the_first_not_disturbed(
+    command: Callable[..., list[str]], train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run, go = tmp_path / "run", tmp_path / "go"
+
+    def hold() -> None:
+        print("holding", flush=True)
+        while not go.exists():
+            time.sleep(0.01)
+
+    first = Command(*command(run), fault=at(Sampler, "generate", hold, before=True))
+    first.wait_for("holding")
+    for overrides in ((), ("--overwrite",)):
+        second = train(run, *overrides)
+        assert second.is_explained(3, f"is in use by process {first.pid} on"), second
+    go.touch()
+    assert first.wait().code == 0
+    assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize("owner", [b"", b"\xff\x00garbage", b'{"pid": 1}'])
+def test_the_lock_of_a_dead_process_holds_nobody(
+    owner: bytes, stopped: Path, train: Train, whole: Path
+) -> None:
+    (stopped / "owner.json").write_bytes(owner)
+    resumes_to(stopped, whole, train)
+
+
+def test_a_directory_deleted_on_the_way_is_a_sentence_and_does_not_come_back(
+    train: Train, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=at(Sampler, "generate", lambda: shutil.rmtree(run)))
+    assert ended.is_explained(1, "No such file or directory"), ended
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "owner.json", "checkpoints", "model"])
+def test_a_link_in_the_run_directory_is_refused_and_not_followed(
+    name: str, stopped: Path, train: Train, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    place = stopped / name
+    if place.exists():
+        shutil.move(place, elsewhere)
+    else:
+        elsewhere.mkdir()
+    place.symlink_to(elsewhere)
+    before = contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()
+    ended = train(stopped)
+    assert ended.is_explained(3, f"{name} is a link"), ended
+    assert (contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()) == before
+
+
+def test_a_run_directory_that_is_a_link_is_refused(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    ended = train(tmp_path / "run", "--overwrite")
+    assert ended.is_explained(3, "is not a directory of its own"), ended
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_what_is_not_a_run_is_never_overwritten(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("years")
+    ended = train(tmp_path / "run")
+    assert ended.is_explained(3, "holds something that is not a run"), ended
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "years"

@@ -1,0 +1,145 @@
+"""Memory that runs out, and an engine that fails, within one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from process import Fault, Train, at, changed, fail
+from run_states import assert_same_end, step_records
+
+from bas_opd.learner import Learner
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout import Sampler
+from bas_opd.runtime.checkpoint import published
+from bas_opd.teacher import CropTeacher
+from bas_opd.types import Rollouts
+
+pytestmark = pytest.mark.slow
+
+FULL = torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+
+
+def always(owner: Any, name: str) -> Fault:
+    def arm() -> None:
+        def crowded(*_: Any, **__: Any) -> Any:
+            raise FULL
+
+        setattr(owner, name, crowded)
+
+    return arm
+
+
+def in_the_middle_of_the_teacher() -> None:
+    """Let memory run out once, while the network holds the teacher's weights."""
+    owner: Any = CropTeacher
+    score = owner._score
+
+    def crowded(teacher: CropTeacher, *_: Any) -> Any:
+        owner._score = score
+        with teacher._weights_in_place():
+            raise FULL
+
+    owner._score = crowded
+
+
+def test_memory_that_ran_out_in_the_teacher_leaves_the_student_its_own_weights(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=in_the_middle_of_the_teacher)
+    assert ended.code == 0, ended.output
+    assert "Out of memory in the teacher pass; going on with batches of at most" in ended.output
+    # Half the limit still takes all the rows at once, so not even the rounding differs.
+    assert_same_end(run, whole)
+
+
+def test_memory_that_ran_out_in_the_sampler_changes_no_token(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=at(Sampler, "_draw", fail(FULL)))
+    assert ended.code == 0, ended.output
+    assert "Out of memory in the rollout; going on with batches of at most 2" in ended.output
+    ours, theirs = step_records(run), step_records(whole)
+    for name in ("response_tokens", "candidates", "selected", "budget"):
+        assert [step[name] for step in ours] == [step[name] for step in theirs]
+    losses = [[step["loss"] for step in steps] for steps in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_memory_that_ran_out_in_the_student_halves_its_batch_and_keeps_no_half_gradient(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=at(Learner, "_backward", fail(FULL)))
+    assert ended.code == 0, ended.output
+    assert "Out of memory in the student pass; going on with batches of at most" in ended.output
+    assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        pytest.param(always(Sampler, "_draw"), "rollout", id="in the sampler"),
+        pytest.param(always(CropTeacher, "_score"), "teacher pass", id="in the teacher"),
+        pytest.param(always(Learner, "_backward"), "student pass", id="in the student"),
+    ],
+)
+def test_memory_too_small_for_one_row_is_a_sentence_with_sizes_and_the_run_goes_on_later(
+    fault: Fault, what: str, train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=fault)
+    said = f"The {what} does not fit into memory even in its smallest batch"
+    assert ended.is_explained(1, said), ended
+    assert "Tried to allocate 2.00 GiB" in ended.output
+    assert published(run / "checkpoints")
+    assert train(run).code == 0
+    assert_same_end(run, whole)
+
+
+def test_an_engine_that_dies_costs_the_step_and_not_the_run(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    dead = fail(RuntimeError("the engine died"))
+    ended = train(run, fault=at(VisionLanguageModel, "extend", dead, call=5))
+    assert ended.code == 1
+    assert train(run).code == 0
+    assert_same_end(run, whole)
+
+
+def fewer(rollouts: Rollouts) -> Rollouts:
+    return replace(
+        rollouts,
+        tokens=rollouts.tokens[:-1],
+        lengths=rollouts.lengths[:-1],
+        logprobs=rollouts.logprobs[:-1],
+        entropies=None if rollouts.entropies is None else rollouts.entropies[:-1],
+    )
+
+
+def more(rollouts: Rollouts) -> Rollouts:
+    return replace(
+        rollouts,
+        tokens=torch.cat([rollouts.tokens, rollouts.tokens[-1:]]),
+        lengths=torch.cat([rollouts.lengths, rollouts.lengths[-1:]]),
+        logprobs=torch.cat([rollouts.logprobs, rollouts.logprobs[-1:]]),
+        entropies=None,
+    )
+
+
+@pytest.mark.parametrize("change", [fewer, more])
+def test_an_engine_that_returns_a_wrong_number_of_responses_is_refused(
+    change: Callable[[Rollouts], Rollouts], train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=changed(Sampler, "generate", change, calls={2}))
+    assert ended.is_explained(1, "The rollouts of step 1 hold"), ended
+    assert train(run).code == 0
+    assert_same_end(run, whole)
