@@ -35,14 +35,17 @@ def always(owner: Any, name: str) -> Fault:
 
 
 def in_the_middle_of_the_teacher() -> None:
-    """Let memory run out once, while the network holds the teacher's weights."""
+    """Let memory run out in the second step, while the network holds the teacher's weights."""
     owner: Any = CropTeacher
-    score = owner._score
+    score, calls = owner._score, 0
 
-    def crowded(teacher: CropTeacher, *_: Any) -> Any:
-        owner._score = score
-        with teacher._weights_in_place():
-            raise FULL
+    def crowded(teacher: CropTeacher, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # In the first step, teacher and student are still the same.
+            with teacher._weights_in_place():
+                raise FULL
+        return score(teacher, *args)
 
     owner._score = crowded
 
