@@ -200,11 +200,12 @@ class Payload:
 
 
 def resumes_to(run: Path, whole: Path, train: Train, *, sentence: str = "") -> None:
-    """Take a run up again: it must end as the whole one did and leave nothing half written."""
+    """Take a run up again: it must end as the whole one did and leave nothing half done."""
     ended = train(run)
     assert ended.code == 0, ended.output
     assert sentence in " ".join(ended.output.split())
     assert_same_end(run, whole)
+    assert not list(run.rglob(".*"))
     assert not list(run.rglob("*.partial"))
 
 
