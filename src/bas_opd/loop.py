@@ -19,9 +19,9 @@ from bas_opd.data.order import step_indices, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, DataError, PreemptionError
 from bas_opd.ledger import step_event
-from bas_opd.runtime.checkpoint import newest_whole, published, sha256, sync
+from bas_opd.runtime.checkpoint import newest_whole, published, set_aside, sha256, sync
 from bas_opd.runtime.directory import RunDirectory
-from bas_opd.runtime.records import RecordWriter, read_records
+from bas_opd.runtime.records import RecordWriter, holds_place, read_records
 from bas_opd.runtime.stopping import StopFlag
 from bas_opd.runtime.writer import CheckpointWriter
 from bas_opd.state import TrainState
@@ -55,19 +55,25 @@ def train(config: Config, console: Progress, *, overwrite: bool = False) -> RunS
     path = Path(config.run.output or "runs/run")
     with (
         _disk_failures_explained(path),
-        RunDirectory.held(path, overwrite=overwrite) as run,
+        RunDirectory.held(path) as run,
         stop.listening(),
     ):
         identity = run.identify(config, data, total)
-        if (totals := _finished_totals(run, total)) is not None:
-            console.message(f"The run in {path} has finished; nothing is left to do.")
-            return RunSummary(directory=path, model=run.model, totals=totals)
+        if not overwrite:
+            run.compare(identity)
+            if (totals := _finished_totals(run, total)) is not None:
+                console.message(f"The run in {path} has finished; nothing is left to do.")
+                return RunSummary(directory=path, model=run.model, totals=totals)
         hooks = Hooks(poll=stop.poll, notice=console.message)
         state = TrainState.build(config, hooks)
+        identity |= state.identity()
         check_prompts(
             data.examples, state.model.processor.prompt_length, config.data.max_prompt_tokens
         )
-        run.claim(identity)
+        if overwrite:
+            run.clear(inputs=[Path(config.model.path), data.folder])
+        else:
+            run.compare(identity)
         return _Run(config, console, data, run, state, stop, total).go(identity)
 
 
@@ -94,7 +100,10 @@ class _Run:
 
     def go(self, identity: Mapping[str, Any]) -> RunSummary:
         """Take every step that is left, then save the model."""
-        with self._records(identity) as self.records:
+        if not self.run.identity.exists():
+            self.run.claim(identity)
+        with self.checkpoints, self._records(identity) as self.records:
+            self.run.claim(identity)
             self.console.start(self.total, done=self.state.step)
             while self.state.step < self.total:
                 self._step()
@@ -114,34 +123,43 @@ class _Run:
 
     def _records(self, identity: Mapping[str, Any]) -> RecordWriter:
         """Restore the newest whole checkpoint, and cut the records back to it."""
-        log, known = self.run.records, bool(published(self.run.checkpoints))
         snapshot = next(newest_whole(self.run.checkpoints, self.console.message), None)
         if snapshot is None:
-            if known or log.exists():
-                self.console.message(f"No whole checkpoint in {self.run.path}: starting over.")
-            writer = RecordWriter(log, keep_bytes=0 if log.exists() else None)
-            folder = str(self.data.folder)
-            opening = {**identity, "data": {"folder": folder, **identity["dataset"]}}
-            writer.write({"event": "started", **opening})
-            return writer
+            return self._first_records(identity)
         if snapshot.step > self.total:
             raise ConfigError(
                 f"The run in {self.run.path} has taken {snapshot.step} steps already, more than "
                 f"the {self.total} asked for. Raise run.steps, or export what there is."
             )
-        self.state.restore(snapshot)
-        kept = snapshot.data["records_bytes"]
-        if not log.exists() or log.stat().st_size < kept:
+        log = self.run.records
+        if not holds_place(log, snapshot.data):
             raise CheckpointError(
-                f"{log} is shorter than when the checkpoint of step {snapshot.step} was written, "
-                "so the records of this run are lost. Restore the file, or start anew with "
-                "--overwrite."
+                f"{log} no longer holds the records up to the checkpoint of step {snapshot.step}: "
+                "they were cut or changed. Restore the file, or start anew with --overwrite."
             )
-        writer = RecordWriter(log, keep_bytes=kept)
-        if self.state.step < self.total:
-            plan = {key: identity[key] for key in ("steps", "config", "config_hash")}
-            writer.write({"event": "resumed", "step": self.state.step, **plan})
+        self.state.restore(snapshot)
+        set_aside(self.run.checkpoints, after=snapshot.step)
+        writer = RecordWriter(log, keep_bytes=snapshot.data["records_bytes"])
+        now = {key: identity[key] for key in ("steps", "config", "config_hash", "environment")}
+        writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Going on after step {self.state.step} of {self.total}.")
+        return writer
+
+    def _first_records(self, identity: Mapping[str, Any]) -> RecordWriter:
+        """Begin the records, keeping aside any that were worth a checkpoint."""
+        log, lost = self.run.records, published(self.run.checkpoints)
+        if log.exists():
+            self.console.message(f"No whole checkpoint in {self.run.path}: starting over.")
+            steps = log.read_bytes().count(b'"event":"step"')
+            if lost or steps > self.config.run.checkpoint_every:
+                number = 1
+                while (aside := log.with_name(f"records-before-{number}.jsonl")).exists():
+                    number += 1
+                self.console.message(f"The records so far are kept in {log.rename(aside)}.")
+        set_aside(self.run.checkpoints, after=-1)
+        writer = RecordWriter(log, keep_bytes=0 if log.exists() else None)
+        opening = {**identity, "data": {"folder": str(self.data.folder), **identity["dataset"]}}
+        writer.write({"event": "started", **opening})
         return writer
 
     def _step(self) -> None:
@@ -161,10 +179,11 @@ class _Run:
             self.checkpoints.wait()
             raise self._stopped(error) from error
         self._record(report)
-        if state.step % self.config.run.checkpoint_every == 0 and state.step < self.total:
+        is_hopeless = state.bad_steps >= self.config.run.max_bad_steps
+        is_due = state.step % self.config.run.checkpoint_every == 0 and state.step < self.total
+        if is_due or is_hopeless:
             self._checkpoint()
-        if state.bad_steps >= self.config.run.max_bad_steps:
-            self._checkpoint()
+        if is_hopeless:
             self.checkpoints.wait()
             raise _hopeless(state, self.run)
 
@@ -184,9 +203,9 @@ class _Run:
         state.bad_steps = state.bad_steps + 1 if was_skipped else 0
 
     def _checkpoint(self) -> None:
+        self.checkpoints.wait()  # One copy of the state in host memory at a time.
         snapshot = self.state.capture()
-        data = {**snapshot.data, "records_bytes": self.records.size}
-        self.checkpoints.submit(replace(snapshot, data=data))
+        self.checkpoints.submit(replace(snapshot, data={**snapshot.data, **self.records.place}))
 
     def _batch(self, step: int) -> PromptBatch:
         per_step, seed = self.config.rollout.prompts_per_step, self.config.run.seed
@@ -244,8 +263,8 @@ def _hopeless(state: TrainState, run: RunDirectory) -> BasOpdError:
     return BasOpdError(
         f"The loss or its gradient was not finite for {state.bad_steps} steps in a row, up to step "
         f"{state.step}. Each was skipped, so the weights are those of the last good step; they are "
-        f"in {run.checkpoints}, and {run.records} names the rows. Lower optim.learning_rate, or "
-        "try model.precision=float32."
+        f"in {run.checkpoints}, and {run.records} names the rows. Try a lower optim.learning_rate, "
+        "or model.precision=float32, in a new run.output."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,23 @@ class TrainState:
                 clock=Clock(model.device),
             ),
         )
+
+    def identity(self) -> dict[str, str]:
+        """Return what the numbers of a run depend on besides its settings and its data.
+
+        The base model is known by a sample of every weight, which tells two models apart without
+        reading gigabytes. Asked before anything is restored.
+        """
+        digest = hashlib.sha256()
+        for name, parameter in self.model.network.named_parameters():
+            flat = parameter.detach().flatten()
+            sample = flat[:: max(1, flat.numel() // 64)].float().cpu()
+            digest.update(f"{name} {tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
+        return {
+            "device": self.model.device.type,
+            "precision": str(self.model.precision).removeprefix("torch."),
+            "base": digest.hexdigest(),
+        }
 
     def capture(self) -> Snapshot:
         """Copy the whole state to host memory; the copy no longer changes."""

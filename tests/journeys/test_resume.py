@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from run_fixtures import OFTEN, Silent, stop_at, tiny
+from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
 from run_states import assert_same_end
+from safetensors.torch import load_file, save_file
 
 from bas_opd import loop
 from bas_opd.data.pictures import make_pictures
@@ -18,6 +19,7 @@ from bas_opd.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    ModelError,
     OutOfMemory,
     PreemptionError,
     RunDirectoryError,
@@ -26,6 +28,7 @@ from bas_opd.learner import Learner
 from bas_opd.runtime.checkpoint import published, read_checkpoint
 from bas_opd.runtime.lock import locked
 from bas_opd.runtime.records import read_records
+from bas_opd.runtime.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +210,107 @@ def test_fewer_steps_than_were_taken_are_refused(
     with pytest.raises(ConfigError, match="has taken 4 steps already"):
         loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=2"), Silent())
     assert published(whole / "checkpoints")
+
+
+def damage(checkpoint: Path) -> None:
+    content = bytearray((checkpoint / "student.safetensors").read_bytes())
+    content[-1] ^= 1
+    (checkpoint / "student.safetensors").write_bytes(content)
+
+
+def test_overwriting_deletes_nothing_that_is_not_a_run(
+    small_qwen35: Path, data: Path, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / "model").mkdir(parents=True)
+    (project / "model" / "thesis.tex").write_text("do not lose me")
+    with pytest.raises(RunDirectoryError, match="not a run"):
+        loop.train(tiny(small_qwen35, data, project, *OFTEN), Silent(), overwrite=True)
+    assert (project / "model" / "thesis.tex").exists()
+
+
+def test_overwriting_waits_until_the_new_run_is_sure_to_start(
+    whole: Path, data: Path, tmp_path: Path
+) -> None:
+    for model, error in ((tmp_path / "nowhere", ModelError), (whole / "model", RunDirectoryError)):
+        with pytest.raises(error):
+            loop.train(tiny(model, data, whole, *OFTEN), Silent(), overwrite=True)
+        assert (whole / "model" / "model.safetensors").exists()
+        assert len(published(whole / "checkpoints")) == 4
+
+
+def test_a_checkpoint_passed_over_never_comes_back_nor_costs_a_whole_one(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(run / "model")
+    for checkpoint in published(run / "checkpoints")[:2]:
+        damage(checkpoint)
+    few = (*OFTEN, "run.keep_checkpoints=1")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(PreemptionError, match="after step 2 of 4"):
+            loop.train(tiny(small_qwen35, data, run, *few), Silent())
+    assert published(run / "checkpoints")[0].name == "step-00000002"
+    loop.train(tiny(small_qwen35, data, run, *few), Silent())
+    assert_same_end(run, whole)
+    assert len(list((run / "checkpoints").glob("passed-over-*"))) == 2
+
+
+def test_records_are_kept_aside_where_a_run_starts_over(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    records = (run / "records.jsonl").read_bytes()
+    for checkpoint in published(run / "checkpoints"):
+        damage(checkpoint)
+    shutil.rmtree(run / "model")
+    loop.train(tiny(small_qwen35, data, run, *OFTEN), Silent())
+    assert (run / "records-before-1.jsonl").read_bytes() == records
+    assert_same_end(run, whole)
+
+
+def test_another_base_model_under_the_same_path_is_refused(
+    small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(small_qwen35, tmp_path / "base")
+    config = tiny(model, data, tmp_path / "run", *OFTEN, "lora.rank=4")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 12)
+        with pytest.raises(PreemptionError):
+            loop.train(config, Silent())
+    weights = load_file(model / "model.safetensors")
+    save_file(
+        {n: w + 0.01 for n, w in weights.items()}, model / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(ConfigError, match="another base"):
+        loop.train(config, Silent())
+
+
+def test_a_refused_plan_leaves_the_run_sound(whole: Path, small_qwen35: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match="has taken 4 steps already"):
+        loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=2"), Silent())
+    assert verify(whole).is_sound
+
+
+def test_a_run_ended_early_or_prolonged_is_sound(
+    small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 19)
+        with pytest.raises(PreemptionError, match="after step 2 of 4"):
+            loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), Silent())
+    for steps in (2, 3):
+        loop.train(
+            tiny(small_qwen35, data, tmp_path / "run", *OFTEN, f"run.steps={steps}"), Silent()
+        )
+        assert verify(tmp_path / "run").is_sound
+
+
+def test_candidates_beyond_the_batch_are_found(whole: Path) -> None:
+    *events, last = events_of(whole)
+    step = next(event for event in events if event["event"] == "step")
+    step["response_tokens"] += [3, 3]
+    rewrite(whole, [*events, last])
+    checks = {check.name: check for check in verify(whole).checks}
+    assert "response_tokens has" in str(checks["budget"])

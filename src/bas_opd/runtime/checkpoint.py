@@ -47,7 +47,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     # Without its parents: a run directory that was deleted must not come back half empty.
     folder.mkdir(exist_ok=True)
     for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover)
+        # What is only to be removed may still be open elsewhere; it can wait.
+        shutil.rmtree(leftover, ignore_errors=leftover.suffix == ".removed")
     target = folder / f"step-{snapshot.step:08d}"
     if target.exists():
         if is_whole(target):
@@ -109,6 +110,16 @@ def newest_whole(folder: Path, warn: Callable[[str], None]) -> Iterator[Snapshot
             warn(f"{error} It is passed over for the one before it.")
 
 
+def set_aside(folder: Path, *, after: int) -> None:
+    """Rename the checkpoints later than a step: the run goes on without them, on another path."""
+    for path in published(folder):
+        if int(path.name.removeprefix("step-")) > after:
+            number = 1
+            while (target := folder / f"passed-over-{number}-{path.name}").exists():
+                number += 1
+            path.rename(target)
+
+
 def retain(folder: Path, *, keep: int, keep_every: int | None) -> list[Path]:
     """Remove all but the newest `keep` checkpoints and those at multiples of `keep_every` steps."""
     removed = []
@@ -116,7 +127,8 @@ def retain(folder: Path, *, keep: int, keep_every: int | None) -> list[Path]:
         step = int(path.name.removeprefix("step-"))
         if not (keep_every and step % keep_every == 0):
             # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
-            shutil.rmtree(path.rename(folder / f".{path.name}.removed"))
+            gone = path.rename(folder / f".{path.name}.removed")
+            shutil.rmtree(gone, ignore_errors=True)
             removed.append(path)
     return removed
 

@@ -7,13 +7,14 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from bas_opd.config.identity import differences
 from bas_opd.config.loading import config_hash, dump
@@ -28,6 +29,8 @@ SCHEMA_VERSION = 1
 IDENTITY = "run.json"
 UNFINISHED = f".{IDENTITY}.partial"
 """What a run leaves that is killed while it is first written down."""
+MODEL_KEYS = ("device", "precision", "base")
+"""What is known of a run once its model is loaded, and must stay."""
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
 
@@ -55,7 +58,7 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def held(cls, path: Path, *, overwrite: bool = False) -> Iterator[RunDirectory]:
+    def held(cls, path: Path) -> Iterator[RunDirectory]:
         """Hold a directory for a run: a new one, or one that a run of ours was in before."""
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise RunDirectoryError(
@@ -69,9 +72,7 @@ class RunDirectory:
             )
         with locked(path):
             run = cls(path=path)
-            if overwrite:
-                run._clear()
-            elif not run.identity.exists() and not _names(path) <= {OWNER, UNFINISHED}:
+            if not run.identity.exists() and not _names(path) <= {OWNER, UNFINISHED}:
                 raise RunDirectoryError(
                     f"{path} holds something that is not a run, and nothing in it will be "
                     "overwritten. Choose another directory with run.output=DIRECTORY, or remove "
@@ -80,8 +81,8 @@ class RunDirectory:
             yield run
 
     def identify(self, config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
-        """Return which run this is, and make sure that it is the one begun here before, if any."""
-        mine = {
+        """Return which run this is, as far as it is known before its model is loaded."""
+        return {
             "schema_version": SCHEMA_VERSION,
             "config": dump(config),
             "config_hash": config_hash(config),
@@ -89,9 +90,18 @@ class RunDirectory:
             "environment": environment(),
             "steps": steps,
         }
-        if self.identity.exists():
+
+    def compare(self, mine: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run that was begun here as another one."""
+        if not self.identity.exists():
+            return
+        try:
             self._compare(self._read_identity(), mine)
-        return mine
+        except (KeyError, TypeError, ValidationError) as error:
+            raise RunDirectoryError(
+                f"{self.identity} does not describe a run that this version can go on with "
+                f"({error}). Use the version that began it, or start anew with --overwrite."
+            ) from error
 
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write down which run this is, once all that it needs has been found."""
@@ -129,8 +139,22 @@ class RunDirectory:
                 f"are now {now['dataset']['examples']} with {now['dataset']['fingerprint'][:12]}. "
                 "Restore the data, choose another run.output, or start anew with --overwrite."
             )
+        for key in MODEL_KEYS:
+            if key in now and now[key] != before.get(key, now[key]):
+                raise ConfigError(
+                    f"The run in {self.path} was begun with another {key}: {before[key]}, where "
+                    f"there is now {now[key]}. Go on where that is the same, choose another "
+                    "run.output, or start anew with --overwrite."
+                )
 
-    def _clear(self) -> None:
+    def clear(self, *, inputs: Sequence[Path]) -> None:
+        """Delete the run that is here, once a new one is sure to start; its inputs are not."""
+        for path in inputs:
+            if path.resolve().is_relative_to(self.path.resolve()):
+                raise RunDirectoryError(
+                    f"{path} lies in {self.path}, which would be deleted. Choose another directory "
+                    "with run.output=DIRECTORY."
+                )
         for path in (self.checkpoints, self.model, self.path / "model.partial"):
             if path.exists():
                 shutil.rmtree(path)

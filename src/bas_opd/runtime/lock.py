@@ -24,7 +24,7 @@ def locked(directory: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise RunDirectoryError(
                 f"{directory} is in use by {_owner(descriptor)}. Wait for it to end, stop it, or "
                 "choose another directory with run.output=DIRECTORY."

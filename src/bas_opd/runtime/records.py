@@ -32,9 +32,9 @@ class RecordWriter:
         self._file.seek(0, os.SEEK_END)
 
     @property
-    def size(self) -> int:
-        """Bytes written so far, as a checkpoint remembers them."""
-        return self._file.tell()
+    def place(self) -> dict[str, Any]:
+        """Where the records stand, as a checkpoint remembers it."""
+        return {"records_bytes": self._file.tell(), "records_chain": self._chain}
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event and wait until it is on disk. NaN and infinities become null."""
@@ -57,6 +57,22 @@ class RecordWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def holds_place(path: Path, place: Mapping[str, Any]) -> bool:
+    """Say whether a file still holds, line by line, the records up to a remembered place."""
+    size, chain = 0, ""
+    try:
+        with path.open("rb") as file:
+            while size < place["records_bytes"] and (line := file.readline()):
+                event = _parse(line, str(path))
+                claimed, chain = event.pop("chain", None), chained(chain, event)
+                if claimed != chain:
+                    return False
+                size += len(line)
+    except (OSError, DataError):
+        return False
+    return (size, chain) == (place["records_bytes"], place["records_chain"])
 
 
 def chained(previous: str, record: Mapping[str, Any]) -> str:

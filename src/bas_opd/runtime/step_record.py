@@ -30,6 +30,8 @@ class StepRecord(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     step: int
+    examples: list[str]
+    per_prompt: int
     response_tokens: list[int]
     candidates: list[int]
     candidate_tokens: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,7 +12,8 @@ from types import FrameType
 
 from bas_opd.errors import PreemptionError
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HEARD = b"\nStopping: the step is finished or dropped, then a checkpoint is written.\n"
 
 
 class StopFlag:
@@ -35,7 +37,9 @@ class StopFlag:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        # A run under nohup has SIGHUP ignored, and shall go on ignoring it.
+        heard = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in heard}
         try:
             yield
         finally:
@@ -46,3 +50,5 @@ class StopFlag:
         if self.reason is not None:
             os._exit(PreemptionError.exit_code)
         self.reason = signal.Signals(number).name
+        with contextlib.suppress(OSError):
+            os.write(2, HEARD)

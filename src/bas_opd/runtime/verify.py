@@ -108,12 +108,12 @@ def verify(run: Path, *, unfinished: bool = False, draws: bool = False) -> Verif
         _check("settings", settings, "hash and run.json agree"),
         _check("order", _order(history.steps), "each step once"),
     ]
-    if select is None:
+    if config is None or select is None:
         unknown = ["not checked, since the settings of the run are not known."]
         checks += [_check(name, unknown) for name in ("budget", "selection")]
     else:
         checks += [
-            _check("budget", _budget(history.steps, select), f"K of {select.query_ratio}"),
+            _check("budget", _budget(history.steps, config), f"K of {select.query_ratio}"),
             _check("selection", _selection(history.steps, select, draw), _scope(select, draw)),
         ]
     checks += [
@@ -233,9 +233,21 @@ def _order(steps: Sequence[StepRecord]) -> Iterator[str]:
         expected = step.step + 1
 
 
-def _budget(steps: Sequence[StepRecord], select: SelectConfig) -> Iterator[str]:
-    """K is the exact floor, and S is within it and within C (Eq. 4)."""
+def _budget(steps: Sequence[StepRecord], config: Config) -> Iterator[str]:
+    """K is the exact floor, and S is within it and within C (Eq. 4), which is within the batch."""
+    select, rollout = config.select, config.rollout
+    batch = (rollout.prompts_per_step, rollout.per_prompt)
     for step in steps:
+        if (len(step.examples), step.per_prompt) != batch:
+            yield (
+                f"step {step.step}: {len(step.examples)} examples by {step.per_prompt} rollouts, "
+                f"where the settings say {batch[0]} by {batch[1]}."
+            )
+        if len(step.response_tokens) != len(step.examples) * step.per_prompt:
+            yield (
+                f"step {step.step}: response_tokens has {len(step.response_tokens)} rows, not "
+                f"{len(step.examples)} x {step.per_prompt}."
+            )
         where, allowed = f"step {step.step}", query_budget(select.query_ratio, len(step.candidates))
         if step.query_ratio != str(select.query_ratio):
             yield f"{where}: query_ratio is {step.query_ratio}, not {select.query_ratio}."

@@ -29,6 +29,13 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let nothing be written after the run has given its directory back."""
+        self._thread.shutdown(wait=True)
+
     def _write(self, snapshot: Snapshot) -> None:
         write_checkpoint(self.folder, snapshot)
         retain(self.folder, keep=self.keep, keep_every=self.keep_every)
