@@ -152,8 +152,20 @@ def nothing(run: Path) -> None: ...
         ),
         pytest.param(from_the_future, (), 1, "written by a newer bas-opd", id="a newer checkpoint"),
         pytest.param(identity_from_the_future, (), 3, "written by a newer", id="a newer run"),
-        pytest.param(lose_the_records, (), 1, "records of this run are lost", id="no records"),
-        pytest.param(cut_the_records, (), 1, "records of this run are lost", id="cut records"),
+        pytest.param(
+            lose_the_records,
+            (),
+            1,
+            "no longer holds the records up to the checkpoint",
+            id="no records",
+        ),
+        pytest.param(
+            cut_the_records,
+            (),
+            1,
+            "no longer holds the records up to the checkpoint",
+            id="cut records",
+        ),
         pytest.param(
             nothing,
             ("optim.learning_rate=0.5",),

@@ -102,7 +102,7 @@ def test_killed_while_an_old_checkpoint_is_half_removed(
     train: Train, whole: Path, tmp_path: Path
 ) -> None:
     def arm() -> None:
-        def torn(path: Path) -> None:
+        def torn(path: Path, **_: Any) -> None:
             next(path.glob("teacher*")).unlink()
             die()
 
