@@ -70,6 +70,7 @@ def train(config: Config, console: Progress, *, overwrite: bool = False) -> RunS
         check_prompts(
             data.examples, state.model.processor.prompt_length, config.data.max_prompt_tokens
         )
+        _check_disk(run.path, state.checkpoint_bytes)
         if overwrite:
             run.clear(inputs=[Path(config.model.path), data.folder])
         else:
@@ -256,6 +257,17 @@ def _check_crops(data: PreparedSet) -> None:
         raise DataError(
             f"None of the {len(data.examples):,} examples in {data.folder} has a crop, so the "
             "teacher could never be asked. Prepare the data with crop boxes or crop images."
+        )
+
+
+def _check_disk(path: Path, needed: int) -> None:
+    """Refuse a run whose first checkpoint could not be written."""
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise BasOpdError(
+            f"A checkpoint of this run takes {needed / 1e9:,.1f} GB, but {path} has only "
+            f"{free / 1e9:,.1f} GB free. Free some space, or choose another run.output; "
+            "`bas-opd plan` says what the whole run needs."
         )
 
 

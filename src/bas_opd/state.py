@@ -83,6 +83,13 @@ class TrainState:
             "base": digest.hexdigest(),
         }
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint in fp32: the student, its two moments, and the teacher."""
+        trained = sum(parameter.numel() for parameter in self.model.trainable().values())
+        kept = sum(weight.numel() for weight in self.stages.teacher.weights.values())
+        return 4 * (3 * trained + kept)
+
     def capture(self) -> Snapshot:
         """Copy the whole state to host memory; the copy no longer changes."""
         parts = {

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from bas_opd import loop
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import (
+    BasOpdError,
     CheckpointError,
     ConfigError,
     DataError,
@@ -314,3 +315,13 @@ def test_candidates_beyond_the_batch_are_found(whole: Path) -> None:
     rewrite(whole, [*events, last])
     checks = {check.name: check for check in verify(whole).checks}
     assert "response_tokens has" in str(checks["budget"])
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_refused_before_the_first_step(
+    small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    with pytest.raises(BasOpdError, match=r"0\.0 GB free.*bas-opd plan"):
+        loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), Silent())
+    assert not (tmp_path / "run" / "run.json").exists()
