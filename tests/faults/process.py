@@ -69,6 +69,11 @@ class Command:
             time.sleep(0.01)
 
     @property
+    def is_alive(self) -> bool:
+        """Whether it still runs; one that has ended keeps its clock until it is asked."""
+        return self._process.is_alive()
+
+    @property
     def cpu_seconds(self) -> float:
         """What it has computed so far: unlike the time of day, the same on a busy machine."""
         try:

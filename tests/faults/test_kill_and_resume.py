@@ -123,7 +123,7 @@ def cpu_seconds(train: Train, whole: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def wait_for_cpu(going: Command, seconds: float) -> None:
-    while going.cpu_seconds < seconds:
+    while going.is_alive and going.cpu_seconds < seconds:
         time.sleep(0.002)
 
 

@@ -123,7 +123,7 @@ class RolloutConfig(Section):
 
     prompts_per_step: int = Field(default=28, gt=0, description="Prompts in a step (Table 6).")
     per_prompt: int = Field(default=8, gt=0, description="Rollouts of each prompt (Table 6).")
-    temperature: float = Field(default=1.0, gt=0, description="Softmax temperature of the sampler.")
+    temperature: float = Field(default=1.0, ge=1e-3, description="Temperature of the sampler.")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Probability mass the sampler keeps.")
     max_response_tokens: int = Field(
         default=1024, gt=0, description="Longest response, the end token counted (Sec. 3.1)."
@@ -249,8 +249,8 @@ class TeacherConfig(Section):
 class OptimConfig(Section):
     """AdamW on theta, one update a step."""
 
-    learning_rate: float = Field(default=2e-6, gt=0, description="AdamW rate (Sec. 3.1).")
-    weight_decay: float = Field(default=0.01, ge=0, description="AdamW weight decay (Sec. 3.1).")
+    learning_rate: float = Field(default=2e-6, gt=0, le=1, description="AdamW rate (Sec. 3.1).")
+    weight_decay: float = Field(default=0.01, ge=0, le=1, description="AdamW decay (Sec. 3.1).")
     gradient_clip: float = Field(
         default=1.0, gt=0, description="Largest gradient norm; from the released base code."
     )

@@ -60,6 +60,8 @@ def resolve_device(name: str) -> torch.device:
         raise ConfigError(
             f"There is no device named {name!r}. Use auto, cpu, cuda or cuda:0."
         ) from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"A run needs a CPU or a CUDA GPU; {name} is neither. Use auto or cpu.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"The device {name} was asked for, but torch sees no GPU. Use auto or cpu, or install "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bas_opd.data.images import open_image
-from bas_opd.errors import DataError
+from bas_opd.errors import DataError, ModelError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.runtime.memory import in_smaller_batches
@@ -79,6 +79,7 @@ class Sampler:
         with self.model.compute():
             for group in _groups(prompts, prompts_per_batch):
                 drawn = self._draw([prompts[i] for i in group], group, batch.step)
+                _check_finite(drawn, batch.step)
                 where = _rows_of_prompts(group, self.settings.per_prompt)
                 tokens[where] = drawn.tokens.cpu()
                 lengths[where] = drawn.lengths.cpu()
@@ -159,6 +160,14 @@ class Sampler:
         return scores.log_softmax(-1)
 
 
+def _check_finite(drawn: Drawn, step: int) -> None:
+    if not drawn.logprobs.isfinite().all():
+        raise ModelError(
+            f"The model gave probabilities that are not numbers while sampling step {step}: its "
+            "weights are damaged or have diverged. Check the model, or lower optim.learning_rate."
+        )
+
+
 def _groups(prompts: Sequence[Prompt], size: int) -> list[list[int]]:
     """Return which prompts are decoded together: those of like length, to pad little."""
     order = sorted(range(len(prompts)), key=lambda i: prompts[i].length)
@@ -170,6 +179,7 @@ def _nucleus(scores: Tensor, top_p: float) -> Tensor:
     ranked, index = scores.sort(dim=-1, descending=True, stable=True)
     mass = ranked.softmax(-1)
     outside = mass.cumsum(-1) - mass >= top_p
+    outside[..., 0] = False  # However small the mass asked for, the likeliest token stays.
     return scores.masked_fill(outside.scatter(-1, index, outside), -torch.inf)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from statistics import fmean
 from types import TracebackType
 from typing import IO, Any
@@ -38,13 +40,20 @@ SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
 """Totals that are shown as a share of what full querying costs."""
 
 
+class _Output(rich.console.Console):
+    """An output whose reader may leave, as `head` does: the run goes on, unseen."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Console:
     """Shows the progress of a run; use it as a context, so that a failure frees the terminal."""
 
     def __init__(
         self, file: IO[str] | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._out = rich.console.Console(file=file, markup=False, highlight=False, emoji=False)
+        self._out = _Output(file=file, markup=False, highlight=False, emoji=False)
         self._clock = clock
         self._live: Live | None = None
         self._total = 0
@@ -95,11 +104,13 @@ class Console:
             # The bar comes last because it does not end its line.
             bar = ProgressBar(total=self._total, completed=self._done)
             display = rich.console.Group(Text(line), Text(ledger, style="dim"), bar)
-            self._live.update(display, refresh=True)
+            with self._unless_deaf():
+                self._live.update(display, refresh=True)
 
     def message(self, text: str) -> None:
         """Print a line of text, which may hold anything a dataset or a model wrote."""
-        self._out.print(Text(printable(text)), soft_wrap=True)
+        with self._unless_deaf():
+            self._out.print(Text(printable(text)), soft_wrap=True)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
         """End the display with the table of the ledger's totals."""
@@ -111,7 +122,14 @@ class Console:
             table.add_row(label, _total(name, totals))
         for phase, seconds in totals["seconds"].items():
             table.add_row(f"time: {printable(phase)}", duration(seconds))
-        self._out.print(table)
+        with self._unless_deaf():
+            self._out.print(table)
+
+    @contextmanager
+    def _unless_deaf(self) -> Iterator[None]:
+        """Let a run go on when nobody can read it any more."""
+        with contextlib.suppress(OSError, UnicodeEncodeError):
+            yield
 
     def _stop(self) -> None:
         if self._live is not None:

@@ -175,3 +175,14 @@ def test_the_run_ends_with_the_table_of_its_ledger() -> None:
 )
 def test_a_duration_is_said_as_a_person_says_it(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_run_goes_on_when_nobody_reads_it_any_more() -> None:
+    class Gone(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    console = Console(Gone())
+    console.start(2)
+    console.message("hello")
+    console.step(EVENT)

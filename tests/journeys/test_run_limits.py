@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_fixtures import SMALL_STEPS, Silent, tiny
+
+from bas_opd import loop
+from bas_opd.data.pictures import make_pictures
+from bas_opd.runtime.records import read_records
+from bas_opd.state import TrainState
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pictures(tmp_path_factory.mktemp("data") / "boxes", n=16, seed=1).folder
+
+
+def test_empty_steps_are_not_bad_steps(small_qwen35: Path, boxes: Path, tmp_path: Path) -> None:
+    config = tiny(
+        small_qwen35,
+        boxes,
+        tmp_path / "run",
+        *SMALL_STEPS,
+        "select.query_ratio=0.001",
+        "run.max_bad_steps=1",
+    )
+    assert loop.train(config, Silent()).totals["empty_steps"] == 4
+
+
+def test_only_bad_steps_in_a_row_stop_a_run(
+    small_qwen35: Path, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip, calls = torch.nn.utils.clip_grad_norm_, []
+
+    def every_other(*args: Any) -> Any:
+        calls.append(1)
+        return clip(*args) * (float("nan") if len(calls) % 2 else 1.0)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", every_other)
+    config = tiny(small_qwen35, boxes, tmp_path / "run", *SMALL_STEPS, "run.max_bad_steps=2")
+    assert loop.train(config, Silent()).totals["skipped_steps"] == 2
+
+
+def test_a_run_without_a_number_of_steps_takes_its_epochs(
+    small_qwen35: Path, boxes: Path, tmp_path: Path
+) -> None:
+    config = tiny(
+        small_qwen35, boxes, tmp_path / "run", "rollout.prompts_per_step=5", "run.epochs=3"
+    )
+    config = config.model_copy(update={"run": config.run.model_copy(update={"steps": None})})
+    data = loop.PreparedSet.load(boxes)
+    assert loop.planned_steps(config, data) == 9
+
+
+def test_another_seed_gives_another_order(small_qwen35: Path, boxes: Path, tmp_path: Path) -> None:
+    seen = []
+    for seed in (1, 2):
+        config = tiny(
+            small_qwen35,
+            boxes,
+            tmp_path / str(seed),
+            *SMALL_STEPS,
+            f"run.seed={seed}",
+            "run.steps=1",
+        )
+        run = loop.train(config, Silent())
+        seen.append(
+            next(e for e in read_records(run.directory / "records.jsonl") if e["event"] == "step")
+        )
+    assert seen[0]["examples"] != seen[1]["examples"]
+
+
+def test_bad_steps_are_remembered(small_qwen35: Path, boxes: Path, tmp_path: Path) -> None:
+    state = TrainState.build(tiny(small_qwen35, boxes, tmp_path / "run"))
+    state.bad_steps = 3
+    other = TrainState.build(tiny(small_qwen35, boxes, tmp_path / "run"))
+    other.restore(state.capture())
+    assert other.bad_steps == 3

@@ -1,0 +1,335 @@
+"""Settings reach the stages that use them, and the stages each other, as Algorithm 1 has it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from stage_fixtures import draw, make_examples, make_model
+from torch import nn
+
+from bas_opd.algorithm import Stages, train_step
+from bas_opd.config import load_config
+from bas_opd.distill import query_utility, topk_divergence
+from bas_opd.distill.loss import DistillSettings, backward_in_chunks
+from bas_opd.distill.utility import teacher_confidence
+from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.model.batches import PromptGroup, micro_batches
+from bas_opd.rollout.draws import race_noise, row_keys
+from bas_opd.runtime.clock import Clock
+from bas_opd.select import RandomSelector
+from bas_opd.state import TrainState
+from bas_opd.teacher import CropTeacher
+from bas_opd.types import Crop, Example, Prompt, PromptBatch, Rollouts, StudentUpdate
+
+TINY = Path(__file__).parents[2] / "configs" / "tiny.toml"
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_step_follows_only_a_valid_update_and_tells_everyone_its_number(is_valid: bool) -> None:
+    example = Example(id="e", image=Path("e.png"), question="?", crop=Crop(area=0.5))
+    prompt = Prompt(
+        input_ids=torch.zeros(3).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
+    )
+    rollouts = Rollouts(
+        step=7,
+        examples=(example,),
+        prompts=(prompt,),
+        per_prompt=4,
+        tokens=torch.zeros(4, 2).long(),
+        lengths=torch.tensor([1, 2, 1, 2]),
+        logprobs=-torch.ones(4, 2),
+        entropies=torch.ones(4, 2),
+    )
+    calls: list[Any] = []
+
+    class Selector(RandomSelector):
+        def select(self, features: Any, budget: int, *, step: int) -> Any:
+            calls.append(("select", budget, step))
+            return super().select(features, budget, step=step)
+
+        def learn(self, features: Any, utility: Any, *, step: int) -> bool:
+            calls.append(("learn", features.rows, dict(utility), step))
+            return False
+
+    utility = {1: 0.5}
+    update = StudentUpdate(
+        loss=1.0,
+        gradient_norm=1.0,
+        learning_rate=1.0,
+        is_valid=is_valid,
+        utility=utility,
+        dropped_labels=0,
+        processed_tokens=0,
+    )
+    stages: Any = Stages(
+        policy=SimpleNamespace(generate=lambda _: rollouts),  # type: ignore[arg-type]
+        selector=Selector(),
+        teacher=SimpleNamespace(  # type: ignore[arg-type]
+            score=lambda _, rows: calls.append(("score", rows)),
+            follow=lambda: calls.append("follow"),
+        ),
+        learner=SimpleNamespace(distil=lambda *_: (calls.append("distil"), update)[1]),  # type: ignore[arg-type]
+        clock=Clock(torch.device("cpu")),
+    )
+    report = train_step(stages, PromptBatch(step=7, examples=(example,)), Decimal("0.5"))
+    assert calls == [
+        ("select", 2, 7),
+        ("score", report.selection.rows),
+        "distil",
+        *(["follow"] if is_valid else []),
+        ("learn", (0, 1, 2, 3), utility, 7),
+    ]
+
+
+def test_every_setting_reaches_its_stage(small_qwen35: Path, tmp_path: Path) -> None:
+    config = load_config(TINY, [
+        f"model.path={small_qwen35}", f"data.path={tmp_path}", "run.seed=7",
+        "model.precision=bfloat16", "model.thinking=true", "model.max_pixels=200000",
+        "model.gradient_checkpointing=true", "optim.share_prompts=false",
+        "rollout.temperature=0.7", "rollout.top_p=0.9", "rollout.prompts_per_batch=3",
+        "select.exploration=0.3", "select.momentum=0.5", "select.rank_weight=0", "select.seed=5",
+        "distill.alpha=0.25", "distill.support=renormalise", "distill.use_confidence=false",
+        "teacher.mode=frozen", "teacher.tau=0.2", "teacher.tokens_per_batch=99",
+        "optim.weight_decay=0.3", "optim.gradient_clip=0.5", "optim.learning_rate=0.125",
+    ])  # fmt: skip
+    state = TrainState.build(config)
+    stages: Any = state.stages
+    assert state.model.precision is torch.bfloat16
+    assert state.model.processor.thinking
+    assert state.model.processor.images.size["longest_edge"] == 200000
+    assert state.model.network.is_gradient_checkpointing
+    sampling = stages.policy.settings
+    assert (sampling.seed, sampling.temperature, sampling.top_p) == (7, 0.7, 0.9)
+    assert (sampling.prompts_per_batch, sampling.per_prompt) == (3, 4)
+    assert (stages.teacher.mode, stages.teacher.tau, stages.teacher.tokens_per_batch) == (
+        "frozen", 0.2, 99,
+    )  # fmt: skip
+    assert stages.learner.settings == OptimiserSettings(**config.optim.model_dump())
+    assert stages.learner.distill == DistillSettings(**config.distill.model_dump())
+    (group,) = stages.learner.optimiser.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.125, 0.3)
+    selector = stages.selector
+    assert (float(selector.exploration), selector.rank_weight, selector.seed) == (0.3, 0, 5)
+    assert selector.normaliser.momentum == 0.5
+
+
+@pytest.mark.parametrize("change", [
+    {"alpha": 0.2}, {"alpha": 0.0}, {"alpha": 1.0}, {"support": "renormalise"},
+    {"use_confidence": False}, {"use_overlap": False}, {"k": 3}, {"k": 99},
+])  # fmt: skip
+def test_chunks_obey_every_setting(change: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    settings = replace(DistillSettings(k=5, tokens_per_chunk=2), **change)
+    student, teacher = nn.Linear(4, 11), nn.Linear(4, 11)
+    hidden, crop = torch.randn(7, 4, requires_grad=True), torch.randn(7, 4)
+    loss, utility = backward_in_chunks(
+        hidden, crop, student_head=student, teacher_head=teacher, denominator=9, settings=settings
+    )
+    ours, hidden.grad = hidden.grad, None
+    s, t = student(hidden)[None], teacher(crop)[None]
+    whole = topk_divergence(s, t, k=settings.k, alpha=settings.alpha, support=settings.support)
+    (whole.sum() / 9).backward()
+    assert float(loss) == pytest.approx(float(whole.sum().detach()) / 9, rel=1e-5)
+    torch.testing.assert_close(ours, hidden.grad)
+    expected = query_utility(
+        s, t, torch.ones(1, 7), k=settings.k,
+        use_overlap=settings.use_overlap, use_confidence=settings.use_confidence,
+    )  # fmt: skip
+    assert float(utility.mean()) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_neighbouring_positions_do_not_share_shifted_noise() -> None:
+    key = row_keys(7, 0, torch.tensor([0]), torch.tensor([0]))
+    here, there = (race_noise(key, torch.tensor([p]), 30) for p in (0, 1))
+    for shift in range(1, 5):
+        assert not torch.isclose(here[:, shift:], there[:, :-shift]).any()
+        assert not torch.isclose(here[:, :-shift], there[:, shift:]).any()
+
+
+@pytest.fixture
+def setting(small_qwen35: Path, tmp_path: Path) -> Any:
+    model = make_model(small_qwen35)
+    teacher = CropTeacher(model)
+    generator = torch.Generator().manual_seed(2)
+    for weight in teacher.weights.values():
+        weight += 0.1 * torch.randn(weight.shape, generator=generator)
+    rollouts = draw(model, make_examples(tmp_path))
+    rows = (0, 1, 4, 5, 8)
+    return SimpleNamespace(
+        model=model, rollouts=rollouts, rows=rows, scores=teacher.score(rollouts, rows)
+    )
+
+
+def learner_of(setting: Any, **options: Any) -> Learner:
+    return Learner(
+        setting.model, optimiser=OptimiserSettings(**options), distill=DistillSettings(k=20)
+    )
+
+
+def test_the_optimiser_gets_a_clipped_gradient_and_decays_weights(
+    setting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = learner_of(setting, gradient_clip=1e-4, weight_decay=0.3)
+    assert learner.optimiser.param_groups[0]["weight_decay"] == 0.3
+    seen: list[float] = []
+    monkeypatch.setattr(
+        learner.optimiser,
+        "step",
+        lambda: seen.append(
+            math.hypot(*(float(p.grad.norm()) for p in learner.parameters if p.grad is not None))
+        ),
+    )
+    update = learner.distil(setting.rollouts, setting.rows, setting.scores)
+    assert update.gradient_norm > 1e-3
+    assert seen == [pytest.approx(1e-4, rel=1e-2)]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_network_trains_only_inside_the_pass_and_only_with_whole_rows(
+    setting: Any, share: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, network = learner_of(setting, share_prompts=share), setting.model.network
+    backward, seen = Learner._backward, []
+
+    def watched(*args: Any) -> Any:
+        seen.append(network.training)
+        return backward(*args)
+
+    monkeypatch.setattr(Learner, "_backward", watched)
+    learner.accumulate(setting.rollouts, setting.rows, setting.scores)
+    assert set(seen) == {not share}
+    assert not any(module.training for module in network.modules())
+
+
+def test_memory_that_runs_out_half_way_leaves_no_half_gradient(
+    setting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def norm() -> float:
+        grads = [p.grad for p in setting.model.trainable().values() if p.grad is not None]
+        return math.hypot(*(float(g.norm()) for g in grads))
+
+    learner_of(setting, tokens_per_micro_batch=1).accumulate(
+        setting.rollouts, setting.rows, setting.scores
+    )
+    expected = norm()
+    setting.model.network.zero_grad()
+    learner = learner_of(setting, tokens_per_micro_batch=120)
+    backward, calls = Learner._backward, []
+
+    def once(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("no room")
+        return backward(*args)
+
+    monkeypatch.setattr(Learner, "_backward", once)
+    learner.accumulate(setting.rollouts, setting.rows, setting.scores)
+    assert len(calls) > 3
+    assert norm() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("limit", [1, 30, 64, 200])
+def test_no_micro_batch_exceeds_its_limit_unless_it_is_one_row(share: bool, limit: int) -> None:
+    def group(number: int, length: int, rows: int, longest: int) -> PromptGroup:
+        prompt = Prompt(
+            input_ids=torch.zeros(length).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
+        )
+        first = number * 8
+        return PromptGroup(
+            number=number, prompt=prompt, rows=tuple(range(first, first + rows)), longest=longest
+        )
+
+    groups = [group(0, 40, 8, 5), group(1, 10, 3, 9), group(2, 25, 1, 20), group(3, 10, 5, 2)]
+    batches = list(micro_batches(groups, limit, share_prompts=share))
+    for batch in batches:
+        longest = max(g.longest for g in batch.groups)
+        copies = len(batch.groups) if share else len(batch.rows)
+        padded = copies * max(p.length for p in batch.prompts) + len(batch.rows) * longest
+        assert padded <= limit or len(batch.rows) == 1
+    assert sorted(row for batch in batches for row in batch.rows) == sorted(
+        row for g in groups for row in g.rows
+    )
+    lengths = [p.length for batch in batches for p in batch.prompts]
+    assert lengths == sorted(lengths)
+
+
+def test_a_captured_state_no_longer_changes(small_qwen35: Path, tmp_path: Path) -> None:
+    config = load_config(TINY, [f"model.path={small_qwen35}", f"data.path={tmp_path}"])
+    state = TrainState.build(config)
+    snapshot = state.capture()
+    with torch.no_grad():
+        for tensor in (*state.model.trainable().values(), *state.stages.teacher.weights.values()):
+            tensor += 1
+    for part, live in (
+        ("student", state.model.trainable()),
+        ("teacher", state.stages.teacher.weights),
+    ):
+        for name, tensor in snapshot.tensors[part].items():
+            torch.testing.assert_close(tensor + 1, live[name].detach())
+
+
+@pytest.mark.parametrize("support", ["tail", "renormalise"])
+def test_bf16_logits_are_compared_in_fp32(support: Any) -> None:
+    torch.manual_seed(0)
+    s, t = (torch.randn(2, 3, 40).bfloat16() for _ in range(2))
+    ours = topk_divergence(s, t, k=8, alpha=0.5, support=support)
+    assert ours.dtype is torch.float32
+    assert torch.equal(ours, topk_divergence(s.float(), t.float(), k=8, alpha=0.5, support=support))
+
+
+def test_confidence_is_one_at_k_one() -> None:
+    assert torch.equal(teacher_confidence(torch.zeros(2, 3, 1)), torch.ones(2, 3))
+
+
+def test_extending_in_two_parts_is_extending_once(small_qwen35: Path, tmp_path: Path) -> None:
+    from bas_opd.data.images import open_image
+
+    model = make_model(small_qwen35)
+    example = make_examples(tmp_path)[0]
+    prompt = model.processor.encode(open_image(example.image), example.question)
+    tokens = torch.tensor([[5, 9, 20, 31, 8, 3]])
+    with torch.no_grad():
+        whole, _ = model.extend(model.prefill([prompt]), tokens)
+        _, part = model.extend(model.prefill([prompt]), tokens[:, :3])
+        rest, end = model.extend(part, tokens[:, 3:])
+    torch.testing.assert_close(rest, whole[:, 3:], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(end.last_hidden, whole[:, -1], atol=1e-5, rtol=1e-4)
+
+
+def test_teacher_and_learner_can_be_stopped_at_every_batch(setting: Any) -> None:
+    from bas_opd.types import Hooks
+
+    polls: list[int] = []
+    hooks = Hooks(poll=lambda: polls.append(1))
+    CropTeacher(setting.model, tokens_per_batch=1, hooks=hooks).score(
+        setting.rollouts, setting.rows
+    )
+    assert len(polls) == len(setting.rows)
+    learner = Learner(
+        setting.model,
+        optimiser=OptimiserSettings(tokens_per_micro_batch=1),
+        distill=DistillSettings(k=20),
+        hooks=hooks,
+    )
+    learner.accumulate(setting.rollouts, setting.rows, setting.scores)
+    assert len(polls) == 2 * len(setting.rows)
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
+)
+def test_both_recurrences_run_outside_autocast(name: str) -> None:
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    from bas_opd.model.precision import keep_recurrences_in_fp32
+
+    keep_recurrences_in_fp32()
+    assert getattr(getattr(modeling_qwen3_5, name), "runs_outside_autocast", False)
