@@ -13,7 +13,6 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.resources import as_file, files
 from pathlib import Path
 from time import perf_counter
 
@@ -21,7 +20,7 @@ import torch
 from transformers.utils import logging
 
 from bas_opd.algorithm import train_step
-from bas_opd.config import load_config
+from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.data.pictures import make_pictures
 from bas_opd.ledger import step_event
@@ -81,8 +80,8 @@ def _overhead(home: Path, steps: int) -> Shares:
     """Take the demo's steps with the records and the polling that a run has."""
     data = make_pictures(home / "data", n=32, seed=0)
     build_small_model(home / "model", family="qwen3_5", seed=0)
-    with as_file(files("bas_opd.config") / "tiny.toml") as tiny:
-        config = load_config(tiny, [f"model.path={home / 'model'}", f"data.path={home / 'data'}"])
+    paths = [f"model.path={home / 'model'}", f"data.path={home / 'data'}"]
+    config = load_config(preset("tiny"), paths)
     poll = Timed(StopFlag().poll)
     state = TrainState.build(config, Hooks(poll=poll))
     shares = Shares()

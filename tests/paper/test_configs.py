@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd.config import Config, load_config
+from bas_opd.config import Config, load_config, preset
+from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import SelectConfig
 
@@ -27,18 +28,14 @@ def load(name: str) -> Config:
 
 
 def settings(name: str) -> dict[str, object]:
-    return {
-        f"{section}.{key}": value
-        for section, values in dump(load(name)).items()
-        for key, value in values.items()
-    }
+    return flat(dump(load(name)))
 
 
 def test_every_promised_config_is_there_and_no_other() -> None:
     assert {path.stem for path in FILES} == {
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
-        *("qwen3.5-4b", "qwen3.5-9b", "tiny"),
+        *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch"),
     }
 
 
@@ -141,9 +138,29 @@ def test_the_tiny_run_selects_by_prediction_in_at_least_half_of_its_steps() -> N
     assert 2 * (config.run.steps - warm_up) >= config.run.steps
 
 
-def test_the_demo_has_the_tiny_config_itself() -> None:
-    packaged = Path(load_config.__code__.co_filename).with_name("tiny.toml")
-    assert packaged.read_text() == (CONFIGS / "tiny.toml").read_text()
+def test_the_configs_of_the_repository_are_those_of_the_package() -> None:
+    assert (CONFIGS / "tiny.toml").samefile(preset("tiny"))
+
+
+@pytest.mark.parametrize("name", [*ABLATIONS, "learned25", "learned10", "entropy25"])
+def test_a_policy_laid_over_finesearch_keeps_the_settings_of_both(name: str) -> None:
+    base, policy = settings("finesearch"), settings(name)
+    merged = load_config(
+        preset(name), ["model.path=m", "data.path=d", "run.output=o"], over=preset("finesearch")
+    )
+    values = flat(dump(merged))
+    assert {key: values[key] for key in base if key.startswith(("select.", "distill."))} == {
+        key: policy[key] for key in base if key.startswith(("select.", "distill."))
+    }
+    assert {key: values[key] for key in base if key.startswith(("rollout.", "optim.", "run."))} == {
+        key: base[key] for key in base if key.startswith(("rollout.", "optim.", "run."))
+    }
+
+
+def test_finesearch_has_the_papers_batch_and_number_of_steps() -> None:
+    config = load("finesearch")
+    assert (config.rollout.prompts_per_step, config.rollout.per_prompt) == (28, 8)
+    assert config.run.steps == 3120 // 28 == 111
 
 
 def test_every_setting_of_table_5_says_so() -> None:

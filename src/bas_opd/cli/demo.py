@@ -16,11 +16,9 @@ def demo(
     ] = Path("runs"),
 ) -> None:
     """Train a small random model on generated pictures for a few steps and show the ledger."""
-    from importlib.resources import as_file, files
-
     from bas_opd import loop
     from bas_opd.cli.train import quiet_transformers
-    from bas_opd.config import load_config
+    from bas_opd.config import load_config, preset
     from bas_opd.data.pictures import make_pictures
     from bas_opd.model.small import build_small_model
     from bas_opd.runtime.console import Console
@@ -31,15 +29,14 @@ def demo(
         console.message(f"Drawing pictures and building a small model in {home}.")
         make_pictures(home / "data", n=PICTURES, seed=0)
         build_small_model(home / "model", family="qwen3_5", seed=0)
-        with as_file(files("bas_opd.config") / "tiny.toml") as tiny:
-            config = load_config(
-                tiny,
-                [
-                    f"model.path={home / 'model'}",
-                    f"data.path={home / 'data'}",
-                    f"run.output={home / 'run'}",
-                ],
-            )
+        config = load_config(
+            preset("tiny"),
+            [
+                f"model.path={home / 'model'}",
+                f"data.path={home / 'data'}",
+                f"run.output={home / 'run'}",
+            ],
+        )
         loop.train(config, console)
 
 

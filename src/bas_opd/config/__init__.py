@@ -1,6 +1,6 @@
 """Settings of a run: their schema, their files, their overrides."""
 
-from bas_opd.config.loading import config_hash, dump, load_config
+from bas_opd.config.loading import config_hash, dump, load_config, preset
 from bas_opd.config.schema import Config
 
-__all__ = ["Config", "config_hash", "dump", "load_config"]
+__all__ = ["Config", "config_hash", "dump", "load_config", "preset"]

@@ -45,16 +45,28 @@ EXPECTED = {
 }
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def preset(name: str) -> Path:
+    """Return the file of the settings that come with the package under a name."""
+    return Path(__file__).parent / "presets" / f"{name}.toml"
+
+
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), *, over: str | Path | None = None
+) -> Config:
     """Read a config file, apply the overrides in order, and check the whole.
 
     A file may name another one to start from, `extends = "learned25.toml"`, relative to itself.
+    `over` names one to start from that the file itself does not know of.
     Where `run.output` is not set, it becomes `runs/<name of the file>`.
     """
     path = Path(path)
     settings: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for key, value, origin in (*_settings_of_file(path, ()), *map(_override, overrides)):
+    for key, value, origin in (
+        *(() if over is None else _settings_of_file(Path(over), ())),
+        *_settings_of_file(path, ()),
+        *map(_override, overrides),
+    ):
         _refuse_unknown(key, origin)
         settings[key] = value
         origins[key] = origin
