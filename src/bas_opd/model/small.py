@@ -7,6 +7,7 @@ gradients) it does to this one too, offline and on a CPU.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def build_small_model(
             f"A Qwen3.5 model of {layers} layers cannot be built: its layers come in fours, three "
             "of linear attention and one of full attention. Choose a multiple of 4."
         )
-    tokenizer = _tokenizer(family)
+    tokenizer = small_tokenizer(family)
     config = _config(family, tokenizer, hidden=hidden, layers=layers, tied=tied)
     model = _random_model(family, config, seed)
     model.generation_config = GenerationConfig(
@@ -117,9 +118,9 @@ def build_small_model(
     return folder
 
 
-def _tokenizer(family: Family) -> PreTrainedTokenizerBase:
-    """A byte-level tokenizer of the family's own class, with a few dozen merges."""
-    vocab, merges = _byte_pairs()
+def small_tokenizer(family: Family, words: Sequence[str] = WORDS) -> PreTrainedTokenizerBase:
+    """A byte-level tokenizer of the family's own class, whose merges spell some words."""
+    vocab, merges = _byte_pairs(words)
     tokenizer_class = Qwen3_5Tokenizer if family == "qwen3_5" else Qwen2Tokenizer
     tokenizer = tokenizer_class(
         vocab=vocab,
@@ -136,8 +137,8 @@ def _tokenizer(family: Family) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The 256 bytes in the byte-level alphabet, and the merges that spell `WORDS`."""
+def _byte_pairs(words: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The 256 bytes in the byte-level alphabet, and the merges that spell the words."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letter = {byte: chr(byte) for byte in printable}
@@ -145,7 +146,7 @@ def _byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
 
     vocab = {letter[byte]: byte for byte in range(256)}
     merges: list[tuple[str, str]] = []
-    for word in WORDS:
+    for word in words:
         spelled = "".join(letter[byte] for byte in word.encode())
         for end in range(2, len(spelled) + 1):
             if spelled[:end] not in vocab:

@@ -1,0 +1,194 @@
+"""The forward pass of Qwen3-VL at fixed sizes: the same weights and numbers, in few large kernels.
+
+Pictures of one size make one batch, and the questions about a picture stand behind it one after the
+other, each blind to the rest, so that the picture is read once for all. `check` compares it with
+transformers' own forward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from shape import MERGE, PATCH
+from torch import Tensor, nn
+
+from bas_opd.data.finesearch.assets import COLOURS, catalogue
+
+
+class Views(nn.Module):
+    """One model reading pictures of one side, with `blocks` questions of `length` tokens each."""
+
+    def __init__(self, model: Any, side: int, prefix: list[int], blocks: int, length: int) -> None:
+        super().__init__()
+        self.model, self.side = model, side
+        device = model.device
+        self.blocks, self.length = blocks, length
+        self.prefix: Tensor
+        self.register_buffer("prefix", torch.tensor(prefix, device=device))
+        cos, sin, mix = _vision_positions(model, side)
+        self.register_buffer("vision_cos", cos)
+        self.register_buffer("vision_sin", sin)
+        self.register_buffer("mix", mix)
+        cos, sin = _text_positions(model, len(prefix), side, blocks, length)
+        self.register_buffer("text_cos", cos)
+        self.register_buffer("text_sin", sin)
+        head = len(prefix) + (side // PATCH // MERGE) ** 2
+        self.register_buffer("mask", _mask(head, blocks, length).to(device))
+
+    def pictures(self, pixels: Tensor) -> Tensor:
+        """Return image tokens `[row, token, hidden]` of pixels in 0..1."""
+        visual = self.model.model.visual
+        rows, grid = len(pixels), self.side // PATCH // MERGE
+        patches = (2 * pixels - 1).view(rows, 3, grid, MERGE, PATCH, grid, MERGE, PATCH)
+        patches = patches.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(rows, -1, 3 * PATCH**2)
+        kernel = visual.patch_embed.proj
+        # A still picture is given as two equal frames.
+        hidden = F.linear(patches, kernel.weight.sum(2).flatten(1), kernel.bias)
+        hidden = hidden + self.mix @ visual.pos_embed.weight
+        for block in visual.blocks:
+            hidden = hidden + self._look(block.attn, block.norm1(hidden))
+            hidden = hidden + block.mlp(block.norm2(hidden))
+        return visual.merger(hidden.flatten(0, 1)).view(rows, grid * grid, -1)
+
+    def _look(self, attention: Any, hidden: Tensor) -> Tensor:
+        rows, tokens, _ = hidden.shape
+        qkv = attention.qkv(hidden).view(rows, tokens, 3, attention.num_heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        q, k = _turn(q, self.vision_cos, self.vision_sin), _turn(k, self.vision_cos, self.vision_sin)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return attention.proj(mixed.transpose(1, 2).reshape(rows, tokens, -1))
+
+    def texts(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Return logits `[row, block, token, vocab]` of blocks of tokens behind their picture."""
+        text = self.model.model.language_model
+        rows = len(images)
+        hidden = torch.cat(
+            [
+                text.embed_tokens(self.prefix).expand(rows, -1, -1),
+                images.to(text.embed_tokens.weight.dtype),
+                text.embed_tokens(tokens.flatten(1)),
+            ],
+            dim=1,
+        )
+        for layer in text.layers:
+            hidden = hidden + self._attend(layer.self_attn, layer.input_layernorm(hidden))
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        hidden = text.norm(hidden[:, -self.blocks * self.length :])
+        return self.model.lm_head(hidden).view(rows, self.blocks, self.length, -1)
+
+    def _attend(self, attention: Any, hidden: Tensor) -> Tensor:
+        rows, tokens, _ = hidden.shape
+        shape = (rows, tokens, -1, attention.head_dim)
+        q = attention.q_norm(attention.q_proj(hidden).view(shape)).transpose(1, 2)
+        k = attention.k_norm(attention.k_proj(hidden).view(shape)).transpose(1, 2)
+        v = attention.v_proj(hidden).view(shape).transpose(1, 2)
+        q, k = _turn(q, self.text_cos, self.text_sin), _turn(k, self.text_cos, self.text_sin)
+        groups = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        mixed = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=self.mask)
+        return attention.o_proj(mixed.transpose(1, 2).reshape(rows, tokens, -1))
+
+
+class Labels(nn.Module):
+    """What each image token shows, asked directly: recognition is learnt much sooner that way.
+
+    Used while the base is trained and then dropped.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        kinds = len(catalogue().categories) + 3  # and sign, note, nothing
+        self.sizes = (kinds, len(COLOURS) + 1, 10, 10)
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, sum(self.sizes))
+
+    def loss(self, images: Tensor, things: Tensor, view: Tensor) -> Tensor:
+        side = round(images.shape[1] ** 0.5)
+        truth = token_truth(things, view, side)
+        logits = self.head(self.norm(images)).float().split(self.sizes, dim=-1)
+        total = torch.zeros((), device=images.device)
+        for part, target in zip(logits, truth, strict=True):
+            lost = F.cross_entropy(part.flatten(0, 1), target.flatten(), reduction="sum")
+            total = total + lost / (target >= 0).sum().clamp_min(1)
+        return total
+
+
+def token_truth(things: Tensor, view: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return category, colour, tens and ones at each image token `[row, token]`."""
+    kinds, rows = len(catalogue().categories), len(things)
+    things, view = things.long(), view.float()
+    step = (view[:, 2] - view[:, 0]) / side
+    middle = (torch.arange(side, device=view.device) + 0.5) * step[:, None]
+    x, y = view[:, :1] + middle, view[:, 1:2] + middle
+    category = torch.full((rows, side, side), kinds + 2, device=view.device)
+    colour = torch.full_like(category, len(COLOURS))
+    tens, ones = torch.full_like(category, -100), torch.full_like(category, -100)
+    for slot in range(things.shape[1]):
+        shape, tint, _, value, left, top, size, _ = things[:, slot, :, None, None].unbind(1)
+        across = (x[:, None, :] >= left) & (x[:, None, :] < left + size)
+        down = (y[:, :, None] >= top) & (y[:, :, None] < top + size)
+        here = across & down & (shape >= 0)
+        category = torch.where(here, torch.where(shape == 0, value, kinds - 1 + shape), category)
+        colour = torch.where(here, tint, colour)
+        tens = torch.where(here & (shape == 1), value // 10, tens)
+        ones = torch.where(here & (shape >= 1), value % 10, ones)
+    return category.flatten(1), colour.flatten(1), tens.flatten(1), ones.flatten(1)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+    return (x * cos + turned * sin).to(x.dtype)
+
+
+def _mask(head: int, blocks: int, length: int) -> Tensor:
+    """A token sees what stands before it in the head and in its own block."""
+    total = head + blocks * length
+    place = torch.arange(total)
+    block = (place - head).div(length, rounding_mode="floor").clamp_min(-1)
+    before = place[:, None] >= place[None, :]
+    return before & ((block[None, :] == -1) | (block[:, None] == block[None, :]))
+
+
+def _vision_positions(model: Any, side: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Take the rotary tables from transformers' own pass, and how position vectors are blended."""
+    visual, device = model.model.visual, model.device
+    grid = side // PATCH
+    caught: dict[str, Any] = {}
+
+    def catch(_module: nn.Module, _args: Any, kwargs: Any) -> None:
+        caught.update(kwargs)
+
+    hook = visual.blocks[0].register_forward_pre_hook(catch, with_kwargs=True)
+    pixels = torch.zeros(grid * grid, 3 * 2 * PATCH**2, device=device)
+    with torch.no_grad():
+        visual(pixels, grid_thw=torch.tensor([[1, grid, grid]], device=device))
+    hook.remove()
+    cos, sin = caught["position_embeddings"]
+
+    known = round(visual.pos_embed.num_embeddings**0.5)
+    line = torch.zeros(grid, known)
+    place = torch.linspace(0, known - 1, grid)
+    low = place.floor().long().clamp_max(known - 1)
+    high = (low + 1).clamp_max(known - 1)
+    line[torch.arange(grid), low] += 1 - (place - low)
+    line[torch.arange(grid), high] += place - low
+    mix = torch.einsum("ai,bj->abij", line, line).reshape(grid // 2, 2, grid // 2, 2, -1)
+    mix = mix.permute(0, 2, 1, 3, 4).reshape(grid * grid, -1)
+    return cos.float(), sin.float(), mix.to(device)
+
+
+def _text_positions(
+    model: Any, start: int, side: int, blocks: int, length: int
+) -> tuple[Tensor, Tensor]:
+    grid = side // PATCH // MERGE
+    rows, columns = torch.meshgrid(torch.arange(grid), torch.arange(grid), indexing="ij")
+    image = torch.stack([torch.zeros(grid, grid).long(), rows, columns]).flatten(1) + start
+    behind = (start + grid + torch.arange(length)).repeat(blocks).expand(3, -1)
+    places = torch.cat([torch.arange(start).expand(3, -1), image, behind], dim=1).to(model.device)
+    text = model.model.language_model
+    probe = torch.zeros(1, 1, 1, device=model.device)
+    cos, sin = text.rotary_emb(probe, places[:, None])
+    return cos[0].float(), sin[0].float()

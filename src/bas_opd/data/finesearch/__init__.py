@@ -1,0 +1,19 @@
+"""FineSearch: small things in large pictures, eight kinds of question about them."""
+
+from bas_opd.data.finesearch.assets import SPLITS, Split
+from bas_opd.data.finesearch.make import make_finesearch
+from bas_opd.data.finesearch.questions import KINDS, Sample, sample
+from bas_opd.data.finesearch.render import render
+from bas_opd.data.finesearch.scenes import SIZES, Size
+
+__all__ = [
+    "KINDS",
+    "SIZES",
+    "SPLITS",
+    "Sample",
+    "Size",
+    "Split",
+    "make_finesearch",
+    "render",
+    "sample",
+]

@@ -1,0 +1,162 @@
+"""The pictures FineSearch is drawn from, with the split each of them belongs to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+CELL = 96
+"""Side of a picture in pixels."""
+GLYPH = (40, 56)
+"""Width and height of a printed digit."""
+DIGIT = 28
+"""Side of a handwritten digit."""
+_COLUMNS = {"objects": 18, "digits": 80}
+
+COLOURS: dict[str, tuple[int, int, int]] = {
+    "red": (205, 35, 40),
+    "orange": (245, 135, 25),
+    "yellow": (245, 215, 40),
+    "green": (40, 150, 60),
+    "blue": (35, 85, 205),
+    "purple": (125, 50, 165),
+    "white": (245, 245, 242),
+    "black": (30, 30, 34),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One drawing of a category."""
+
+    index: int
+    """Its cell in the sheet of objects."""
+    category: str
+    source: str
+    split: Split
+    colour: tuple[int, int, int]
+    """Its mean colour, so that no plate of that colour is put behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Background:
+    """One photograph."""
+
+    index: int
+    name: str
+    split: Split
+    shows: frozenset[str]
+    """Categories that are not put in front of it, because it shows something like them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """Everything that can be drawn, listed; the pixels are in the sheets."""
+
+    pictures: tuple[Picture, ...]
+    backgrounds: tuple[Background, ...]
+    faces: tuple[Split, ...]
+    """The split of each typeface, in the order of the rows of the glyph sheet."""
+    digits: tuple[tuple[Split, int], ...]
+    """Split and value of each handwritten digit, in the order of their sheet."""
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(picture.category for picture in self.pictures))
+
+
+@cache
+def catalogue() -> Catalogue:
+    """Read what the package holds."""
+    listed: dict[str, Any] = json.loads(_file("catalogue.json").read_text("utf-8"))
+    return Catalogue(
+        pictures=tuple(
+            Picture(
+                index=index,
+                category=entry["category"],
+                source=entry["source"],
+                split=entry["split"],
+                colour=tuple(entry["colour"]),
+            )
+            for index, entry in enumerate(listed["objects"])
+        ),
+        backgrounds=tuple(
+            Background(
+                index=index,
+                name=entry["name"],
+                split=entry["split"],
+                shows=frozenset(entry["shows"]),
+            )
+            for index, entry in enumerate(listed["backgrounds"])
+        ),
+        faces=tuple(entry["split"] for entry in listed["faces"]),
+        digits=tuple((split, value) for split in SPLITS for value in listed["digits"][split]),
+    )
+
+
+def object_cell(index: int) -> Image.Image:
+    """Return the picture of an object, transparent around it."""
+    left, top = _place("objects", index, CELL)
+    return _sheet("objects.webp").crop((left, top, left + CELL, top + CELL))
+
+
+def digit_cell(index: int) -> Image.Image:
+    """Return the ink of a handwritten digit: 255 where it is darkest."""
+    left, top = _place("digits", index, DIGIT)
+    return _sheet("digits.png").crop((left, top, left + DIGIT, top + DIGIT))
+
+
+def glyph_cell(face: int, digit: int) -> Image.Image:
+    """Return the ink of a printed digit."""
+    width, height = GLYPH
+    box = (digit * width, face * height, (digit + 1) * width, (face + 1) * height)
+    return _sheet("glyphs.png").crop(box)
+
+
+@cache
+def photograph(index: int) -> Image.Image:
+    """Return a background whole."""
+    return _open(f"backgrounds/{catalogue().backgrounds[index].name}.webp").convert("RGB")
+
+
+@cache
+def disc() -> Image.Image:
+    """Return the mask of a plate: a disc as wide as a cell, its edge counted in sixteenths.
+
+    Counted in whole numbers, because drawing routines differ from version to version.
+    """
+    fine = 4 * CELL
+    odd = 2 * np.arange(fine) + 1 - fine
+    inside = odd[:, None] ** 2 + odd[None, :] ** 2 <= fine**2
+    parts = inside.reshape(CELL, 4, CELL, 4).sum((1, 3))
+    return Image.fromarray((parts * 255 // 16).astype(np.uint8))
+
+
+def _place(sheet: str, index: int, side: int) -> tuple[int, int]:
+    row, column = divmod(index, _COLUMNS[sheet])
+    return column * side, row * side
+
+
+@cache
+def _sheet(name: str) -> Image.Image:
+    return _open(name)
+
+
+def _open(name: str) -> Image.Image:
+    with _file(name).open("rb") as stream:
+        picture = Image.open(stream)
+        picture.load()
+    return picture
+
+
+def _file(name: str) -> Any:
+    return files("bas_opd.data.finesearch") / "assets" / name

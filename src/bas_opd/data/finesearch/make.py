@@ -1,0 +1,114 @@
+"""Write FineSearch sets, and sheets to look at them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from bas_opd.data.finesearch.assets import SPLITS, Split
+from bas_opd.data.finesearch.questions import KINDS, Sample, sample
+from bas_opd.data.finesearch.render import render
+from bas_opd.data.finesearch.scenes import SIDE, SIZES, Size
+from bas_opd.data.records import CropRow, PreparedSet, Row, crop_area
+from bas_opd.data.writing import staged_set
+from bas_opd.errors import DataError
+
+_CHUNK = 16
+"""Rows that a worker draws before it hands them over."""
+
+
+def make_finesearch(
+    folder: Path,
+    *,
+    split: Split,
+    size: Size,
+    n: int,
+    seed: int = 0,
+    kinds: Sequence[str] = KINDS,
+    workers: int = 1,
+    on_row: Callable[[int], None] = lambda _: None,
+) -> PreparedSet:
+    """Write a prepared set of n examples, kind after kind in turn.
+
+    Row i depends on the split, the size, the seed, the kinds and i alone: a longer set begins with
+    the shorter one, and the number of workers changes nothing. Both pictures of a pair follow each
+    other; where only one still fits, the set ends with half a pair.
+    """
+    _check(split, size, n, kinds)
+    addresses = [(index, kinds[index % len(kinds)]) for index in range(n)]
+    with staged_set(folder) as writer, _mapper(workers) as mapped:
+        done = 0
+        for drawn in mapped(partial(_draw, split, size, seed), addresses):
+            for (index, side), (one, png) in drawn:
+                if done == n:
+                    break
+                image = writer.store(png, name="finesearch.png", place="images")
+                writer.add(_row(f"{split}-{size}-{seed}-{index:06d}{side}", one, image.name))
+                done += 1
+                on_row(done)
+        writer.finish(
+            source=f"FineSearch, split {split}, size {size}, seed {seed}, kinds {', '.join(kinds)}",
+            view=None,
+            rejected=0,
+        )
+    return PreparedSet.load(folder)
+
+
+def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
+    if n < 1:
+        raise DataError(f"A set needs at least one example, but {n} were asked for.")
+    for value, known, what in ((split, SPLITS, "split"), (size, tuple(SIZES), "size")):
+        if value not in known:
+            raise DataError(f"FineSearch has no {what} {value!r}. Choose one of {', '.join(known)}.")
+    if not kinds or (unknown := [kind for kind in kinds if kind not in KINDS]):
+        what = f"has no kind {unknown[0]!r}" if kinds else "needs a kind of question"
+        raise DataError(f"FineSearch {what}. Choose among {', '.join(KINDS)}.")
+
+
+def _draw(
+    split: Split, size: Size, seed: int, address: tuple[int, str]
+) -> list[tuple[tuple[int, str], tuple[Sample, bytes]]]:
+    index, kind = address
+    samples = sample(split, size, seed, index, kind)
+    sides = ("",) if len(samples) == 1 else ("-a", "-b")
+    return [
+        ((index, side), (one, _png(one))) for side, one in zip(sides, samples, strict=True)
+    ]
+
+
+def _png(one: Sample) -> bytes:
+    stream = io.BytesIO()
+    render(one.scene).save(stream, "PNG", compress_level=1)  # a fifth of the time
+    return stream.getvalue()
+
+
+def _row(name: str, one: Sample, image: str) -> Row:
+    crop = None
+    if one.box is not None:
+        x0, y0, x1, y1 = map(float, one.box)
+        box = (x0, y0, x1, y1)
+        crop = CropRow(box=box, area=crop_area((SIDE, SIDE), box=box))
+    return Row(
+        id=name,
+        image=image,
+        crop=crop,
+        question=one.question.text,
+        answer=one.question.answer,
+        kind=one.kind,
+    )
+
+
+@contextmanager
+def _mapper(workers: int) -> Iterator[Callable[..., Iterator]]:
+    """An ordered map, by this process or by several."""
+    if workers == 1:
+        yield map
+        return
+    # A forked copy of a process that has used torch's threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield partial(pool.map, chunksize=_CHUNK)
