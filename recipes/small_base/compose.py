@@ -1,6 +1,6 @@
 """Scenes drawn on the GPU, a batch at a time: thousands a second where one CPU core draws thirty.
 
-The same tiles as the exact drawing, sampled bilinearly; and, because a small model must not learn
+The same tiles as the exact drawing, at half its resolution and sampled bilinearly; and, because a small model must not learn
 six drawings by heart, objects are turned, mirrored and recoloured a little.
 """
 
@@ -15,6 +15,10 @@ from torch import Tensor
 from bas_opd.data.finesearch.assets import CELL, catalogue, photograph
 from bas_opd.data.finesearch.render import backing, overlay
 from bas_opd.data.finesearch.scenes import SIDE, Thing
+
+
+TILE = CELL // 2
+"""Side of a tile: no view shows a thing much larger."""
 
 
 class Painter:
@@ -40,8 +44,8 @@ class Painter:
             ),
         ]
         self.first = (0, len(listed.pictures), len(listed.pictures) + 90 * len(listed.faces))
-        self.overlays = _stack([np.asarray(overlay(thing)) for thing in things], device)
-        self.backings = _stack(
+        self.overlays = _tile_stack([np.asarray(overlay(thing)) for thing in things], device)
+        self.backings = _tile_stack(
             [np.asarray(backing(shape, colour)) for shape in SHAPES for colour in COLOUR_NAMES],
             device,
         )
@@ -52,7 +56,8 @@ class Painter:
     def paint(self, things: Tensor, backdrop: Tensor, view: Tensor, side: int) -> Tensor:
         """Return pictures `[row, 3, side, side]` in 0..1 of the given views of the scenes."""
         things, backdrop, view = things.int(), backdrop.int(), view.float()
-        things[..., 6] = things[..., 6].where(things[..., 0] >= 0, SIDE)
+        sizes = things[..., 6:7].where(things[..., :1] >= 0, SIDE)
+        things = torch.cat([things[..., :6], sizes], dim=-1)
         canvas = self._photo(backdrop, view, side)
         tiles = self._tiles(things, view, side)  # [row, slot, 4, cell, cell]
         for slot in range(things.shape[1]):
@@ -93,23 +98,22 @@ class Painter:
         shape, colour, picture, value = (flat[:, i].clamp_min(0) for i in range(4))
         sign = self.first[1] + picture * 90 + (value - 10)
         index = torch.where(shape == 0, picture, torch.where(shape == 1, sign, picture + self.first[2]))
-        top = _premultiplied(self.overlays[index])
+        top = self.overlays[index]
         if self.augment:
             top = _jitter(top, shape == 0)
-        under = _premultiplied(self.backings[shape * len(COLOUR_NAMES) + colour])
+        under = self.backings[shape * len(COLOUR_NAMES) + colour]
         tile = top + under * (1 - top[:, 3:])
         tile = tile * (flat[:, 0] >= 0)[:, None, None, None]
         # How finely a thing is resolved: by its own pixels, and by those of the view.
         width = (view[:, 2] - view[:, 0]).repeat_interleave(slots)
         pixels = flat[:, 6] * (side / width).clamp_max(1.0)
-        level = torch.log2(CELL / pixels) + torch.rand_like(pixels) - 0.5
-        level = level.round().clamp(0, 3)
-        for step in (1, 2, 3):
-            blurred = F.interpolate(
-                F.avg_pool2d(tile, 2**step), (CELL, CELL), mode="bilinear", align_corners=False
-            )
-            tile = torch.where((level == step)[:, None, None, None], blurred, tile)
-        return tile.view(rows, slots, 4, CELL, CELL)
+        level = (torch.log2(TILE / pixels) + torch.rand_like(pixels) - 0.5).round()
+        for step in (1, 2):
+            blurred = F.avg_pool2d(tile, 2**step).repeat_interleave(2**step, 2)
+            blurred = blurred.repeat_interleave(2**step, 3)
+            coarse = (level >= step) if step == 2 else (level == step)
+            tile = torch.where(coarse[:, None, None, None], blurred, tile)
+        return tile.view(rows, slots, 4, TILE, TILE)
 
 
 def _sample(source: Tensor, scale_x: Tensor, scale_y: Tensor, shift: Tensor, side: int) -> Tensor:
@@ -149,9 +153,11 @@ def _jitter(top: Tensor, is_object: Tensor) -> Tensor:
     return torch.cat([colour, turned[:, 3:]], dim=1)
 
 
-def _premultiplied(pixels: Tensor) -> Tensor:
-    share = pixels.float() / 255
-    return torch.cat([share[:, :3] * share[:, 3:], share[:, 3:]], dim=1)
+def _tile_stack(pictures: list[np.ndarray], device: torch.device) -> Tensor:
+    """Tiles `[tile, 4, TILE, TILE]` in 0..1, colours multiplied by their opacity."""
+    share = _stack(pictures, device).float() / 255
+    opaque = torch.cat([share[:, :3] * share[:, 3:], share[:, 3:]], dim=1)
+    return F.avg_pool2d(opaque, CELL // TILE)
 
 
 def _stack(pictures: list[np.ndarray], device: torch.device) -> Tensor:

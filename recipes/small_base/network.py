@@ -48,17 +48,8 @@ class Views(nn.Module):
         hidden = F.linear(patches, kernel.weight.sum(2).flatten(1), kernel.bias)
         hidden = hidden + self.mix @ visual.pos_embed.weight
         for block in visual.blocks:
-            hidden = hidden + self._look(block.attn, block.norm1(hidden))
-            hidden = hidden + block.mlp(block.norm2(hidden))
+            hidden = _vision_block(block, hidden, self.vision_cos, self.vision_sin)
         return visual.merger(hidden.flatten(0, 1)).view(rows, grid * grid, -1)
-
-    def _look(self, attention: Any, hidden: Tensor) -> Tensor:
-        rows, tokens, _ = hidden.shape
-        qkv = attention.qkv(hidden).view(rows, tokens, 3, attention.num_heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        q, k = _turn(q, self.vision_cos, self.vision_sin), _turn(k, self.vision_cos, self.vision_sin)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        return attention.proj(mixed.transpose(1, 2).reshape(rows, tokens, -1))
 
     def texts(self, images: Tensor, tokens: Tensor) -> Tensor:
         """Return logits `[row, block, token, vocab]` of blocks of tokens behind their picture."""
@@ -73,22 +64,9 @@ class Views(nn.Module):
             dim=1,
         )
         for layer in text.layers:
-            hidden = hidden + self._attend(layer.self_attn, layer.input_layernorm(hidden))
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            hidden = _text_layer(layer, hidden, self.text_cos, self.text_sin, self.mask)
         hidden = text.norm(hidden[:, -self.blocks * self.length :])
         return self.model.lm_head(hidden).view(rows, self.blocks, self.length, -1)
-
-    def _attend(self, attention: Any, hidden: Tensor) -> Tensor:
-        rows, tokens, _ = hidden.shape
-        shape = (rows, tokens, -1, attention.head_dim)
-        q = attention.q_norm(attention.q_proj(hidden).view(shape)).transpose(1, 2)
-        k = attention.k_norm(attention.k_proj(hidden).view(shape)).transpose(1, 2)
-        v = attention.v_proj(hidden).view(shape).transpose(1, 2)
-        q, k = _turn(q, self.text_cos, self.text_sin), _turn(k, self.text_cos, self.text_sin)
-        groups = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        mixed = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=self.mask)
-        return attention.o_proj(mixed.transpose(1, 2).reshape(rows, tokens, -1))
 
 
 class Labels(nn.Module):
@@ -135,6 +113,33 @@ def token_truth(things: Tensor, view: Tensor, side: int) -> tuple[Tensor, Tensor
         tens = torch.where(here & (shape == 1), value // 10, tens)
         ones = torch.where(here & (shape >= 1), value % 10, ones)
     return category.flatten(1), colour.flatten(1), tens.flatten(1), ones.flatten(1)
+
+
+@torch.compile(disable=not torch.cuda.is_available(), dynamic=False)
+def _vision_block(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    attention = block.attn
+    rows, tokens, _ = hidden.shape
+    qkv = attention.qkv(block.norm1(hidden)).view(rows, tokens, 3, attention.num_heads, -1)
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(_turn(q, cos, sin), _turn(k, cos, sin), v)
+    hidden = hidden + attention.proj(mixed.transpose(1, 2).reshape(rows, tokens, -1))
+    return hidden + block.mlp(block.norm2(hidden))
+
+
+@torch.compile(disable=not torch.cuda.is_available(), dynamic=False)
+def _text_layer(layer: Any, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    attention, normed = layer.self_attn, layer.input_layernorm(hidden)
+    rows, tokens, _ = hidden.shape
+    shape = (rows, tokens, -1, attention.head_dim)
+    q = attention.q_norm(attention.q_proj(normed).view(shape)).transpose(1, 2)
+    k = attention.k_norm(attention.k_proj(normed).view(shape)).transpose(1, 2)
+    v = attention.v_proj(normed).view(shape).transpose(1, 2)
+    q, k = _turn(q, cos, sin).to(v.dtype), _turn(k, cos, sin).to(v.dtype)
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    hidden = hidden + attention.o_proj(mixed.transpose(1, 2).reshape(rows, tokens, -1))
+    return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

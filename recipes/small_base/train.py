@@ -31,6 +31,7 @@ from bas_opd.model.processing import Processor
 
 WARMUP = 200
 AVERAGE = 0.998
+GRAPH_AFTER = 5
 
 
 def main() -> None:
@@ -55,75 +56,113 @@ def main() -> None:
             {"params": [p for p in trained if p.ndim >= 2], "weight_decay": 0.05},
             {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
         ],
-        lr=options.learning_rate,
+        lr=torch.tensor(options.learning_rate, device=device),
         betas=(0.9, 0.98),
-        fused=device.type == "cuda",
+        fused=True,
+        capturable=device.type == "cuda",
     )
     average = copy.deepcopy(model).eval()
-    losses = {name: _loss(view, labels) for name, view in views.items()}
-    if options.compile:
-        losses = {name: torch.compile(loss) for name, loss in losses.items()}
-    feed = DataLoader(
-        scenes, batch_size=None, num_workers=options.workers, pin_memory=device.type == "cuda"
-    )
-    began = time.monotonic()
-    seen: dict[str, float] = {}
+    update = Update(model, views, labels, painter, optimiser, options.label_weight)
+    # Pinning would need a thread that talks to the GPU, which must be silent during capture.
+    feed = DataLoader(scenes, batch_size=None, num_workers=options.workers)
     log = (options.out / "log.jsonl").open("a", encoding="utf-8")
+    began, step = time.monotonic(), 0
     for step, batch in enumerate(feed):
+        if step == GRAPH_AFTER + 1:  # Until then kernels are compiled; that is not training.
+            began = time.monotonic()
         spent = time.monotonic() - began
         if spent > options.seconds:
             break
         rate = options.learning_rate * min(
             1.0, (step + 1) / WARMUP, (options.seconds - spent) / (options.decay * options.seconds)
         )
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
-        parts: dict[str, Tensor] = {}
-        for name, view in views.items():
-            arrays = [batch[f"{name}.{array}"] for array in ("things", "backdrop", "view")]
-            pixels = painter.paint(*arrays, view.side)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-                answer, label = losses[name](
-                    pixels,
-                    batch[f"{name}.tokens"].long(),
-                    batch[f"{name}.learnt"],
-                    arrays[0],
-                    arrays[2],
-                )
-            weight = options.label_weight
-            (answer + weight * label).backward()
-            parts |= {f"{name}.answer": answer.detach(), f"{name}.label": label.detach()}
-        norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        parts = update(batch, rate)
+        keep = min(AVERAGE, step / (step + 10))
         with torch.no_grad():
-            keep = min(AVERAGE, step / (step + 10))
-            torch._foreach_lerp_(
-                list(average.parameters()), list(model.parameters()), 1 - keep
-            )
+            torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
         if step % 50 == 0:
-            seen = {name: round(float(value), 4) for name, value in parts.items()}
-            line = {"step": step, "seconds": round(spent, 1), "lr": rate, "norm": round(float(norm), 2)}
-            log.write(json.dumps(line | seen) + "\n")
+            line = {"step": step, "seconds": round(spent, 1), "rate": rate}
+            line |= {name: round(float(value), 4) for name, value in parts.items()}
+            log.write(json.dumps(line) + "\n")
             log.flush()
-            if step % 200 == 0:
-                print(json.dumps(line | seen), flush=True)
+            if step % 500 == 0:
+                print(json.dumps(line), flush=True)
     save(average, processor, options.out / "model")
-    print(f"{step} steps in {time.monotonic() - began:.0f} s; saved {options.out / 'model'}", flush=True)
+    print(f"{step} steps in {time.monotonic() - began:.0f} s; saved {options.out / 'model'}")
 
 
-def _loss(view: Views, labels: Labels) -> Any:
-    def loss(
-        pixels: Tensor, tokens: Tensor, learnt: Tensor, things: Tensor, box: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        images = view.pictures(pixels)
-        logits = view.texts(images, tokens)[:, :, :-1].float()
-        targets = tokens[:, :, 1:].masked_fill(~learnt[:, :, 1:], -100)
-        answer = F.cross_entropy(logits.flatten(0, 2), targets.flatten())
-        return answer, labels.loss(images, things, box)
+class Update:
+    """One optimiser update: draw the pictures, run both views, step.
 
-    return loss
+    On a GPU the whole of it becomes one CUDA graph after a few steps; the model is so small that
+    starting its kernels one by one takes longer than running them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        views: dict[str, Views],
+        labels: Labels,
+        painter: Painter,
+        optimiser: torch.optim.AdamW,
+        label_weight: float,
+    ) -> None:
+        self.views, self.labels, self.painter = views, labels, painter
+        self.optimiser, self.label_weight = optimiser, label_weight
+        self.trained = [p for group in optimiser.param_groups for p in group["params"]]
+        self.device = model.device
+        self.batch: dict[str, Tensor] = {}
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.parts: dict[str, Tensor] = {}
+        self.taken = 0
+
+    def __call__(self, batch: dict[str, Tensor], rate: float) -> dict[str, Tensor]:
+        if not self.batch:
+            self.batch = {name: value.to(self.device) for name, value in batch.items()}
+        for name, value in batch.items():
+            self.batch[name].copy_(value, non_blocking=True)
+        for group in self.optimiser.param_groups:
+            group["lr"].fill_(rate)
+        self.taken += 1
+        if self.device.type != "cuda":
+            self._run()
+        elif self.graph is not None:
+            self.graph.replay()
+        elif self.taken <= GRAPH_AFTER:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                self._run()
+            torch.cuda.synchronize()
+        else:
+            self.optimiser.zero_grad(set_to_none=True)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self._run()
+            self.graph.replay()
+        return self.parts
+
+    def _run(self) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        for name, view in self.views.items():
+            arrays = [self.batch[f"{name}.{array}"] for array in ("things", "backdrop", "view")]
+            pixels = self.painter.paint(*arrays, view.side)
+            tokens = self.batch[f"{name}.tokens"].long()
+            # Autocast must not keep casts of weights that the graph will change.
+            with torch.autocast(
+                self.device.type,
+                dtype=torch.bfloat16,
+                enabled=self.device.type == "cuda",
+                cache_enabled=False,
+            ):
+                images = view.pictures(pixels)
+                logits = view.texts(images, tokens)[:, :, :-1].float()
+                targets = tokens[:, :, 1:].masked_fill(~self.batch[f"{name}.learnt"][:, :, 1:], -100)
+                answer = F.cross_entropy(logits.flatten(0, 2), targets.flatten())
+                label = self.labels.loss(images, arrays[0], arrays[2])
+            (answer + self.label_weight * label).backward()
+            self.parts[f"{name}.answer"] = answer.detach()
+            self.parts[f"{name}.label"] = label.detach()
+        self.parts["norm"] = torch.nn.utils.clip_grad_norm_(self.trained, 1.0).detach()
+        self.optimiser.step()
 
 
 def save(model: Any, processor: Processor, folder: Path) -> None:
@@ -147,7 +186,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     return options

@@ -41,7 +41,7 @@ class TrainState:
     @classmethod
     def build(cls, config: Config, hooks: Hooks | None = None) -> TrainState:
         """Load the model and set every stage to its beginning (Alg. 1, line 1)."""
-        model = _load(config)
+        model = load_policy(config)
         return cls(
             model=model,
             stages=Stages(
@@ -136,7 +136,8 @@ def _require(part: str, expected: Mapping[str, Tensor], found: Mapping[str, Tens
         )
 
 
-def _load(config: Config) -> VisionLanguageModel:
+def load_policy(config: Config) -> VisionLanguageModel:
+    """Load the model of a configuration on its device, in its precision."""
     device = resolve_device(config.model.device)
     settings = config.lora
     lora = LoraSettings(**settings.model_dump(), seed=config.run.seed) if settings.rank else None

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import bas_opd
-from bas_opd.cli import data, demo, doctor, export, plan, train, verify
+from bas_opd.cli import data, demo, doctor, export, plan, reproduce, train, verify
 from bas_opd.errors import BasOpdError
 
 
@@ -66,3 +66,4 @@ app.command()(verify.verify)
 app.command()(export.export)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
+app.add_typer(reproduce.app, name="reproduce")

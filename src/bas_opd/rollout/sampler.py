@@ -12,13 +12,10 @@ from torch import Tensor
 from bas_opd.data.images import open_image
 from bas_opd.errors import DataError, ModelError
 from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout.decoding import decode, groups_of_like_length
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.runtime.memory import in_smaller_batches
 from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts
-
-# Rows that ended are dropped from the batch once they are at least this share of it: dropping
-# copies the cache of all others.
-LEAVING_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ class Sampler:
         lengths = torch.zeros(rows, dtype=torch.long)
         logprobs, entropies = torch.zeros(rows, limit), torch.zeros(rows, limit)
         with self.model.compute():
-            for group in _groups(prompts, prompts_per_batch):
+            for group in groups_of_like_length(prompts, prompts_per_batch):
                 drawn = self._draw([prompts[i] for i in group], group, batch.step)
                 _check_finite(drawn, batch.step)
                 where = _rows_of_prompts(group, self.settings.per_prompt)
@@ -117,39 +114,29 @@ class Sampler:
             torch.tensor(numbers).repeat_interleave(each),
             torch.arange(each).repeat(len(prompts)),
         ).to(device)
-        drawn = Drawn(
-            tokens=torch.full((rows, limit), self.model.processor.pad_id, device=device),
-            lengths=torch.zeros(rows, dtype=torch.long, device=device),
-            logprobs=torch.zeros(rows, limit, device=device),
-            entropies=torch.zeros(rows, limit, device=device),
-        )
-        ends = torch.tensor(self.model.processor.eos_ids, device=device)
+        chosen = torch.zeros(rows, limit, device=device)
+        entropies = torch.zeros(rows, limit, device=device)
 
-        prefix = self.model.prefill(prompts)
-        alive = torch.arange(rows, device=device)
-        prefix = prefix.rows(alive // each)
-        going = torch.ones(rows, dtype=torch.bool, device=device)
-        for position in range(limit):
+        def draw(logits: Tensor, alive: Tensor, position: int) -> Tensor:
             self.hooks.poll()
-            logprobs = self._log_distribution(self.model.logits(prefix.last_hidden))
+            logprobs = self._log_distribution(logits)
             noise = race_noise(keys[alive], torch.full_like(alive, position), logprobs.shape[-1])
             token = (logprobs + noise).argmax(-1)
-            now = alive[going]
-            drawn.tokens[now, position] = token[going]
-            drawn.lengths[now] = position + 1
-            drawn.logprobs[now, position] = logprobs.gather(-1, token[:, None])[going, 0]
-            drawn.entropies[now, position] = _entropy(logprobs)[going]
+            chosen[alive, position] = logprobs.gather(-1, token[:, None])[:, 0]
+            entropies[alive, position] = _entropy(logprobs)
+            return token
 
-            going = going & ~torch.isin(token, ends)
-            left = int(going.sum())
-            if left == 0 or position + 1 == limit:
-                break
-            if len(alive) - left >= LEAVING_SHARE * len(alive):
-                kept = going.nonzero()[:, 0]
-                prefix, alive, token = prefix.rows(kept), alive[kept], token[kept]
-                going = going[kept]
-            _, prefix = self.model.extend(prefix, token[:, None])
-        return drawn
+        prefix = self.model.prefill(prompts)
+        prefix = prefix.rows(torch.arange(rows, device=device) // each)
+        tokens, lengths = decode(self.model, prefix, choose=draw, limit=limit)
+        # Rows that have ended are measured until they leave; nothing of that is theirs.
+        beyond = torch.arange(limit, device=device) >= lengths[:, None]
+        return Drawn(
+            tokens=tokens,
+            lengths=lengths,
+            logprobs=chosen.masked_fill(beyond, 0.0),
+            entropies=entropies.masked_fill(beyond, 0.0),
+        )
 
     def _log_distribution(self, logits: Tensor) -> Tensor:
         """Return log p_old: what a token is really drawn from, in fp32."""
@@ -166,12 +153,6 @@ def _check_finite(drawn: Drawn, step: int) -> None:
             f"The model gave probabilities that are not numbers while sampling step {step}: its "
             "weights are damaged or have diverged. Check the model, or lower optim.learning_rate."
         )
-
-
-def _groups(prompts: Sequence[Prompt], size: int) -> list[list[int]]:
-    """Return which prompts are decoded together: those of like length, to pad little."""
-    order = sorted(range(len(prompts)), key=lambda i: prompts[i].length)
-    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 def _nucleus(scores: Tensor, top_p: float) -> Tensor:

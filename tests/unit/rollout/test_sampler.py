@@ -137,6 +137,9 @@ def test_rows_that_end_leave_and_the_others_stay_as_they_were(
     )
     ending = draw(qwen35, examples, per_prompt=8, tokens=20)
     assert len(set(ending.lengths.tolist())) > 4
+    assert ending.entropies is not None
+    assert not ending.entropies[~ending.mask].any()
+    assert not ending.logprobs[~ending.mask].any()
     assert seen == sorted(seen, reverse=True)
     assert seen[-1] < 16
     for row, length in enumerate(ending.lengths.tolist()):

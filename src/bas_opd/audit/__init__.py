@@ -1,0 +1,1 @@
+"""What can be said about results, and how surely."""

@@ -1,0 +1,67 @@
+"""Means with Student-t intervals, and differences of paired measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean of n values and how far to both sides of it the interval reaches."""
+
+    mean: float
+    half_width: float
+    """Infinite for a single value, of which nothing more can be said."""
+    n: int
+
+    @property
+    def holds_zero(self) -> bool:
+        """Whether the mean lies within its own uncertainty: no difference was shown."""
+        return abs(self.mean) <= self.half_width
+
+
+def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Return the mean of independent values with its Student-t interval."""
+    n = len(values)
+    if n < 2:
+        return Interval(mean=fmean(values), half_width=math.inf, n=n)
+    quantile = t_quantile((1 + level) / 2, n - 1)
+    return Interval(mean=fmean(values), half_width=quantile * stdev(values) / math.sqrt(n), n=n)
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
+    """Return the mean of a - b, pair by pair: what both have in common falls out."""
+    return mean_interval([x - y for x, y in zip(a, b, strict=True)], level)
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t with a whole number of degrees of freedom.
+
+    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), whose integral
+    is a finite sum; the angle is then found by bisection, to the last bit.
+    """
+    if not 0 < probability < 1 or freedom < 1:
+        raise ValueError(
+            f"Student's t has no quantile at {probability} with {freedom} degrees of freedom: the "
+            "first must lie between 0 and 1, the second be at least 1."
+        )
+    inside = abs(2 * probability - 1) * _cosine_integral(freedom - 1, math.pi / 2)
+    low, high = 0.0, math.pi / 2
+    while low < (middle := (low + high) / 2) < high:
+        if _cosine_integral(freedom - 1, middle) < inside:
+            low = middle
+        else:
+            high = middle
+    return math.copysign(math.sqrt(freedom) * math.tan(low), probability - 0.5)
+
+
+def _cosine_integral(power: int, angle: float) -> float:
+    """Integrate cos(x)^power from 0 to an angle, by its recurrence in the power."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    integral = sine if power % 2 else angle
+    for n in range(2 + power % 2, power + 1, 2):
+        integral = cosine ** (n - 1) * sine / n + (n - 1) / n * integral
+    return integral

@@ -1,0 +1,1 @@
+"""The tables of this project, made again from their configurations."""

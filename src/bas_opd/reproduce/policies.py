@@ -1,0 +1,97 @@
+"""The comparison of query policies at the scale of FineSearch and the small model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bas_opd.config import preset
+from bas_opd.errors import ConfigError
+from bas_opd.reproduce.arms import ARMS, BASE, check_arms
+from bas_opd.reproduce.pool import Work
+from bas_opd.reproduce.results import read_result
+from bas_opd.reproduce.runner import Board, Inputs, Run, plan_runs, run_all
+from bas_opd.reproduce.sweep import SWEPT, parse_rates, plan_sweep, sweep_table
+from bas_opd.reproduce.table import policies_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be made, as the user put it."""
+
+    out: Path
+    scale: str
+    arms: tuple[str, ...] | None
+    seeds: int
+    jobs: int
+    device: str
+    data: Path | None
+    base: Path | None
+    train_n: int
+    test_n: int
+    rates: str | None
+    overrides: tuple[str, ...]
+
+
+def reproduce(request: Request, board: Board) -> str:
+    """Make every run that is missing, and return the table."""
+    _check_scale(request.scale)
+    rates = None if request.rates is None else parse_rates(request.rates)
+    arms = check_arms(request.arms or ARMS)
+    out = request.out.resolve()
+    inputs = _inputs(request, out, board)
+    if rates is None:
+        runs = plan_runs(out, out / "results", inputs, arms=arms, seeds=request.seeds)
+    else:
+        swept = SWEPT if request.arms is None else [arm for arm in arms if arm != BASE]
+        runs = plan_sweep(out, inputs, rates, swept)
+    run_all(runs, jobs=request.jobs, logs=out / "logs", board=board, start=start_worker)
+    if rates is not None:
+        return sweep_table(runs)
+    return policies_table([read_result(run.result) for run in runs])
+
+
+def start_worker() -> Work[Run]:
+    """Import what computes, in the process that does: the parent needs none of it."""
+    from bas_opd.reproduce.worker import start
+
+    return start()
+
+
+def _inputs(request: Request, out: Path, board: Board) -> Inputs:
+    from bas_opd.reproduce.sets import Sizes, questions, training_set
+
+    folder = out / "data" if request.data is None else request.data.resolve()
+    sizes = Sizes(train=request.train_n, val=min(1000, request.test_n), test=request.test_n)
+    split = "test" if request.rates is None else "val"
+    for name in ("train", split):
+        if not (folder / name).exists():
+            board.message(f"Drawing {folder / name}.")
+    train = training_set(folder, sizes)
+    return Inputs(
+        base=_base(request.base),
+        train=train.folder,
+        train_fingerprint=train.fingerprint,
+        train_n=len(train),
+        questions=questions(folder, split, sizes),
+        device=request.device,
+        overrides=request.overrides,
+    )
+
+
+def _base(given: Path | None) -> Path:
+    if given is not None:
+        return given.resolve()
+    from bas_opd.model.base import small_base
+
+    return small_base()
+
+
+def _check_scale(scale: str) -> None:
+    if scale != "small":
+        folder = preset("qwen3.5-4b").parent
+        raise ConfigError(
+            f"The scale {scale!r} cannot be reproduced by one command; only small can. For real "
+            "models there are recipes, configs/qwen3.5-4b.toml and configs/qwen3.5-9b.toml "
+            f"(installed in {folder}), each for `bas-opd train`."
+        )

@@ -1,0 +1,183 @@
+"""What a run leaves for the table: one small JSON file, checked whenever it is read.
+
+Needs no torch: whoever has the results can make the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bas_opd.config import Config, dump
+from bas_opd.config.identity import flat
+from bas_opd.errors import DataError
+
+PATHS = frozenset({"model.path", "data.path", "run.output"})
+"""Settings that say where something lies; what it is, its hash says."""
+
+
+class Part(BaseModel):
+    """A part of a result: strict, and nothing in it that is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Count(Part):
+    """How many of n were right."""
+
+    n: int = Field(gt=0)
+    correct: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> Count:
+        if self.correct > self.n:
+            raise ValueError(f"{self.correct} of {self.n} cannot be right")
+        return self
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.n
+
+
+class Cost(Part):
+    """The ledger's totals, as far as the table or a reader of it asks for them."""
+
+    candidates: int
+    candidate_tokens: int
+    calls: int
+    scored_tokens: int
+    processed_tokens: int
+    overrun: int
+    ranked_steps: int
+    seconds: dict[str, float]
+    """Phase -> seconds of the whole run."""
+
+
+class Steps(Part):
+    """One entry for each step of the run."""
+
+    loss: list[float | None]
+    calls: list[int]
+    scored_tokens: list[int]
+    seconds: list[float]
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Steps:
+        columns = (self.loss, self.calls, self.scored_tokens, self.seconds)
+        if len({len(column) for column in columns}) != 1 or not self.loss:
+            raise ValueError("its columns have not the same number of steps, or none")
+        return self
+
+    @classmethod
+    def of(cls, events: Iterable[Mapping[str, Any]]) -> Steps:
+        """Take the columns from the records of a run, rounded to what can be read."""
+        steps = [event for event in events if event["event"] == "step"]
+        return cls(
+            loss=[None if s["loss"] is None else float(f"{s['loss']:.5g}") for s in steps],
+            calls=[s["calls"] for s in steps],
+            scored_tokens=[s["scored_tokens"] for s in steps],
+            seconds=[round(sum(s["seconds"].values()), 3) for s in steps],
+        )
+
+
+class RunResult(Part):
+    """One run of one arm, judged on one set of questions; of the base, the judgement alone."""
+
+    schema_version: Literal[1] = 1
+    arm: str
+    seed: int | None
+    """None for the base, which no seed changes."""
+    identity: str
+    """Hash of every setting, the training data, the questions and the base model."""
+    overrides: list[str]
+    """Settings that differ from the presets by the user's wish."""
+    learning_rate: float
+    train_n: int
+    split: Literal["val", "test"]
+    questions: str
+    """Fingerprint of the set that was judged on."""
+    base: str
+    """Hash of the weights that the run started from."""
+    device: str
+    jobs: int
+    """Runs that shared the device; seconds are longer for it."""
+    n: int
+    kinds: dict[str, Count]
+    pairs: Count | None
+    outcomes: str = Field(pattern="^[01]+$")
+    """1 for right, 0 for wrong, in the order of the questions."""
+    cost: Cost | None
+    steps: Steps | None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> RunResult:
+        counts = self.kinds.values()
+        if not (len(self.outcomes) == self.n == sum(count.n for count in counts)):
+            raise ValueError("outcomes, kinds and n do not speak of the same number of questions")
+        if self.outcomes.count("1") != sum(count.correct for count in counts):
+            raise ValueError("outcomes and kinds do not count the same right answers")
+        if self.cost and self.steps and sum(self.steps.calls) != self.cost.calls:
+            raise ValueError("the calls of the steps do not add up to those of the run")
+        return self
+
+    @property
+    def mean(self) -> float:
+        """The unweighted mean over kinds."""
+        return fmean(count.accuracy for count in self.kinds.values())
+
+    @property
+    def micro(self) -> float:
+        """The share of all questions."""
+        return self.outcomes.count("1") / self.n
+
+
+def identity(config: Config, *, train: str, questions: str, base: str) -> str:
+    """Return the hash of all that a result depends on, wherever its files lie."""
+    settings = {key: value for key, value in flat(dump(config)).items() if key not in PATHS}
+    whole = {"settings": settings, "train": train, "questions": questions, "base": base}
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def write_result(path: Path, result: RunResult) -> None:
+    """Write one result, a line for each of its parts, whole or not at all."""
+    parts = result.model_dump(mode="json").items()
+    lines = [f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in parts]
+    staging = path.with_name(f".{path.name}.partial")
+    with staging.open("w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    staging.replace(path)
+
+
+def read_result(path: Path) -> RunResult:
+    """Read one result, or say what is wrong with it."""
+    try:
+        return RunResult.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"The result {path} cannot be read ({error.strerror}).") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise DataError(
+            f"The result {path} is damaged: {place}: {first['msg']}. Remove the file, and make it "
+            "again with `bas-opd reproduce policies`."
+        ) from error
+
+
+def read_results(folder: Path) -> list[RunResult]:
+    """Read every result of a folder."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise DataError(
+            f"There are no results (*.json) in {folder}. `bas-opd reproduce policies --out DIR` "
+            "leaves them in DIR/results."
+        )
+    return [read_result(path) for path in files]

@@ -1,0 +1,211 @@
+"""All runs of a table, several side by side, each taken up where it was left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from bas_opd.config import Config
+from bas_opd.errors import BasOpdError, DataError, ModelError, RunDirectoryError
+from bas_opd.reproduce.arms import BASE, arm_config
+from bas_opd.reproduce.pool import Work, run_side_by_side
+from bas_opd.reproduce.results import identity, read_result
+from bas_opd.runtime.console import duration
+from bas_opd.runtime.integrity import sha256
+
+PROMPTS_PER_BATCH = 256
+"""Questions answered together."""
+
+
+class Board(Protocol):
+    """Where a reproduction shows how far it is."""
+
+    def start(self, steps: int) -> None: ...
+    def advance(self, steps: int) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """A prepared set to judge by."""
+
+    folder: Path
+    split: Literal["val", "test"]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What all runs of a table have in common."""
+
+    base: Path
+    train: Path
+    train_fingerprint: str
+    train_n: int
+    questions: Questions
+    device: str = "auto"
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of one arm, and where its result goes."""
+
+    name: str
+    arm: str
+    seed: int | None
+    config: Config
+    identity: str
+    overrides: tuple[str, ...]
+    train_n: int
+    questions: Questions
+    base: str
+    result: Path
+    jobs: int = 1
+
+    @property
+    def steps(self) -> int:
+        return 0 if self.seed is None else self.config.run.steps or 0
+
+
+def base_hash(base: Path) -> str:
+    """Return the hash of a model's weights."""
+    files = sorted(base.glob("*.safetensors"))
+    if not files:
+        raise ModelError(
+            f"There are no weights (*.safetensors) in {base}. Name the folder of a model."
+        )
+    return "-".join(sha256(file) for file in files)
+
+
+def plan_runs(
+    out: Path, results: Path, inputs: Inputs, *, arms: Sequence[str], seeds: int, label: str = ""
+) -> list[Run]:
+    """Return the runs of a table, seed by seed, so that a part of them is a table of fewer seeds.
+
+    The base is judged once. `label` tells apart runs of one arm and seed under other settings.
+    """
+    base = base_hash(inputs.base)
+    return [
+        _plan(out, results, inputs, base, arm=arm, seed=seed, label=label)
+        for seed in range(seeds)
+        for arm in arms
+        if arm != BASE or seed == 0
+    ]
+
+
+def _plan(
+    out: Path, results: Path, inputs: Inputs, base: str, *, arm: str, seed: int, label: str
+) -> Run:
+    is_base = arm == BASE
+    name = BASE if is_base else f"{arm}-{seed}{label}"
+    settings = [
+        *inputs.overrides,
+        f"model.path={inputs.base}",
+        f"model.device={inputs.device}",
+        f"data.path={inputs.train}",
+        f"run.output={out / 'runs' / name}",
+    ]
+    config = arm_config(arm, seed, settings)
+    return Run(
+        name=name,
+        arm=arm,
+        seed=None if is_base else seed,
+        config=config,
+        identity=identity(
+            config,
+            train=inputs.train_fingerprint,
+            questions=inputs.questions.fingerprint,
+            base=base,
+        ),
+        overrides=inputs.overrides,
+        train_n=inputs.train_n,
+        questions=inputs.questions,
+        base=base,
+        result=results / f"{name}.json",
+    )
+
+
+def run_all(
+    runs: Sequence[Run],
+    *,
+    jobs: int,
+    logs: Path,
+    board: Board,
+    start: Callable[[], Work[Run]],
+) -> None:
+    """Make every result that is not there yet; one run that fails does not hold up the others."""
+    open_runs = [run for run in runs if not is_settled(run)]
+    if len(open_runs) < len(runs):
+        board.message(f"{len(runs) - len(open_runs)} of {len(runs)} results are there already.")
+    jobs = max(1, min(jobs, len(open_runs)))
+    for folder in {logs, *(run.result.parent for run in open_runs)}:
+        folder.mkdir(parents=True, exist_ok=True)
+    tally = _Tally(board=board, total=len(open_runs), steps=sum(run.steps for run in open_runs))
+    board.start(tally.steps)
+    run_side_by_side(
+        [replace(run, jobs=jobs) for run in open_runs],
+        jobs=jobs,
+        start=start,
+        logs=logs,
+        listener=tally,
+    )
+    if tally.failures:
+        raise BasOpdError(
+            f"{len(tally.failures)} of {len(open_runs)} runs failed: {', '.join(tally.failures)}. "
+            "Their reasons are above; the same command tries them again and keeps the others."
+        )
+
+
+def is_settled(run: Run) -> bool:
+    """Say whether a run's result is there and whole; refuse to replace that of another run."""
+    if not run.result.exists():
+        return False
+    try:
+        before = read_result(run.result)
+    except DataError:
+        return False  # cut short or damaged: it is made again
+    if before.identity != run.identity:
+        raise RunDirectoryError(
+            f"{run.result} is a result under other settings, data or base model, and would be "
+            "lost. Choose another --out, or remove it yourself."
+        )
+    return True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    """Counts what is done, and tells the board in lines that say what is left."""
+
+    board: Board
+    total: int
+    steps: int
+    taken: dict[str, int] = field(default_factory=dict)
+    ended: int = 0
+    failures: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def stepped(self, task: Run, steps: int) -> None:
+        self.taken[task.name] = self.taken.get(task.name, 0) + steps
+        self.board.advance(steps)
+
+    def done(self, task: Run, words: str) -> None:
+        # A run that had been trained before takes no steps, and is done all the same.
+        self.stepped(task, task.steps - self.taken.get(task.name, 0))
+        self._ended(task, words)
+
+    def failed(self, task: Run, reason: str) -> None:
+        self.failures.append(task.name)
+        self._ended(task, f"failed. {reason}")
+
+    def _ended(self, task: Run, words: str) -> None:
+        self.ended += 1
+        line = f"{self.ended}/{self.total} {task.name}: {words}"
+        done = sum(self.taken.values())
+        if done and self.ended < self.total:
+            pace = (time.monotonic() - self.started) / done
+            line += f"  eta {duration(pace * (self.steps - done))}"
+        self.board.message(line)

@@ -1,0 +1,58 @@
+"""The three splits of FineSearch that a reproduction needs, made once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import DataError
+from bas_opd.model.base import LEARNT_KINDS
+from bas_opd.reproduce.runner import Questions
+
+Split = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How many examples each split has: the paper's 3,120 to train on, 4,000 to judge by."""
+
+    train: int = 3120
+    val: int = 1000
+    test: int = 4000
+
+
+def training_set(folder: Path, sizes: Sizes) -> PreparedSet:
+    """Return the small-object training split under a folder."""
+    return _split(folder, "train", sizes.train)
+
+
+def questions(folder: Path, split: Literal["val", "test"], sizes: Sizes) -> Questions:
+    """Return a split under a folder to judge by."""
+    prepared = _split(folder, split, {"val": sizes.val, "test": sizes.test}[split])
+    return Questions(folder=prepared.folder, split=split, fingerprint=prepared.fingerprint)
+
+
+def _split(folder: Path, split: Split, n: int) -> PreparedSet:
+    """Load a split, or make it where there is none."""
+    place = folder / split
+    if not place.exists():
+        from bas_opd.data.finesearch import make_finesearch
+
+        return make_finesearch(
+            place,
+            split=split,
+            size="small",
+            n=n,
+            kinds=LEARNT_KINDS,
+            workers=os.cpu_count() or 1,
+        )
+    prepared = PreparedSet.load(place)
+    if len(prepared) != n:
+        raise DataError(
+            f"{place} holds {len(prepared):,} examples, where {n:,} were asked for. Ask for as "
+            "many as it holds, name another folder, or remove this one."
+        )
+    return prepared

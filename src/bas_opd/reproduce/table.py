@@ -1,0 +1,214 @@
+"""The table of policies as Markdown, from results alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bas_opd.audit.statistics import Interval, mean_interval, paired_difference
+from bas_opd.errors import DataError
+from bas_opd.reproduce.arms import ARMS, BASE, FULL
+from bas_opd.reproduce.results import Cost, RunResult
+
+MARKERS = ("<!-- table: policies -->", "<!-- /table -->")
+"""What stands between them in a page is the table's."""
+
+Arms = dict[str, list[RunResult]]
+"""Arm -> its results by seed, arms in the order of the table."""
+
+
+def policies_table(results: Sequence[RunResult]) -> str:
+    """Return accuracy, cost and what can be said of each difference to full querying."""
+    _check_comparable(results)
+    arms: Arms = {
+        arm: sorted((r for r in results if r.arm == arm), key=lambda result: result.seed or 0)
+        for arm in ARMS
+        if any(result.arm == arm for result in results)
+    }
+    parts = [_heading(results), _accuracy(arms), *_pairs(arms), _cost(arms)]
+    if FULL in arms:
+        parts.append("\n".join(_findings(arms)))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_table(path: Path, table: str) -> None:
+    """Put a table into its place in a page, and leave the rest of the page as it is."""
+    try:
+        page = path.read_text(encoding="utf-8")
+        replaced = replace_table(page, table)
+        path.write_text(replaced, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"The table cannot be put into {path}: {error.strerror}.") from error
+    except DataError as error:
+        raise DataError(f"The table cannot be put into {path}. {error}") from error
+
+
+def replace_table(page: str, table: str) -> str:
+    """Return a page with the part between the two markers replaced."""
+    first, last = MARKERS
+    pattern = re.compile(f"{re.escape(first)}.*?{re.escape(last)}", re.DOTALL)
+    if len(pattern.findall(page)) != 1 or page.count(first) != 1:
+        raise DataError(
+            f"The page must hold one place for the table: a line {first} and, after it, a line "
+            f"{last}. Add them where the table shall stand."
+        )
+    return pattern.sub(lambda _: f"{first}\n{table}{last}", page)
+
+
+def _check_comparable(results: Sequence[RunResult]) -> None:
+    """Refuse to put into one table what was not measured alike."""
+    if any(result.split != "test" for result in results):
+        raise DataError(
+            "Some of the results were judged on val, which is for choosing settings. Take them out "
+            "of the folder; the table is of the test split."
+        )
+    for what in ("questions", "base", "overrides", "train_n", "learning_rate"):
+        found = {str(getattr(result, what)) for result in results}
+        if len(found) > 1:
+            raise DataError(
+                f"The results differ in {what}: {', '.join(sorted(found))}. A table compares runs "
+                "that differ in arm and seed alone; keep each kind in a folder of its own."
+            )
+    names = [(result.arm, result.seed) for result in results]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"Two results are of {twice[0]} with seed {twice[1]}. Remove one of them.")
+    if unknown := {arm for arm, _ in names} - set(ARMS):
+        raise DataError(f"No arm is named {', '.join(sorted(unknown))}; remove its results.")
+
+
+def _heading(results: Sequence[RunResult]) -> str:
+    any_result = results[0]
+    trained = [result for result in results if result.seed is not None]
+    seeds = max((result.seed + 1 for result in trained if result.seed is not None), default=1)
+    steps = sorted({len(result.steps.loss) for result in trained if result.steps})
+    command = " ".join(
+        [
+            f"bas-opd reproduce policies --scale small --out DIR --seeds {seeds}",
+            f"--train-n {any_result.train_n} --test-n {any_result.n}",
+            *any_result.overrides,
+        ]
+    )
+    return (
+        f"FineSearch, small model: {any_result.n:,} test questions, "
+        f"{' or '.join(map(str, steps)) or 'no'} steps a run, learning rate "
+        f"{any_result.learning_rate:g}. Entries are means over seeds ± half the width of their 95 "
+        "% Student-t interval; a difference is paired with full querying seed by seed. Made by "
+        f"`{command}`."
+    )
+
+
+def _accuracy(arms: Arms) -> str:
+    kinds = list(next(iter(arms.values()))[0].kinds)
+    header = ["arm", "seeds", "mean of kinds", "minus full", "all questions", *kinds]
+    rows = []
+    for arm, results in arms.items():
+        difference = _difference(arms, arm)
+        rows.append(
+            [
+                arm,
+                str(len(results)) if arm != BASE else "-",
+                _percent(results, lambda result: result.mean),
+                "-" if difference is None else _spread(difference, "{:+.2f}", scale=100),
+                _percent(results, lambda result: result.micro),
+                *(
+                    _percent(results, lambda result, kind=kind: result.kinds[kind].accuracy)
+                    for kind in kinds
+                ),
+            ]
+        )
+    return _markdown(header, rows)
+
+
+def _pairs(arms: Arms) -> Iterator[str]:
+    """Yield pairs with both questions right, where the questions have any."""
+    cells = []
+    for arm, results in arms.items():
+        shares = [result.pairs.accuracy for result in results if result.pairs]
+        if shares:
+            cells.append(f"{arm} {_spread(mean_interval(shares), '{:.1f}', scale=100)}")
+    if cells:
+        yield f"Pairs with both questions right, in %: {', '.join(cells)}."
+
+
+def _cost(arms: Arms) -> str:
+    header = ["arm", "calls", "scored tokens", "processed tokens", "teacher s", "s a step"]
+    header += ["steps ranked", "overrun"]
+    rows, runs = [], [result for results in arms.values() for result in results if result.cost]
+    for arm, results in arms.items():
+        costs = [(r.cost, len(r.steps.loss)) for r in results if r.cost and r.steps]
+        if costs:
+            rows.append([arm, *_cost_cells(costs)])
+    if not rows:
+        return "No arm was trained, so there is no cost to show."
+    devices = sorted({result.device for result in runs})
+    shared = sorted({result.jobs for result in runs})
+    note = (
+        f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} (runs side "
+        f"by side: {' or '.join(map(str, shared))}), so they compare arms, not machines."
+    )
+    return f"{_markdown(header, rows)}\n\n{note}"
+
+
+def _cost_cells(costs: Sequence[tuple[Cost, int]]) -> Iterator[str]:
+    for name in ("calls", "scored_tokens", "processed_tokens"):
+        yield _spread(mean_interval([getattr(cost, name) for cost, _ in costs]), "{:,.0f}")
+    yield _spread(mean_interval([cost.seconds.get("teacher", 0.0) for cost, _ in costs]), "{:.1f}")
+    per_step = [sum(cost.seconds.values()) / steps for cost, steps in costs]
+    yield _spread(mean_interval(per_step), "{:.3f}")
+    yield _spread(mean_interval([cost.ranked_steps for cost, _ in costs]), "{:.0f}")
+    yield str(max(cost.overrun for cost, _ in costs))
+
+
+def _difference(arms: Arms, arm: str) -> Interval | None:
+    """Return the arm's mean minus full querying's, over the seeds that both have."""
+    if arm == FULL or FULL not in arms:
+        return None
+    full = {result.seed: result.mean for result in arms[FULL]}
+    if arm == BASE:  # the same at every seed
+        mine = dict.fromkeys(full, arms[BASE][0].mean)
+    else:
+        mine = {result.seed: result.mean for result in arms[arm]}
+    common = sorted(full.keys() & mine.keys(), key=str)
+    if not common:
+        return None
+    return paired_difference([mine[seed] for seed in common], [full[seed] for seed in common])
+
+
+def _findings(arms: Arms) -> Iterator[str]:
+    """Say of each arm whether its difference to full querying lies inside its interval."""
+    for arm in arms:
+        difference = _difference(arms, arm)
+        if difference is None:
+            continue
+        points = f"{100 * difference.mean:+.2f} points against full querying"
+        if difference.n < 2:
+            yield f"- {arm}: {points} with one seed, of which no interval can be given."
+            continue
+        low = 100 * (difference.mean - difference.half_width)
+        high = 100 * (difference.mean + difference.half_width)
+        where = f"interval {low:+.2f} to {high:+.2f}, {difference.n} seeds"
+        said = (
+            "the difference lies inside its interval, so none is established"
+            if difference.holds_zero
+            else "the difference lies outside its interval"
+        )
+        yield f"- {arm}: {points} ({where}): {said}."
+
+
+def _percent(results: Sequence[RunResult], value: Callable[[RunResult], float]) -> str:
+    return _spread(mean_interval([value(result) for result in results]), "{:.1f}", scale=100)
+
+
+def _spread(interval: Interval, shape: str, *, scale: float = 1) -> str:
+    """Return mean ± half width; a width of nothing, or of one value alone, is left out."""
+    text = shape.format(scale * interval.mean)
+    if interval.half_width == 0 or math.isinf(interval.half_width):
+        return text
+    return f"{text} ± {shape.replace('+', '').format(scale * interval.half_width)}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

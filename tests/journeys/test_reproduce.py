@@ -1,0 +1,107 @@
+"""The comparison of policies as a user types it, stopped on the way and taken up again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_fixtures import events_of
+from test_cli import ROOT, bas_opd
+
+from bas_opd.data.pictures import make_pictures
+from bas_opd.reproduce.results import read_results
+from bas_opd.reproduce.table import MARKERS
+
+SMALL = ("rollout.prompts_per_step=4", "rollout.per_prompt=4", "rollout.max_response_tokens=5")
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, small_qwen35: Path) -> list[str]:
+    for split, (n, seed) in {"train": (16, 1), "test": (12, 2), "val": (12, 3)}.items():
+        make_pictures(tmp_path / "data" / split, n=n, seed=seed)
+    options = {
+        "--scale": "small",
+        "--out": "out",
+        "--data": "data",
+        "--base": small_qwen35,
+        "--arms": "base,full,learned25",
+        "--seeds": 2,
+        "--steps": 2,
+        "--jobs": 1,
+        "--device": "cpu",
+        "--train-n": 16,
+        "--test-n": 12,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    return ["reproduce", "policies", *words, *SMALL]
+
+
+def stopped_after_the_first_run(arguments: list[str], folder: Path) -> subprocess.Popen:
+    """Type the command, and Ctrl-C once its first trained run has left a result."""
+    code = "from bas_opd.cli.main import app; app(prog_name='bas-opd')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 120
+    while not (folder / "out" / "results" / "full-0.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    return process
+
+
+def test_a_comparison_stopped_on_the_way_goes_on_and_makes_its_table(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    assert stopped_after_the_first_run(arguments, tmp_path).returncode == 75
+    results = tmp_path / "out" / "results"
+    first = {path: path.read_bytes() for path in results.glob("*.json")}
+    assert 2 <= len(first) < 5
+
+    again = bas_opd(*arguments, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert f"{len(first)} of 5 results are there already." in again.stderr
+    assert all(path.read_bytes() == content for path, content in first.items())
+    names = ["base", "full-0", "full-1", "learned25-0", "learned25-1"]
+    assert sorted(path.stem for path in results.iterdir()) == names
+
+    for result in read_results(results):
+        assert result.n == len(result.outcomes) == 12
+        if result.seed is None:
+            assert result.cost is None
+            continue
+        run = tmp_path / "out" / "runs" / f"{result.arm}-{result.seed}"
+        steps = [event for event in events_of(run) if event["event"] == "step"]
+        assert result.cost is not None
+        assert result.steps is not None
+        assert result.steps.calls == [len(step["selected"]) for step in steps]
+        assert len(steps) == 2
+        assert result.cost.overrun == 0
+        ratio = {"full": 1, "learned25": 0.25}[result.arm]
+        assert result.cost.calls == sum(int(ratio * len(step["candidates"])) for step in steps)
+
+    page = tmp_path / "page.md"
+    page.write_text(f"Results\n\n{MARKERS[0]}\n{MARKERS[1]}\n\nThe end\n")
+    printed = bas_opd("reproduce", "table", results, cwd=tmp_path)
+    assert printed.stdout == again.stdout
+    assert "| learned25 | 2 |" in printed.stdout
+    assert bas_opd("reproduce", "table", results, "--write", page, cwd=tmp_path).returncode == 0
+    assert printed.stdout in page.read_text()
+
+
+def test_a_scale_without_weights_here_points_to_the_recipes(tmp_path: Path) -> None:
+    result = bas_opd("reproduce", "policies", "--scale", "4b", "--out", "out", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "configs/qwen3.5-4b.toml" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,52 @@
+"""Results of runs that never were, for tests of what reads results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bas_opd.reproduce.results import Cost, Count, RunResult, Steps
+
+N = 20
+
+
+def result(arm: str, seed: int | None, colour: int, count: int = 4, **changes: Any) -> RunResult:
+    """A result of 20 questions, ten of each kind, of which so many are right."""
+    is_base = seed is None
+    values: dict[str, Any] = {
+        "arm": arm,
+        "seed": seed,
+        "identity": "i",
+        "overrides": [],
+        "learning_rate": 5e-5,
+        "train_n": 3120,
+        "split": "test",
+        "questions": "q",
+        "base": "b",
+        "device": "CPU",
+        "jobs": 4,
+        "n": N,
+        "kinds": {"colour": Count(n=10, correct=colour), "count": Count(n=10, correct=count)},
+        "pairs": None,
+        "outcomes": "1" * (colour + count) + "0" * (N - colour - count),
+        "cost": None if is_base else cost(),
+        "steps": None if is_base else steps(),
+    }
+    return RunResult(**{**values, **changes})
+
+
+def cost(**changes: Any) -> Cost:
+    values: dict[str, Any] = {
+        "candidates": 448,
+        "candidate_tokens": 4000,
+        "calls": 112,
+        "scored_tokens": 1000,
+        "processed_tokens": 9000,
+        "overrun": 0,
+        "ranked_steps": 1,
+        "seconds": {"rollout": 2.0, "teacher": 1.5, "student": 0.5},
+    }
+    return Cost(**{**values, **changes})
+
+
+def steps() -> Steps:
+    return Steps(loss=[0.5, None], calls=[56, 56], scored_tokens=[500, 500], seconds=[2.0, 2.0])
