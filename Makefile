@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 # large_step.py needs a large GPU and is run by hand.
 BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*.py))
 
-# Tests run in parallel; one thread each is faster than all of them fighting for the cores.
-export OMP_NUM_THREADS ?= 1
+# Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
+# runs alone and may use them all.
+test faults gpu bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup test faults demo lint types gpu bench
 .DEFAULT_GOAL := help
@@ -31,7 +32,7 @@ test: $(READY) ## Run the tests, but for the long ones
 faults: $(READY) ## Kill, starve and damage real runs
 	$(BIN)/python -m pytest -n $(JOBS) tests/faults
 
-demo: $(READY) ## Train a small model on this CPU and print the ledger
+demo: $(READY) ## Train a small model on this CPU, two ways, and write a page to look at
 	$(BIN)/bas-opd demo
 
 lint: $(READY) ## Check style and formatting

@@ -4,10 +4,10 @@
     pip install cairosvg scikit-image scikit-learn matplotlib pillow numpy
     python build.py --npm node_modules --out ../../src/bas_opd/data/finesearch/assets
 
-The result is kept in the repository, so that a set is drawn from the same pixels everywhere. What is
-drawn at run time is read from three files: `objects.webp` and `glyphs.png` are grids of equal cells,
-`catalogue.json` says what each cell shows, where it comes from and to which split it belongs;
-`digits.png` holds handwritten digits, and `backgrounds/` the photographs. All are lossless.
+The result is kept in the repository, so that a set is drawn from the same pixels everywhere:
+`objects.webp`, `glyphs.png` and `digits.png` are grids of equal cells, `backgrounds/` holds the
+photographs, and `catalogue.json` says what each cell shows, where it comes from and to which split
+it belongs. All are lossless.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ FACES = {
 GLYPH = (40, 56)
 
 DIGITS = {"train": 2_000, "val": 400, "test": 800}
-"""Handwritten digits per split; val and train from MNIST's training part, test from its test part."""
+"""Handwritten digits per split; those of test are from the test part of MNIST."""
 DIGIT_COLUMNS = 80
 
 
@@ -209,7 +209,7 @@ def draw_icon(icons: dict[str, Any], name: str) -> Image.Image | None:
 
 def sticker(picture: Image.Image) -> Image.Image:
     """Centre a picture in its cell with a pale outline, so that it stands out on any plate."""
-    picture = picture.crop(picture.getchannel("A").point(lambda a: 255 * (a > 32)).getbbox())
+    picture = picture.crop(picture.getchannel("A").point([0] * 33 + [255] * 223).getbbox())
     inner = CELL - 8
     scale = inner / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
@@ -221,7 +221,9 @@ def sticker(picture: Image.Image) -> Image.Image:
     outlined.putalpha(halo)
     outlined.alpha_composite(cell)
     # Nothing is left under what cannot be seen: it packs better.
-    return Image.composite(outlined, Image.new("RGBA", (CELL, CELL)), halo.point(lambda a: a and 255))
+    return Image.composite(
+        outlined, Image.new("RGBA", (CELL, CELL)), halo.point(lambda a: a and 255)
+    )
 
 
 def mean_colour(cell: Image.Image) -> list[int]:

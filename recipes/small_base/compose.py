@@ -1,7 +1,7 @@
 """Scenes drawn on the GPU, a batch at a time: thousands a second where one CPU core draws thirty.
 
-The same tiles as the exact drawing, at half its resolution and sampled bilinearly; and, because a small model must not learn
-six drawings by heart, objects are turned, mirrored and recoloured a little.
+The same tiles as the exact drawing, at half its resolution and sampled bilinearly; and, because a
+small model must not learn six drawings by heart, objects are turned, mirrored and recoloured.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
-from feed import COLOUR_NAMES, SHAPES
 from torch import Tensor
 
 from bas_opd.data.finesearch.assets import CELL, catalogue, photograph
 from bas_opd.data.finesearch.render import backing, overlay
 from bas_opd.data.finesearch.scenes import SIDE, Thing
-
+from recipes.small_base.feed import COLOUR_NAMES, SHAPES
 
 TILE = CELL // 2
 """Side of a tile: no view shows a thing much larger."""
@@ -65,9 +64,7 @@ class Painter:
             scale = (view[:, 2] - view[:, 0]) / thing[:, 6]
             shift = torch.stack(
                 [
-                    ((view[:, axis] + view[:, axis + 2]) / 2 - thing[:, 4 + axis])
-                    * 2
-                    / thing[:, 6]
+                    ((view[:, axis] + view[:, axis + 2]) / 2 - thing[:, 4 + axis]) * 2 / thing[:, 6]
                     - 1
                     for axis in (0, 1)
                 ],
@@ -97,7 +94,9 @@ class Painter:
         flat = things.reshape(rows * slots, -1)
         shape, colour, picture, value = (flat[:, i].clamp_min(0) for i in range(4))
         sign = self.first[1] + picture * 90 + (value - 10)
-        index = torch.where(shape == 0, picture, torch.where(shape == 1, sign, picture + self.first[2]))
+        index = torch.where(
+            shape == 0, picture, torch.where(shape == 1, sign, picture + self.first[2])
+        )
         top = self.overlays[index]
         if self.augment:
             top = _jitter(top, shape == 0)

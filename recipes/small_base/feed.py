@@ -89,7 +89,7 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
         else:
             view = sample.box or crop_box(draws, [draws.pick(sample.scene.placed)])
         asked = [sample.question, *others(draws, sample.scene, view, QUESTIONS - 1)]
-        return {**_arrays(sample.scene, view), **self._texts(draws, asked)}
+        return {**scene_arrays(sample.scene, view), **self._texts(draws, asked)}
 
     def _texts(self, draws: Draws, asked: list[ask.Question]) -> dict[str, np.ndarray]:
         """Questions with their responses, and which tokens are learnt."""
@@ -145,7 +145,8 @@ def _log_uniform(draws: Draws, low: int, high: int) -> tuple[int, int]:
     return (side, side)
 
 
-def _arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
+def scene_arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
+    """Return a view of a scene in numbers, as the GPU draws it and labels its image tokens."""
     listed = catalogue()
     categories = {name: index for index, name in enumerate(listed.categories)}
     things = np.full((SLOTS, 8), -1, np.int16)

@@ -1,6 +1,6 @@
 """Say how well a model answers FineSearch from whole pictures and from crops.
 
-    python recipes/small_base/judge.py runs/base/model --split val --n 1600
+python -m recipes.small_base.judge runs/base/model --split val --n 1600
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from pathlib import Path
 
 import torch
 
-from bas_opd.data.finesearch import make_finesearch
-from bas_opd.evaluate.runner import evaluate
+from bas_opd.data.finesearch import Size, make_finesearch
+from bas_opd.evaluate.runner import View, evaluate
+from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.model.loading import load_model, resolve_device
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
+
+SHOWN: dict[Size, tuple[View, ...]] = {"small": ("full", "crop"), "large": ("full",)}
 
 
 def main() -> None:
@@ -36,7 +39,7 @@ def main() -> None:
         precision=precision,
     )
     with tempfile.TemporaryDirectory() as folder:
-        for size, views in (("small", ("full", "crop")), ("large", ("full",))):
+        for size, views in SHOWN.items():
             made = make_finesearch(
                 Path(folder) / size,
                 split=options.split,
@@ -50,8 +53,9 @@ def main() -> None:
                 for one in evaluate(model, made.examples, view=view):
                     right[one.kind].append(one.is_correct)
                 share = {kind: round(sum(v) / len(v), 3) for kind, v in right.items()}
-                mean = round(sum(share.values()) / len(share), 4)
-                line = {"split": options.split, "size": size, "view": view, "mean": mean, **share}
+                learnt = sum(share[kind] for kind in LEARNT_KINDS) / len(LEARNT_KINDS)
+                line = {"split": options.split, "size": size, "view": view, "n": options.n}
+                line |= {"mean of learnt kinds": round(learnt, 4), **share}
                 print(json.dumps(line), flush=True)
 
 

@@ -11,31 +11,24 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from shape import MERGE, PATCH
 from torch import Tensor, nn
 
 from bas_opd.data.finesearch.assets import COLOURS, catalogue
+from recipes.small_base.shape import MERGE, PATCH
 
 
-class Views(nn.Module):
+class Views:
     """One model reading pictures of one side, with `blocks` questions of `length` tokens each."""
 
     def __init__(self, model: Any, side: int, prefix: list[int], blocks: int, length: int) -> None:
-        super().__init__()
         self.model, self.side = model, side
         device = model.device
         self.blocks, self.length = blocks, length
-        self.prefix: Tensor
-        self.register_buffer("prefix", torch.tensor(prefix, device=device))
-        cos, sin, mix = _vision_positions(model, side)
-        self.register_buffer("vision_cos", cos)
-        self.register_buffer("vision_sin", sin)
-        self.register_buffer("mix", mix)
-        cos, sin = _text_positions(model, len(prefix), side, blocks, length)
-        self.register_buffer("text_cos", cos)
-        self.register_buffer("text_sin", sin)
+        self.prefix = torch.tensor(prefix, device=device)
+        self.vision_cos, self.vision_sin, self.mix = _vision_positions(model, side)
+        self.text_cos, self.text_sin = _text_positions(model, len(prefix), side, blocks, length)
         head = len(prefix) + (side // PATCH // MERGE) ** 2
-        self.register_buffer("mask", _mask(head, blocks, length).to(device))
+        self.mask = _mask(head, blocks, length).to(device)
 
     def pictures(self, pixels: Tensor) -> Tensor:
         """Return image tokens `[row, token, hidden]` of pixels in 0..1."""

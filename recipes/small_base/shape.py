@@ -1,7 +1,7 @@
 """The shape of the small base model: Qwen3-VL at 7 million parameters, with a vocabulary to match.
 
-Qwen3-VL rather than Qwen3.5, because the linear attention of the latter runs without its own kernels
-at a fraction of the speed, and there are minutes to train in, not days.
+Qwen3-VL rather than Qwen3.5, whose linear attention runs at a fraction of the speed without kernels
+of its own.
 """
 
 from __future__ import annotations

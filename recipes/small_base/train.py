@@ -1,11 +1,11 @@
 """Train the small base model from nothing on one GPU, for a given time.
 
-    python recipes/small_base/train.py --out runs/base --seconds 540
-    python recipes/small_base/train.py --out runs/base-2 --from runs/base/model --seconds 540
+    python -m recipes.small_base.train --out runs/base --seconds 540
+    python -m recipes.small_base.train --out runs/base-2 --from runs/base/model --seconds 540
 
-Whole pictures show things of at least `--smallest` pixels, crops show things of every size: the model
-then searches and reads, but misses what is small in a whole picture. The weights that are saved are
-a moving average; training goes on from them alone, with a fresh warm-up.
+Whole pictures show things of at least `--smallest` pixels, crops show things of every size: the
+model then searches and reads, but misses what is small in a whole picture. The weights that are
+saved are a moving average; training goes on from them alone, with a fresh warm-up.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import shape
 import torch
 import torch.nn.functional as F
-from compose import Painter
-from feed import LENGTH, QUESTIONS, Mix, Scenes
-from network import Labels, Views
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
+from recipes.small_base import shape
+from recipes.small_base.compose import Painter
+from recipes.small_base.feed import LENGTH, QUESTIONS, Mix, Scenes
+from recipes.small_base.network import Labels, Views
 
 WARMUP = 200
 AVERAGE = 0.998
@@ -39,9 +39,11 @@ def main() -> None:
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
-    start = Path(options.start) if options.start else shape.build(options.out / "start", options.seed)
+    start = (
+        Path(options.start) if options.start else shape.build(options.out / "start", options.seed)
+    )
     processor = Processor.load(start)
-    model = load_model(str(start), device=device).train()
+    model: Any = load_model(str(start), device=device).train()
     mix = Mix(whole=options.whole, crops=options.crops, smallest=options.smallest)
     scenes = Scenes(processor, mix, seed=options.seed)
     painter = Painter(device)
@@ -79,7 +81,8 @@ def main() -> None:
         parts = update(batch, rate)
         keep = min(AVERAGE, step / (step + 10))
         with torch.no_grad():
-            torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - keep)
+            for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+                kept.lerp_(new, 1 - keep)
         if step % 50 == 0:
             line = {"step": step, "seconds": round(spent, 1), "rate": rate}
             line |= {name: round(float(value), 4) for name, value in parts.items()}
@@ -143,8 +146,8 @@ class Update:
     def _run(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)
         for name, view in self.views.items():
-            arrays = [self.batch[f"{name}.{array}"] for array in ("things", "backdrop", "view")]
-            pixels = self.painter.paint(*arrays, view.side)
+            things, box = self.batch[f"{name}.things"], self.batch[f"{name}.view"]
+            pixels = self.painter.paint(things, self.batch[f"{name}.backdrop"], box, view.side)
             tokens = self.batch[f"{name}.tokens"].long()
             # Autocast must not keep casts of weights that the graph will change.
             with torch.autocast(
@@ -155,9 +158,11 @@ class Update:
             ):
                 images = view.pictures(pixels)
                 logits = view.texts(images, tokens)[:, :, :-1].float()
-                targets = tokens[:, :, 1:].masked_fill(~self.batch[f"{name}.learnt"][:, :, 1:], -100)
+                targets = tokens[:, :, 1:].masked_fill(
+                    ~self.batch[f"{name}.learnt"][:, :, 1:], -100
+                )
                 answer = F.cross_entropy(logits.flatten(0, 2), targets.flatten())
-                label = self.labels.loss(images, arrays[0], arrays[2])
+                label = self.labels.loss(images, things, box)
             (answer + self.label_weight * label).backward()
             self.parts[f"{name}.answer"] = answer.detach()
             self.parts[f"{name}.label"] = label.detach()
@@ -177,7 +182,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--from", dest="start", help="a model folder to go on from")
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--decay", type=float, default=0.35, help="share of the time that cools down")
+    parser.add_argument(
+        "--decay", type=float, default=0.35, help="share of the time that cools down"
+    )
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--label-weight", type=float, default=0.3)
     parser.add_argument("--whole", type=int, default=192, help="whole pictures a step")

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bas_opd.errors import BasOpdError, BudgetError
+
+if TYPE_CHECKING:  # Whoever reads records and pictures only does not wait for torch.
+    from torch import Tensor
 
 FEATURES = (
     "mean_nll",
@@ -123,6 +124,8 @@ class Rollouts:
     @property
     def mask(self) -> Tensor:
         """m[row, token], from lengths alone."""
+        import torch
+
         return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
 
     def candidates(self) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ import pytest
 
 from bas_opd import __version__
 from bas_opd.cli.demo import new_folder
-from bas_opd.runtime.records import read_records
 
 ROOT = Path(__file__).parents[2]
 LEARNED25 = ROOT / "configs" / "learned25.toml"
@@ -111,20 +110,12 @@ def test_a_demo_never_touches_an_earlier_one(tmp_path: Path) -> None:
     assert (first / "mine").read_text() == "keep"
 
 
-def test_the_demo_trains_and_proves_its_budget(tmp_path: Path) -> None:
-    result = bas_opd("demo", cwd=tmp_path, OMP_NUM_THREADS="1", NO_COLOR="1")
-    assert result.returncode == 0, result.stderr
-    assert "step 12/12  loss" in result.stdout
-    assert "Ledger" in result.stdout
-    assert "\x1b" not in result.stdout
-
-    events = list(read_records(tmp_path / "runs" / "demo-1" / "run" / "records.jsonl"))
-    steps = [event for event in events if event["event"] == "step"]
-    assert len(steps) == 12
-    for step in steps:
-        assert step["scored"] == step["selected"]
-        assert len(step["scored"]) == step["budget"] == len(step["candidates"]) // 4
-        lengths = [step["response_tokens"][row] for row in step["scored"]]
-        assert sum(lengths) == step["scored_tokens"]
-    by_prediction = [step for step in steps if any(score is not None for score in step["scores"])]
-    assert 2 * len(by_prediction) >= len(steps)
+@pytest.mark.parametrize("folder", ["taken", "taken/inside"])
+def test_a_demo_where_a_file_is_says_so_and_leaves_it(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "taken").write_text("a file of the user's")
+    result = bas_opd("demo", "--folder", folder, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"bas-opd: The demo cannot make its folder in {folder}: ")
+    assert "--folder" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "taken").read_text() == "a file of the user's"

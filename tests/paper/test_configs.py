@@ -35,7 +35,7 @@ def test_every_promised_config_is_there_and_no_other() -> None:
     assert {path.stem for path in FILES} == {
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
-        *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch"),
+        *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch", "demo"),
     }
 
 
@@ -129,8 +129,9 @@ def test_an_ablation_differs_from_learned_25_in_its_one_setting(name: str) -> No
     assert changed == ABLATIONS[name]
 
 
-def test_the_tiny_run_selects_by_prediction_in_at_least_half_of_its_steps() -> None:
-    config = load("tiny")
+@pytest.mark.parametrize("name", ["tiny", "demo"])
+def test_a_short_run_selects_by_prediction_in_at_least_half_of_its_steps(name: str) -> None:
+    config = load(name)
     candidates = config.rollout.prompts_per_step * config.rollout.per_prompt
     labels_per_step = int(config.select.query_ratio * candidates)
     warm_up = -(-config.select.replay_start // labels_per_step)

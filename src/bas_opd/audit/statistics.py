@@ -1,11 +1,11 @@
-"""Means with Student-t intervals, and differences of paired measurements."""
+"""Means with Student-t intervals, differences of paired measurements, and shares of a count."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,15 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
     """Return the mean of a - b, pair by pair: what both have in common falls out."""
     return mean_interval([x - y for x, y in zip(a, b, strict=True)], level)
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Return both ends of the Wilson score interval of a share, which stays between 0 and 1."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, spread = successes / n, z * z / n
+    centre = share + spread / 2
+    reach = math.sqrt(spread * (share * (1 - share) + spread / 4))
+    return max(0.0, (centre - reach) / (1 + spread)), min(1.0, (centre + reach) / (1 + spread))
 
 
 def t_quantile(probability: float, freedom: int) -> float:

@@ -138,6 +138,76 @@ def show(
     typer.echo(f"Picture: {target}")
 
 
+@app.command()
+def sheet(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="Where to write the PNG.")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many examples, from the first.")] = 24,
+) -> None:
+    """Draw many examples on one sheet, with their boxes, crops, questions and answers."""
+    from bas_opd.data.records import PreparedSet
+    from bas_opd.data.show import contact_sheet
+
+    examples = PreparedSet.load(folder).examples[:n]
+    target = out or Path(f"{folder.resolve().name}-sheet.png")
+    contact_sheet(examples).save(target, "PNG")
+    typer.echo(f"Sheet of {len(examples)} examples: {target}")
+
+
+class SplitName(StrEnum):
+    """The splits share categories, but no drawing and no background."""
+
+    train = "train"
+    val = "val"
+    test = "test"
+
+
+class SizeName(StrEnum):
+    """How large the things in a picture are."""
+
+    small = "small"
+    large = "large"
+
+
+@make_app.command()
+def finesearch(
+    out: Out,
+    split: Annotated[SplitName, typer.Option(help="Whose drawings and backgrounds.")],
+    size: Annotated[SizeName, typer.Option(help="How large things are.")] = SizeName.small,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many examples.")] = 3120,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other pictures.")] = 0,
+    kinds: Annotated[
+        str | None, typer.Option(help="Only these kinds, as in attribute,count; unset: all eight.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that draw; unset: one for each core.")
+    ] = None,
+) -> None:
+    """Draw small things in large pictures, and ask eight kinds of question about them."""
+    import os
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from bas_opd.data.finesearch import KINDS, make_finesearch
+
+    stderr = Console(stderr=True)
+    with Progress(console=stderr, disable=not stderr.is_terminal, transient=True) as progress:
+        task = progress.add_task("drawing", total=n)
+        made = make_finesearch(
+            out,
+            split=split.value,
+            size=size.value,
+            n=n,
+            seed=seed,
+            kinds=KINDS if kinds is None else tuple(kinds.split(",")),
+            workers=workers or os.cpu_count() or 1,
+            on_row=lambda rows: progress.update(task, completed=rows),
+        )
+    with_crop = sum(example.has_crop for example in made.examples)
+    typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")
+
+
 @make_app.command()
 def pictures(
     out: Out,

@@ -37,7 +37,7 @@ def policies(
         Path | None, typer.Option(help="Model to start from; unset: the one that is shipped.")
     ] = None,
     train_n: Annotated[int, typer.Option(min=1, help="Examples to train on.")] = 3120,
-    test_n: Annotated[int, typer.Option(min=1, help="Questions to judge by.")] = 4000,
+    test_n: Annotated[int, typer.Option(min=1, help="Questions to judge by.")] = 4200,
     lr_sweep: Annotated[
         str | None,
         typer.Option(help="Instead, judge these learning rates on val, as in 3e-5,1e-4."),

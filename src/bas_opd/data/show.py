@@ -1,8 +1,11 @@
-"""One example to look at: the full picture with its crop box, and the crop beside it."""
+"""Examples to look at: the full picture with its crop box, and the crop beside it."""
 
 from __future__ import annotations
 
-from PIL import Image, ImageDraw
+from collections.abc import Sequence
+from textwrap import wrap
+
+from PIL import Image, ImageDraw, ImageFont
 
 from bas_opd.data.images import open_crop, open_image
 from bas_opd.data.records import PreparedSet
@@ -12,6 +15,8 @@ from bas_opd.types import Example
 _HEIGHT = 640
 _MAX_WIDTH = 1280
 _GAP = 16
+_CELL = 360
+_LINE = 20
 
 
 def find_example(prepared: PreparedSet, row: str) -> tuple[int, Example]:
@@ -49,6 +54,31 @@ def side_by_side(example: Example) -> Image.Image:
         sheet.paste(panel, (left, 0))
         left += panel.width + _GAP
     return sheet
+
+
+def contact_sheet(examples: Sequence[Example], *, columns: int = 4) -> Image.Image:
+    """Many examples on one sheet, each with its question and its answer below."""
+    cells = [_cell(example) for example in examples]
+    height = max(cell.height for cell in cells)
+    rows = -(-len(cells) // columns)
+    sheet = Image.new("RGB", (columns * _CELL + _GAP, rows * (height + _GAP) + _GAP), "white")
+    for number, cell in enumerate(cells):
+        row, column = divmod(number, columns)
+        sheet.paste(cell, (_GAP + column * _CELL, _GAP + row * (height + _GAP)))
+    return sheet
+
+
+def _cell(example: Example) -> Image.Image:
+    picture = side_by_side(example)
+    width = _CELL - _GAP
+    picture.thumbnail((width, width // 2), Image.Resampling.LANCZOS)
+    cell = Image.new("RGB", (width, picture.height + 4 * _LINE), "white")
+    cell.paste(picture)
+    text = [*wrap(example.question, 46)[:2], f"{example.kind}: {example.answer}"]
+    ImageDraw.Draw(cell).text(
+        (0, picture.height + 4), "\n".join(text), "black", ImageFont.load_default(14)
+    )
+    return cell
 
 
 def _fitted(picture: Image.Image) -> Image.Image:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from bas_opd.errors import ModelError
 
-
 LEARNT_KINDS = ("attribute", "number", "digit", "count", "existence", "neighbour", "pair")
-"""The kinds of FineSearch question it has learnt; of two neighbours it cannot say which is where."""
+"""The kinds of FineSearch question it has learnt; `position` it has not."""
 
 
 def small_base() -> Path:

@@ -12,6 +12,8 @@ from bas_opd.errors import DataError
 from bas_opd.reproduce.arms import ARMS, BASE, FULL
 from bas_opd.reproduce.results import Cost, RunResult
 
+REFERENCES = (FULL, "random25")
+"""What all are held against: every query, and as many as a quarter of them left to chance."""
 MARKERS = ("<!-- table: policies -->", "<!-- /table -->")
 """What stands between them in a page is the table's."""
 
@@ -94,23 +96,28 @@ def _heading(results: Sequence[RunResult]) -> str:
         f"FineSearch, small model: {any_result.n:,} test questions, "
         f"{' or '.join(map(str, steps)) or 'no'} steps a run, learning rate "
         f"{any_result.learning_rate:g}. Entries are means over seeds ± half the width of their 95 "
-        "% Student-t interval; a difference is paired with full querying seed by seed. Made by "
+        "% Student-t interval; differences are paired seed by seed. Made by "
         f"`{command}`."
     )
 
 
 def _accuracy(arms: Arms) -> str:
     kinds = list(next(iter(arms.values()))[0].kinds)
-    header = ["arm", "seeds", "mean of kinds", "minus full", "all questions", *kinds]
+    references = [arm for arm in REFERENCES if arm in arms]
+    header = ["arm", "seeds", "mean of kinds", *(f"minus {arm}" for arm in references)]
+    header += ["all questions", *kinds]
     rows = []
     for arm, results in arms.items():
-        difference = _difference(arms, arm)
+        differences = [_difference(arms, arm, reference) for reference in references]
         rows.append(
             [
                 arm,
                 str(len(results)) if arm != BASE else "-",
                 _percent(results, lambda result: result.mean),
-                "-" if difference is None else _spread(difference, "{:+.2f}", scale=100),
+                *(
+                    "-" if difference is None else _spread(difference, "{:+.2f}", scale=100)
+                    for difference in differences
+                ),
                 _percent(results, lambda result: result.micro),
                 *(
                     _percent(results, lambda result, kind=kind: result.kinds[kind].accuracy)
@@ -161,25 +168,25 @@ def _cost_cells(costs: Sequence[tuple[Cost, int]]) -> Iterator[str]:
     yield str(max(cost.overrun for cost, _ in costs))
 
 
-def _difference(arms: Arms, arm: str) -> Interval | None:
-    """Return the arm's mean minus full querying's, over the seeds that both have."""
-    if arm == FULL or FULL not in arms:
+def _difference(arms: Arms, arm: str, reference: str) -> Interval | None:
+    """Return the arm's mean minus that of a reference, over the seeds that both have."""
+    if arm == reference:
         return None
-    full = {result.seed: result.mean for result in arms[FULL]}
+    theirs = {result.seed: result.mean for result in arms[reference]}
     if arm == BASE:  # the same at every seed
-        mine = dict.fromkeys(full, arms[BASE][0].mean)
+        mine = dict.fromkeys(theirs, arms[BASE][0].mean)
     else:
         mine = {result.seed: result.mean for result in arms[arm]}
-    common = sorted(full.keys() & mine.keys(), key=str)
+    common = sorted(theirs.keys() & mine.keys(), key=str)
     if not common:
         return None
-    return paired_difference([mine[seed] for seed in common], [full[seed] for seed in common])
+    return paired_difference([mine[seed] for seed in common], [theirs[seed] for seed in common])
 
 
 def _findings(arms: Arms) -> Iterator[str]:
-    """Say of each arm whether its difference to full querying lies inside its interval."""
+    """Say of each arm whether it was told apart from full querying."""
     for arm in arms:
-        difference = _difference(arms, arm)
+        difference = _difference(arms, arm, FULL)
         if difference is None:
             continue
         points = f"{100 * difference.mean:+.2f} points against full querying"
@@ -190,9 +197,9 @@ def _findings(arms: Arms) -> Iterator[str]:
         high = 100 * (difference.mean + difference.half_width)
         where = f"interval {low:+.2f} to {high:+.2f}, {difference.n} seeds"
         said = (
-            "the difference lies inside its interval, so none is established"
+            "zero lies inside, so no difference is established"
             if difference.holds_zero
-            else "the difference lies outside its interval"
+            else "zero lies outside"
         )
         yield f"- {arm}: {points} ({where}): {said}."
 

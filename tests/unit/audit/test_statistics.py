@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bas_opd.audit.statistics import mean_interval, paired_difference, t_quantile
+from bas_opd.audit.statistics import mean_interval, paired_difference, t_quantile, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,16 @@ def test_what_pairs_have_in_common_falls_out() -> None:
 def test_values_without_a_partner_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         paired_difference([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "published"),
+    [(81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611))],
+)
+def test_the_interval_of_a_share_is_the_published_one(
+    successes: int, n: int, published: tuple[float, float]
+) -> None:
+    """The examples of Newcombe (1998), method 3."""
+    assert wilson_interval(successes, n) == pytest.approx(published, abs=5e-5)
+    low, high = wilson_interval(n - successes, n)
+    assert (1 - high, 1 - low) == pytest.approx(published, abs=5e-5)

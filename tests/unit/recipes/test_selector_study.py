@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +19,6 @@ from bas_opd.errors import DataError
 from bas_opd.select import LearnedSelector, RandomSelector, features_from
 from bas_opd.state import TrainState
 from bas_opd.types import FEATURES, Features, PromptBatch, Selection
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
-
 from recipes.selector_study import columns, regressors
 from recipes.selector_study import log as logging_script
 from recipes.selector_study import replay as replay_script

@@ -40,7 +40,7 @@ def test_a_difference_is_paired_by_seed() -> None:
         "- random25: -5.00 points against full querying (interval -5.00 to -5.00, 3 seeds): "
         in (table)
     )
-    assert "the difference lies outside its interval." in table
+    assert "zero lies outside." in table
 
 
 def test_a_difference_inside_its_interval_is_called_that() -> None:
@@ -50,7 +50,7 @@ def test_a_difference_inside_its_interval_is_called_that() -> None:
         for line in policies_table([*full, *other]).splitlines()
         if line.startswith("- random25")
     )
-    assert line.endswith("the difference lies inside its interval, so none is established.")
+    assert line.endswith("zero lies inside, so no difference is established.")
     assert "+1.67 points" in line
 
 

@@ -1,4 +1,4 @@
-"""Write FineSearch sets, and sheets to look at them."""
+"""Write FineSearch sets."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def make_finesearch(
     with staged_set(folder) as writer, _mapper(workers) as mapped:
         done = 0
         for drawn in mapped(partial(_draw, split, size, seed), addresses):
-            for (index, side), (one, png) in drawn:
+            for (index, side), (one, picture) in drawn:
                 if done == n:
                     break
-                image = writer.store(png, name="finesearch.png", place="images")
+                image = writer.store(picture, name="finesearch.bmp", place="images")
                 writer.add(_row(f"{split}-{size}-{seed}-{index:06d}{side}", one, image.name))
                 done += 1
                 on_row(done)
@@ -64,9 +64,12 @@ def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
         raise DataError(f"A set needs at least one example, but {n} were asked for.")
     for value, known, what in ((split, SPLITS, "split"), (size, tuple(SIZES), "size")):
         if value not in known:
-            raise DataError(f"FineSearch has no {what} {value!r}. Choose one of {', '.join(known)}.")
-    if not kinds or (unknown := [kind for kind in kinds if kind not in KINDS]):
-        what = f"has no kind {unknown[0]!r}" if kinds else "needs a kind of question"
+            raise DataError(
+                f"FineSearch has no {what} {value!r}. Choose one of {', '.join(known)}."
+            )
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        what = f"has no kind {unknown[0]!r}" if unknown else "needs a kind of question"
         raise DataError(f"FineSearch {what}. Choose among {', '.join(KINDS)}.")
 
 
@@ -76,14 +79,16 @@ def _draw(
     index, kind = address
     samples = sample(split, size, seed, index, kind)
     sides = ("",) if len(samples) == 1 else ("-a", "-b")
-    return [
-        ((index, side), (one, _png(one))) for side, one in zip(sides, samples, strict=True)
-    ]
+    return [((index, side), (one, _bytes(one))) for side, one in zip(sides, samples, strict=True)]
 
 
-def _png(one: Sample) -> bytes:
+def _bytes(one: Sample) -> bytes:
+    """A picture file that is the same on every machine; compressors differ by version.
+
+    It takes two and a half times the room of a PNG, and opens in a tenth of the time.
+    """
     stream = io.BytesIO()
-    render(one.scene).save(stream, "PNG", compress_level=1)  # a fifth of the time
+    render(one.scene).save(stream, "BMP")
     return stream.getvalue()
 
 

@@ -1,7 +1,7 @@
 """The eight kinds of FineSearch question, each with the scene it is asked about.
 
-Each mirrors a benchmark of fine-grained perception. A response says only what the crop shows: where
-in the picture a thing stands, a crop cannot know, and a teacher that sees the crop would unteach it.
+Each mirrors a benchmark of fine-grained perception. A response says only what the crop shows. Where
+in the picture a thing stands a crop cannot know, and a teacher that sees the crop would unteach it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Question:
     @property
     def responses(self) -> tuple[str, str, str]:
         """The three styles: the bare answer, a sentence, what is seen and then the answer."""
-        return (self.answer.capitalize(), self.short, f"{self.reasoned} The answer is {self.answer}.")
+        return (
+            self.answer.capitalize(),
+            self.short,
+            f"{self.reasoned} The answer is {self.answer}.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

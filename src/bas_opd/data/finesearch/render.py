@@ -1,7 +1,7 @@
 """Draw a FineSearch scene pixel by pixel the same everywhere.
 
-Only whole-number resampling of 8-bit channels, pasting and table look-ups are used; shapes are masks
-that come with the package or are counted in whole numbers.
+Only resampling of 8-bit channels, which Pillow does in whole numbers, pasting and table look-ups
+are used; shapes are masks that come with the package or are counted in whole numbers.
 """
 
 from __future__ import annotations

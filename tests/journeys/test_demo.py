@@ -1,0 +1,187 @@
+"""The demo as typed, on fewer pictures and steps than a user gets."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_fixtures import events_of
+from typer.testing import CliRunner
+
+from bas_opd import demo
+from bas_opd.audit.statistics import wilson_interval
+from bas_opd.cli.main import app
+from bas_opd.config import load_config, preset
+from bas_opd.data.records import PreparedSet
+from bas_opd.evaluate import evaluate
+from bas_opd.report.demo_page import GROUPS, fate
+from bas_opd.report.demo_results import DemoResults, read_demo, table
+from bas_opd.runtime.verify import verify
+from bas_opd.state import load_policy
+
+QUESTIONS = 16
+SMALL = (
+    "run.steps=4",
+    "rollout.prompts_per_step=3",
+    "rollout.per_prompt=4",
+    "select.replay_start=2",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A demo that was run: where it lies, and what it printed."""
+
+    home: Path
+    output: str
+
+    @property
+    def results(self) -> DemoResults:
+        return read_demo(self.home)
+
+
+def run(folder: Path, seed: int) -> Demo:
+    small = partial(demo.run_demo, questions=QUESTIONS, overrides=SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "run_demo", small)
+        result = CliRunner().invoke(app, ["demo", "--folder", str(folder), "--seed", str(seed)])
+    assert result.exit_code == 0, result.output
+    return Demo(home=folder / "demo-1", output=result.output)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return run(tmp_path_factory.mktemp("runs"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return run(tmp_path_factory.mktemp("runs"), seed=1)
+
+
+def cells(results: DemoResults) -> dict[str, tuple[str, ...]]:
+    return {row.label.strip(): row.cells for row in table(results)}
+
+
+def summed(home: Path, run: str, name: str) -> int:
+    return sum(event[name] for event in events_of(home / run) if event["event"] == "step")
+
+
+def seconds(event: Mapping[str, Any], *phases: str) -> float:
+    return sum(value for phase, value in event["seconds"].items() if phase in phases or not phases)
+
+
+def test_the_costs_of_the_table_are_the_sums_of_the_records(first: Demo) -> None:
+    rows = cells(first.results)
+    for label, name in (
+        ("teacher calls", "calls"),
+        ("tokens the teacher scored", "scored_tokens"),
+        ("tokens it processed", "processed_tokens"),
+    ):
+        learned, full = (summed(first.home, run, name) for run in ("learned25", "full"))
+        assert rows[label] == ("-", f"{learned:,} ({100 * learned / full:.1f} %)", f"{full:,}")
+    for place, run in ((1, "learned25"), (2, "full")):
+        steps = [event for event in events_of(first.home / run) if event["event"] == "step"]
+        teacher = sum(seconds(step, "teacher") for step in steps)
+        assert rows["seconds of the teacher"][place] == f"{teacher:.1f}"
+        assert rows["seconds of training"][place] == f"{sum(map(seconds, steps)):.1f}"
+        assert rows["steps"][place] == str(len(steps)) == "4"
+        assert verify(first.home / run).is_sound
+
+
+def test_the_accuracies_of_the_table_are_those_of_the_models_it_left(first: Demo) -> None:
+    examples = PreparedSet.load(first.home / "data" / "test").examples
+    right = []
+    for run in ("base", "learned25", "full"):
+        overrides = ["data.path=unused"]
+        if run != "base":
+            overrides.append(f"model.path={first.home / run / 'model'}")
+        else:
+            overrides.append(f"model.path={demo.small_base()}")
+        graded = evaluate(load_policy(load_config(preset("demo"), overrides)), examples)
+        right.append(sum(each.is_correct for each in graded))
+    rows = cells(first.results)
+    assert rows[f"right answers, of {QUESTIONS}"] == tuple(
+        f"{count} ({100 * count / QUESTIONS:.1f} %)" for count in right
+    )
+    ends = [wilson_interval(count, QUESTIONS) for count in right]
+    assert rows["95 % interval, in %"] == tuple(
+        f"{100 * low:.1f} to {100 * high:.1f}" for low, high in ends
+    )
+
+
+def test_what_is_printed_is_the_table_and_where_the_page_is(first: Demo) -> None:
+    for row in table(first.results):
+        assert re.search(r"\s+".join(map(re.escape, (row.label, *row.cells))), first.output)
+    assert f"{first.home / 'page.html'}; open it in a browser." in first.output
+
+
+def test_at_least_half_of_the_learned_steps_choose_by_prediction(first: Demo) -> None:
+    steps = first.results.steps["learned25"]
+    ranked = [step for step in steps if step.score_of and set(step.selected) - set(step.explored)]
+    assert 2 * len(ranked) >= len(steps)
+    assert cells(first.results)["rows chosen by prediction"] == ("-", str(len(ranked)), "0")
+
+
+def test_another_seed_gives_other_pictures_and_other_numbers(first: Demo, other: Demo) -> None:
+    questions = [
+        {(each.question, each.image.name) for each in each.results.examples}
+        for each in (first, other)
+    ]
+    assert not questions[0] & questions[1]
+    assert cells(first.results) != cells(other.results)
+    assert first.results.answers["full"] != other.results.answers["full"]
+
+
+def test_judged_pictures_are_none_that_were_trained_on(first: Demo) -> None:
+    sets = [PreparedSet.load(first.home / "data" / split) for split in ("train", "test")]
+    train, test = ({example.image.name for example in each.examples} for each in sets)
+    assert not train & test
+
+
+def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo) -> None:
+    page = (first.home / "page.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//|<script|@import|url\(", re.sub(r"data:[^\"]*", "", page))
+    articles = re.findall(r"<article>.*?</article>", page, re.DOTALL)
+    results = first.results
+    fates = [fate(results, each.id) for each in results.examples if each.has_crop]
+    wanted = sum(min(fates.count(name), most) for name, (_, most) in GROUPS.items())
+    assert len(articles) == wanted > 0
+    asked = {unescape(text) for text in re.findall(r'class="question">(.*?)</p>', page)}
+    assert asked <= {example.question for example in results.examples}
+    for article in articles:
+        assert article.count("data:image/") == 2
+        assert len(re.findall(r'<span class="mark (right|wrong)">\1</span>', article)) == 3
+
+
+def test_the_page_is_made_from_what_lies_in_the_folder_without_torch(first: Demo) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from bas_opd.report.demo_page import write_page\n"
+        "from bas_opd.report.demo_results import read_demo\n"
+        "write_page(read_demo(Path(sys.argv[1])))\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    before = (first.home / "page.html").read_bytes()
+    subprocess.run([sys.executable, "-c", code, str(first.home)], check=True)
+    assert (first.home / "page.html").read_bytes() == before
+
+
+def test_a_model_that_writes_markup_shows_it_as_text(other: Demo) -> None:
+    from bas_opd.report.demo_page import write_page
+
+    path = other.home / "answers" / "base.json"
+    answers = json.loads(path.read_text())
+    path.write_text(json.dumps([{**each, "output": "<b>bold"} for each in answers]))
+    page = write_page(other.results).read_text(encoding="utf-8")
+    assert "&lt;b&gt;bold" in page
+    assert "<b>" not in page

@@ -1,0 +1,63 @@
+"""The words and the table of a demo, whatever came out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bas_opd.errors import DataError
+from bas_opd.report.demo_results import (
+    TableRow,
+    answers_file,
+    compared,
+    read_demo,
+    text_table,
+)
+
+
+def outcomes(right: int, n: int = 100) -> list[bool]:
+    return [place < right for place in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (60, 40, ("20 more of 100", "than b", "(+20.0 points", ": a gain.")),
+        (40, 60, ("20 fewer of 100", "than b", "(-20.0 points", ": a loss.")),
+        (51, 50, ("1 more of 100", "(+1.0 points", ": a difference inside its interval")),
+        (49, 50, ("1 fewer of 100", "(-1.0 points", ": a difference inside its interval")),
+    ],
+)
+def test_a_loss_is_a_loss_and_what_may_be_chance_is_said_to_be(
+    a: int, b: int, words: tuple[str, ...]
+) -> None:
+    sentence = compared("a", outcomes(a), "b", outcomes(b))
+    for part in words:
+        assert part in sentence
+    assert (a > b) == ("gain" in sentence or "more" in sentence)
+
+
+def test_as_many_right_answers_to_other_questions_are_no_difference() -> None:
+    sentence = compared("a", [True, False, True], "b", [False, True, True])
+    assert sentence.startswith("a has as many of 3 questions right as b (+0.0 points")
+    assert compared("a", [True, False], "b", [True, False]) == (
+        "a and b have the same 1 of 2 questions right."
+    )
+
+
+def test_the_columns_of_the_text_table_line_up() -> None:
+    lines = text_table([TableRow("calls", ("-", "1,234", "5")), TableRow("s", ("-",) * 3)])
+    first, second, third = lines.split("\n")
+    assert len(first) == len(second) == len(third)
+    assert second.split() == ["calls", "-", "1,234", "5"]
+
+
+def test_a_demo_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not whole"):
+        read_demo(tmp_path)
+    answers = answers_file(tmp_path, "base")
+    answers.parent.mkdir()
+    answers.write_text('[{"id": "1"}]')
+    with pytest.raises(DataError, match=r"base\.json is damaged"):
+        read_demo(tmp_path)
