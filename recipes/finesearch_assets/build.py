@@ -94,11 +94,15 @@ BACKGROUNDS: dict[str, dict[str, Any]] = {
     "clock_motion": {"split": "train", "licence": "Stefan van der Walt, public domain"},
     "hubble_deep_field": {"split": "train", "licence": "NASA, public domain", "shows": ["star"]},
     "retina": {"split": "train", "licence": "CC0"},
-    "flower": {"split": "val", "licence": "vultilion, CC BY 2.0", "shows": ["tulip", "sunflower"]},
+    "flower": {
+        "split": "val",
+        "licence": "vultilion (Flickr), CC BY 2.0",
+        "shows": ["tulip", "sunflower"],
+    },
     "gravel": {"split": "val", "licence": "CC0Textures, CC0"},
     "rocket": {"split": "val", "licence": "SpaceX, public domain", "shows": ["rocket"]},
     "camera": {"split": "test", "licence": "Lav Varshney, CC0"},
-    "china": {"split": "test", "licence": "Yuanyuan Zhang, CC BY 2.0", "shows": ["tree"]},
+    "china": {"split": "test", "licence": "danielbuechele (Flickr), CC BY 2.0", "shows": ["tree"]},
     "coffee": {"split": "test", "licence": "Rachel Michetti, CC0"},
 }
 BACKGROUND_SIDE = 320

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bas_opd.data.finesearch.assets import CELL, catalogue, photograph
+from bas_opd.data.finesearch.assets import CELL, SIDE, catalogue, photograph
 from bas_opd.data.finesearch.render import backing, overlay
-from bas_opd.data.finesearch.scenes import SIDE, Thing
+from bas_opd.data.finesearch.scenes import Thing
 from recipes.small_base.feed import COLOUR_NAMES, SHAPES
 
 TILE = CELL // 2
@@ -48,7 +48,7 @@ class Painter:
             [np.asarray(backing(shape, colour)) for shape in SHAPES for colour in COLOUR_NAMES],
             device,
         )
-        photos = [np.asarray(photograph(b.index)) for b in listed.backgrounds]
+        photos = [np.asarray(photograph(b)) for b in listed.backgrounds]
         self.photos = _stack(photos, device)
 
     @torch.no_grad()

@@ -15,8 +15,8 @@ from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 
 from bas_opd.data.finesearch import questions as ask
-from bas_opd.data.finesearch.assets import COLOURS, catalogue
-from bas_opd.data.finesearch.scenes import SIDE, Box, Draws, Placed, Scene, crop_box
+from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
+from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, crop_box
 from bas_opd.model.processing import Processor
 
 SLOTS = 9
@@ -164,7 +164,7 @@ def scene_arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
             placed.size,
             0,
         )
-    backdrop = (scene.background, *scene.window, int(scene.is_mirrored), *scene.gains)
+    backdrop = (scene.background.index, *scene.window, int(scene.is_mirrored), *scene.gains)
     return {
         "things": things,
         "backdrop": np.array(backdrop, np.int16),

@@ -179,6 +179,9 @@ def finesearch(
     kinds: Annotated[
         str | None, typer.Option(help="Only these kinds, as in attribute,count; unset: all eight.")
     ] = None,
+    backgrounds: Annotated[
+        Path | None, typer.Option(help="A folder of pictures to use as backgrounds instead.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that draw; unset: one for each core.")
     ] = None,
@@ -201,6 +204,7 @@ def finesearch(
             n=n,
             seed=seed,
             kinds=KINDS if kinds is None else tuple(kinds.split(",")),
+            backgrounds=backgrounds,
             workers=workers or os.cpu_count() or 1,
             on_row=lambda rows: progress.update(task, completed=rows),
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bas_opd.data.check import check
 from bas_opd.data.finesearch import (
@@ -18,8 +19,8 @@ from bas_opd.data.finesearch import (
     render,
     sample,
 )
-from bas_opd.data.finesearch.assets import COLOURS, catalogue
-from bas_opd.data.finesearch.scenes import SIDE, SIZES, Placed, plate_colours
+from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue, own_backgrounds
+from bas_opd.data.finesearch.scenes import SIZES, Placed, plate_colours
 from bas_opd.errors import DataError
 from bas_opd.evaluate.finesearch import grade
 
@@ -50,7 +51,7 @@ def test_the_splits_share_categories_but_no_drawing_typeface_handwriting_or_back
             (placed.thing.shape, placed.thing.picture)
             for one in samples
             for placed in one.scene.placed
-        } | {("background", one.scene.background) for one in samples}
+        } | {("background", one.scene.background.index) for one in samples}
         names[split] = {
             placed.thing.name
             for one in samples
@@ -71,7 +72,7 @@ def test_no_two_splits_hold_the_same_picture_under_two_names() -> None:
     for picture in listed.pictures:
         owners.setdefault(object_cell(picture.index).tobytes(), set()).add(picture.split)
     for background in listed.backgrounds:
-        owners.setdefault(photograph(background.index).tobytes(), set()).add(background.split)
+        owners.setdefault(photograph(background).tobytes(), set()).add(background.split)
     for index, (split, _) in enumerate(listed.digits):
         owners.setdefault(digit_cell(index).tobytes(), set()).add(split)
     assert all(len(splits) == 1 for splits in owners.values())
@@ -164,7 +165,7 @@ def test_a_crop_shows_what_is_asked_about_and_only_an_absence_has_none() -> None
 def test_plates_stand_out_from_their_objects_and_backgrounds_do_not_show_them() -> None:
     listed = catalogue()
     for one in drawn("train", "small", 160) + drawn("val", "small", 160):
-        background = listed.backgrounds[one.scene.background]
+        background = one.scene.background
         for placed in one.scene.placed:
             if placed.thing.shape == "plate":
                 assert placed.thing.name not in background.shows
@@ -249,3 +250,33 @@ def test_all_eight_colours_are_far_apart() -> None:
     for number, one in enumerate(values):
         for other in values[:number]:
             assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) >= 90
+
+
+def test_own_backgrounds_fall_to_one_split_each_by_their_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(20):
+        noise = np.random.default_rng(number).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    (folder / "notes.txt").write_text("not a picture")
+    owned = [{one.name for one in own_backgrounds(folder, split)} for split in SPLITS]
+    assert sum(map(len, owned)) == len(set.union(*owned)) == 20
+    shuffled = folder / "again.png"
+    (folder / "7.png").rename(shuffled)
+    again = [{one.name for one in own_backgrounds(folder, split)} for split in SPLITS]
+    assert ["again.png" in names for names in again] == ["7.png" in names for names in owned]
+
+    made = make_finesearch(
+        tmp_path / "set", split="train", size="small", n=3, backgrounds=folder, workers=1
+    )
+    plain = make_finesearch(tmp_path / "plain", split="train", size="small", n=3)
+    assert [e.image.name for e in made.examples] != [e.image.name for e in plain.examples]
+
+
+def test_a_folder_without_backgrounds_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="falls to the val split"):
+        make_finesearch(tmp_path / "set", split="val", size="small", n=1, backgrounds=tmp_path)
+    with pytest.raises(DataError, match="no folder"):
+        make_finesearch(
+            tmp_path / "set", split="val", size="small", n=1, backgrounds=tmp_path / "none"
+        )

@@ -9,8 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from bas_opd.data.finesearch import KINDS, render, sample
-from bas_opd.data.finesearch.assets import COLOURS, catalogue
-from bas_opd.data.finesearch.scenes import SIDE
+from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel

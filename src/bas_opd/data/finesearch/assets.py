@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
+
+from bas_opd.data.images import open_image
+from bas_opd.errors import DataError
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
+SIDE = 320
+"""Side of a whole picture in pixels."""
 CELL = 96
 """Side of a picture in pixels."""
 GLYPH = (40, 56)
@@ -54,8 +61,10 @@ class Background:
     index: int
     name: str
     split: Split
-    shows: frozenset[str]
+    shows: frozenset[str] = frozenset()
     """Categories that are not put in front of it, because it shows something like them."""
+    file: Path | None = None
+    """Where it lies, if it is the user's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +131,36 @@ def glyph_cell(face: int, digit: int) -> Image.Image:
     return _sheet("glyphs.png").crop(box)
 
 
-@cache
-def photograph(index: int) -> Image.Image:
-    """Return a background whole."""
-    return _open(f"backgrounds/{catalogue().backgrounds[index].name}.webp").convert("RGB")
+@lru_cache(maxsize=64)
+def photograph(background: Background) -> Image.Image:
+    """Return a background whole: a square of `SIDE` pixels."""
+    if background.file is None:
+        return _open(f"backgrounds/{background.name}.webp").convert("RGB")
+    photo = open_image(background.file)
+    return ImageOps.fit(photo, (SIDE, SIDE), Image.Resampling.LANCZOS)
+
+
+def own_backgrounds(folder: Path, split: Split) -> tuple[Background, ...]:
+    """Return the pictures of a folder that belong to a split.
+
+    A picture's contents decide its split, whatever else lies beside it: three fifths go to train,
+    and one to val and to test each.
+    """
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder} to take backgrounds from.")
+    found = []
+    for file in sorted(folder.iterdir()):
+        if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".bmp"):
+            digest = hashlib.sha256(file.read_bytes()).digest()
+            owner = ("train", "train", "train", "val", "test")[digest[0] % 5]
+            if owner == split:
+                found.append(Background(index=-1, name=file.name, split=split, file=file))
+    if not found:
+        raise DataError(
+            f"None of the pictures in {folder} falls to the {split} split. Add more pictures, or "
+            "draw without --backgrounds."
+        )
+    return tuple(found)
 
 
 @cache

@@ -10,10 +10,10 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from bas_opd.data.finesearch.assets import SPLITS, Split
+from bas_opd.data.finesearch.assets import SIDE, SPLITS, Split
 from bas_opd.data.finesearch.questions import KINDS, Sample, sample
 from bas_opd.data.finesearch.render import render
-from bas_opd.data.finesearch.scenes import SIDE, SIZES, Size
+from bas_opd.data.finesearch.scenes import SIZES, Size
 from bas_opd.data.records import CropRow, PreparedSet, Row, crop_area
 from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError
@@ -30,20 +30,22 @@ def make_finesearch(
     n: int,
     seed: int = 0,
     kinds: Sequence[str] = KINDS,
+    backgrounds: Path | None = None,
     workers: int = 1,
     on_row: Callable[[int], None] = lambda _: None,
 ) -> PreparedSet:
     """Write a prepared set of n examples, kind after kind in turn.
 
-    Row i depends on the split, the size, the seed, the kinds and i alone: a longer set begins with
-    the shorter one, and the number of workers changes nothing. Both pictures of a pair follow each
-    other; where only one still fits, the set ends with half a pair.
+    Row i depends on the split, the size, the seed, the kinds and i alone, and on the pictures in
+    `backgrounds`, if that is given: a longer set begins with the shorter one, and the number of
+    workers changes nothing. Both pictures of a pair follow each other; where only one still fits,
+    the set ends with half a pair.
     """
     _check(split, size, n, kinds)
     addresses = [(index, kinds[index % len(kinds)]) for index in range(n)]
     with staged_set(folder) as writer, _mapper(workers) as mapped:
         done = 0
-        for drawn in mapped(partial(_draw, split, size, seed), addresses):
+        for drawn in mapped(partial(_draw, split, size, seed, backgrounds), addresses):
             for (index, side), (one, picture) in drawn:
                 if done == n:
                     break
@@ -52,7 +54,8 @@ def make_finesearch(
                 done += 1
                 on_row(done)
         writer.finish(
-            source=f"FineSearch, split {split}, size {size}, seed {seed}, kinds {', '.join(kinds)}",
+            source=f"FineSearch, split {split}, size {size}, seed {seed}, kinds {', '.join(kinds)}"
+            + ("" if backgrounds is None else ", own backgrounds"),
             view=None,
             rejected=0,
         )
@@ -74,10 +77,10 @@ def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
 
 
 def _draw(
-    split: Split, size: Size, seed: int, address: tuple[int, str]
+    split: Split, size: Size, seed: int, backgrounds: Path | None, address: tuple[int, str]
 ) -> list[tuple[tuple[int, str], tuple[Sample, bytes]]]:
     index, kind = address
-    samples = sample(split, size, seed, index, kind)
+    samples = sample(split, size, seed, index, kind, backgrounds=backgrounds)
     sides = ("",) if len(samples) == 1 else ("-a", "-b")
     return [((index, side), (one, _bytes(one))) for side, one in zip(sides, samples, strict=True)]
 

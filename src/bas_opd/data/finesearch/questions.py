@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from bas_opd.data.finesearch.assets import COLOURS, Background, Split, catalogue
 from bas_opd.data.finesearch.scenes import (
@@ -66,22 +67,38 @@ class Sample:
     box: Box | None
 
 
-def sample(split: Split, size: Size, seed: int, index: int, kind: str) -> tuple[Sample, ...]:
-    """Return the example at an address: one, or the two of a pair."""
+def sample(
+    split: Split,
+    size: Size,
+    seed: int,
+    index: int,
+    kind: str,
+    *,
+    backgrounds: Path | None = None,
+) -> tuple[Sample, ...]:
+    """Return the example at an address: one, or the two of a pair.
+
+    `backgrounds` is a folder of pictures to stand behind it all, in place of those that come along.
+    """
     draws = Draws("finesearch", split, size, seed, index, kind)
     while True:
-        if found := draw_samples(draws, split, kind, SIZES[size]):
+        if found := draw_samples(draws, split, kind, SIZES[size], backgrounds=backgrounds):
             return found
 
 
 def draw_samples(
-    draws: Draws, split: Split, kind: str, sides: tuple[int, int]
+    draws: Draws,
+    split: Split,
+    kind: str,
+    sides: tuple[int, int],
+    *,
+    backgrounds: Path | None = None,
 ) -> tuple[Sample, ...]:
     """Draw the example or the pair of a kind; nothing where the things found no room.
 
     `sides` are the smallest and the largest side of a thing in pixels.
     """
-    return _BUILDERS[kind](_Setting.drawn(draws, _supply(split), sides))
+    return _BUILDERS[kind](_Setting.drawn(draws, _supply(split, backgrounds), sides))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,5 +370,5 @@ def _a(name: str) -> str:
 
 
 @cache
-def _supply(split: Split) -> Supply:
-    return Supply.of(split)
+def _supply(split: Split, backgrounds: Path | None) -> Supply:
+    return Supply.of(split, backgrounds)

@@ -16,13 +16,14 @@ from bas_opd.data.finesearch.assets import (
     COLOURS,
     DIGIT,
     GLYPH,
+    SIDE,
     digit_cell,
     disc,
     glyph_cell,
     object_cell,
     photograph,
 )
-from bas_opd.data.finesearch.scenes import SIDE, Scene, Shape, Thing
+from bas_opd.data.finesearch.scenes import Scene, Shape, Thing
 
 INK = (24, 24, 32)
 RIM = (70, 70, 78)

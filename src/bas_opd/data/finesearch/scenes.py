@@ -10,12 +10,19 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
-from bas_opd.data.finesearch.assets import COLOURS, Background, Picture, Split, catalogue
+from bas_opd.data.finesearch.assets import (
+    COLOURS,
+    SIDE,
+    Background,
+    Picture,
+    Split,
+    catalogue,
+    own_backgrounds,
+)
 
-SIDE = 320
-"""Side of a picture in pixels."""
 SIZES = {"small": (24, 34), "large": (64, 92)}
 """Smallest and largest side of a thing in pixels."""
 
@@ -55,7 +62,7 @@ class Placed:
 class Scene:
     """A whole picture before it is drawn."""
 
-    background: int
+    background: Background
     window: Box
     """The part of the photograph that fills the picture."""
     is_mirrored: bool
@@ -101,7 +108,8 @@ class Supply:
     digits: dict[int, tuple[int, ...]]
 
     @classmethod
-    def of(cls, split: Split) -> Supply:
+    def of(cls, split: Split, backgrounds: Path | None = None) -> Supply:
+        """What a split may use; with `backgrounds`, the pictures of that folder behind it all."""
         listed = catalogue()
         return cls(
             pictures={
@@ -112,7 +120,11 @@ class Supply:
                 )
                 for category in listed.categories
             },
-            backgrounds=tuple(b for b in listed.backgrounds if b.split == split),
+            backgrounds=(
+                tuple(b for b in listed.backgrounds if b.split == split)
+                if backgrounds is None
+                else own_backgrounds(backgrounds, split)
+            ),
             faces=tuple(face for face, owner in enumerate(listed.faces) if owner == split),
             digits={
                 value: tuple(
@@ -199,7 +211,7 @@ def draw_scene(
     left, top = draws.between(0, SIDE - window), draws.between(0, SIDE - window)
     light = draws.between(150, 256)
     return Scene(
-        background=background.index,
+        background=background,
         window=(left, top, left + window, top + window),
         is_mirrored=draws.chance(0.5),
         gains=(
