@@ -37,6 +37,11 @@ def quadratic(x: Tensor) -> Tensor:
     return torch.cat([linear(x), x[:, i] * x[:, j]], 1)
 
 
+def cubic(x: Tensor) -> Tensor:
+    """Cubes too, which let the effect of a column level off."""
+    return torch.cat([quadratic(x), x.pow(3)], 1)
+
+
 class Ridge:
     """Bayesian linear regression on an expansion of the columns, with a unit Gaussian prior."""
 

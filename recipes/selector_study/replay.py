@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ from recipes.selector_study.scored import ScoredLog, ScoredStep
 
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+STRETCHES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +55,10 @@ class Score:
     name: str
     capture: float
     interval: float
-    """Half the width of the 95 % interval over logs; NaN for a single log."""
+    """Half the width of the 95 % interval over logs, or over stretches of a single one."""
     of_oracle: float
     gain: float
-    """Mean over logs of the difference to the paper's selector on the same log."""
+    """Difference to the paper's selector; its interval is that of the paired differences."""
     gain_interval: float
     token_share: float
     milliseconds: float
@@ -82,7 +84,7 @@ def replay(
         paid = {row: utility[row] for row in told if math.isfinite(utility[row])}
         entrant.learn(candidates, paid)
         seconds = time.perf_counter() - start
-        results.append(_result(step, selection.rows, 1000 * seconds))
+        results.append(result_of(step, selection.rows, 1000 * seconds))
     return results
 
 
@@ -94,7 +96,7 @@ def oracle(log: ScoredLog, ratio: float | str, *, per_token: bool = False) -> li
         if per_token:
             worth = worth / step.candidates.lengths
         best = worth.topk(query_budget(ratio, len(worth))).indices.tolist()
-        results.append(_result(step, tuple(step.candidates.features.rows[i] for i in best), 0.0))
+        results.append(result_of(step, tuple(step.candidates.features.rows[i] for i in best), 0.0))
     return results
 
 
@@ -112,20 +114,23 @@ def compare(
     for name, make in factories.items():
         results[name] = [replay(log, make(), ratio, reveal=reveal) for log in logs]
     captures = {name: _captures(runs, warmup) for name, runs in results.items()}
+    samples = captures
+    if len(logs) == 1:
+        samples = {name: _stretches(runs[0][warmup:]) for name, runs in results.items()}
     scores = []
     for name, own in captures.items():
         late = [step for run in results[name] for step in run[warmup:]]
         shares = [a / b for a, b in zip(own, captures["oracle"], strict=True)]
         gains = [math.nan]
-        if PAPER in captures:
-            gains = [a - b for a, b in zip(own, captures[PAPER], strict=True)]
+        if PAPER in samples:
+            gains = [a - b for a, b in zip(samples[name], samples[PAPER], strict=True)]
         scores.append(
             Score(
                 name=name,
                 capture=statistics.fmean(own),
-                interval=half_interval(own),
+                interval=half_interval(samples[name]),
                 of_oracle=statistics.fmean(shares),
-                gain=statistics.fmean(gains),
+                gain=statistics.fmean(own) - statistics.fmean(captures.get(PAPER, [math.nan])),
                 gain_interval=half_interval(gains),
                 token_share=statistics.fmean(step.token_share for step in late),
                 milliseconds=statistics.median(step.milliseconds for step in late),
@@ -151,7 +156,15 @@ def _captures(runs: Sequence[list[StepResult]], warmup: int) -> list[float]:
     return [statistics.fmean(step.capture for step in run[warmup:]) for run in runs]
 
 
-def _result(step: ScoredStep, rows: tuple[int, ...], milliseconds: float) -> StepResult:
+def _stretches(steps: Sequence[StepResult]) -> list[float]:
+    """Mean capture of ten stretches: steps that follow each other share a student."""
+    bounds = [len(steps) * part // STRETCHES for part in range(STRETCHES + 1)]
+    parts = [steps[start:end] for start, end in pairwise(bounds) if end > start]
+    return [statistics.fmean(step.capture for step in part) for part in parts]
+
+
+def result_of(step: ScoredStep, rows: tuple[int, ...], milliseconds: float) -> StepResult:
+    """Measure a choice of rows."""
     chosen = torch.isin(torch.tensor(step.candidates.features.rows), torch.tensor(rows))
 
     def share(of: Tensor) -> float:

@@ -34,11 +34,15 @@ from recipes.selector_study.regressors import (
     Regressor,
     Ridge,
     Stumps,
+    cubic,
     squares,
 )
 
 PAPER = "learned"
 """The paper's selector with the paper's settings: the real class."""
+
+CHOSEN = "ridge, cubes, roots, long memory"
+"""What the package ships as the policy `regressed`."""
 
 Factory = Callable[[], Entrant]
 
@@ -52,6 +56,7 @@ def roster() -> dict[str, Factory]:
     kinds = replace(rich, columns=joined(rich.columns, kind_columns))
     words = replace(rich, columns=joined(rich.columns, word_columns))
     process = Settings(columns=paper_columns, capacity=768)
+    roots = replace(six, target=square_roots, half_life=100.0, capacity=8192, start=96)
     rich_process = replace(rich, capacity=768)
     return {
         "random": lambda: Shipped(RandomSelector()),
@@ -81,6 +86,10 @@ def roster() -> dict[str, Factory]:
         "ridge, ranked columns": _fitted(Ridge, replace(six, scale="ranks")),
         "ridge, long memory": _fitted(Ridge, replace(six, half_life=100.0, capacity=8192)),
         "ridge, short memory": _fitted(Ridge, replace(six, half_life=5.0)),
+        "ridge, roots, long memory": _fitted(Ridge, roots),
+        "ridge, roots, long memory, bonus": _fitted(Ridge, replace(roots, bonus=1.0)),
+        CHOSEN: _fitted(_cubes, roots),
+        "ridge, cubes, 10 % random": _fitted(_cubes, replace(roots, exploration=0.1)),
         "stumps": _fitted(Stumps, six),
         "process": _fitted(GaussianProcess, process),
         "process, bonus": _fitted(GaussianProcess, replace(process, bonus=0.5)),
@@ -133,6 +142,10 @@ def _fitted(regressor: Callable[[], Regressor], settings: Settings) -> Factory:
 def _wide() -> Ridge:
     """Without products of columns: with thirty of them there would be five hundred."""
     return Ridge(squares)
+
+
+def _cubes() -> Ridge:
+    return Ridge(cubic)
 
 
 def _mean_of_three() -> Mean:

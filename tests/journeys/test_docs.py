@@ -75,6 +75,9 @@ def test_a_command_of_a_page_exists(page: str, line: str) -> None:
 def test_every_link_and_every_setting_of_a_page_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     for link in re.findall(r"\]\(([^)]+)\)", text):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
+        if not link.startswith("https://"):
+            path, _, heading = link.partition("#")
+            assert (page.parent / path).exists(), link
+            assert not heading or f"# {heading}" in (page.parent / path).read_text("utf-8").lower()
     for section, name in re.findall(rf"(?<=[` ])({'|'.join(SECTIONS)})\.(\w+)(?=[`=])", text):
         assert name in SECTIONS[section].model_fields, name

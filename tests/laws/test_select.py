@@ -16,6 +16,7 @@ from bas_opd.select import (
     EntropySelector,
     LearnedSelector,
     RandomSelector,
+    RegressedSelector,
     Selector,
     build_selector,
     exploration_quota,
@@ -27,8 +28,18 @@ from bas_opd.types import Features
 RATIOS = st.decimals(min_value=0, max_value=1, allow_nan=False, allow_infinity=False)
 
 
-def _trained_selector(exploration: str = "0.1") -> LearnedSelector:
-    selector = LearnedSelector(replay_start=8, exploration=exploration)
+Learning = type[LearnedSelector] | type[RegressedSelector]
+TRAINED: dict[str, Learning] = {
+    "trained learned": LearnedSelector,
+    "trained regressed": RegressedSelector,
+}
+LEARNING = pytest.mark.parametrize("kind", [LearnedSelector, RegressedSelector])
+
+
+def _trained_selector(
+    exploration: str = "0.1", kind: Learning = LearnedSelector
+) -> LearnedSelector | RegressedSelector:
+    selector = kind(replay_start=8, exploration=exploration)
     features = _features(random.Random(0), 8)
     assert selector.learn(features, {row: row / 8 for row in features.rows}, step=0)
     return selector
@@ -72,6 +83,8 @@ def test_ten_thousand_random_cases_never_overrun() -> None:
         EntropySelector(),
         LearnedSelector(),
         _trained_selector(),
+        RegressedSelector(),
+        _trained_selector(kind=RegressedSelector),
     ]
     for case in range(10_000):
         selector = policies[case % len(policies)]
@@ -86,6 +99,7 @@ def test_ten_thousand_random_cases_never_overrun() -> None:
         assert selection.scores.keys() <= set(features.rows)
 
 
+@LEARNING
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 60),
@@ -94,9 +108,9 @@ def test_ten_thousand_random_cases_never_overrun() -> None:
     st.integers(0, 10**6),
 )
 def test_exploration_takes_its_quota_from_the_remainder(
-    count: int, budget: int, exploration: str, step: int
+    kind: Learning, count: int, budget: int, exploration: str, step: int
 ) -> None:
-    selector = _trained_selector(exploration=exploration)
+    selector = _trained_selector(exploration=exploration, kind=kind)
     features = _features(random.Random(step), count)
     selection = selector.select(features, budget, step=step)
     chosen = min(count, budget)
@@ -107,7 +121,7 @@ def test_exploration_takes_its_quota_from_the_remainder(
     assert set(selection.rows) - selection.explored == set(order[: chosen - quota])
 
 
-@pytest.mark.parametrize("policy", ["random", "entropy", "learned"])
+@pytest.mark.parametrize("policy", ["random", "entropy", "learned", "regressed"])
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10**6))
 def test_the_order_of_the_candidates_changes_nothing(
@@ -124,13 +138,14 @@ def test_the_order_of_the_candidates_changes_nothing(
     assert build_selector(policy).select(shuffled, budget, step=step).rows == rows
 
 
-@pytest.mark.parametrize("policy", ["full", "random", "entropy", "learned", "trained"])
+@pytest.mark.parametrize("policy", ["full", "random", "entropy", "learned", "regressed", *TRAINED])
 def test_the_global_generator_is_neither_used_nor_moved(policy: str) -> None:
     chosen = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        selector = _trained_selector() if policy == "trained" else build_selector(policy)
+        kind = TRAINED.get(policy)
+        selector = _trained_selector(kind=kind) if kind else build_selector(policy)
         features = _features(random.Random(5), 40)
         selection = selector.select(features, 40 if policy == "full" else 12, step=3)
         selector.learn(features, dict.fromkeys(selection.rows, 0.5), step=3)

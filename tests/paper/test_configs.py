@@ -35,6 +35,7 @@ def test_every_promised_config_is_there_and_no_other() -> None:
     assert {path.stem for path in FILES} == {
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
+        "regressed25",
         *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch", "demo"),
     }
 
@@ -54,6 +55,7 @@ def test_a_config_loads_and_opens_with_plain_words(path: Path) -> None:
         ("learned10", "learned", "0.1", 22),
         ("learned25", "learned", "0.25", 56),
         ("learned50", "learned", "0.5", 112),
+        ("regressed25", "regressed", "0.25", 56),
     ],
 )
 def test_a_policy_queries_what_table_6_says(

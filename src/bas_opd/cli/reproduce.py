@@ -22,7 +22,7 @@ def policies(
     ] = None,
     scale: Annotated[str, typer.Option(help="small: FineSearch and the small model.")] = "small",
     arms: Annotated[
-        str | None, typer.Option(help="Only these, as in full,learned25; unset: all eleven.")
+        str | None, typer.Option(help="Only these, as in full,learned25; unset: all twelve.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 5,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of a run; unset: 111.")] = None,

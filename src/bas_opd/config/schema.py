@@ -138,8 +138,10 @@ class RolloutConfig(Section):
 class SelectConfig(Section):
     """Which rollouts the crop teacher is asked about (Alg. 1, lines 4-10 and 14)."""
 
-    policy: Literal["full", "random", "entropy", "learned"] = Field(
-        default="learned", description="How S is chosen from C (Sec. 2.2, App. A.1)."
+    policy: Literal["full", "random", "entropy", "learned", "regressed"] = Field(
+        default="learned",
+        description="How S is chosen from C (Sec. 2.2, App. A.1). regressed is not of the paper; "
+        "regressed25.toml has the settings it was studied with.",
     )
     query_ratio: Exact = Field(
         default=Decimal("0.25"),

@@ -1,4 +1,4 @@
-"""What is compared: the base model, the policies of Table 3, and the ablations of Table 4."""
+"""What is compared: the base model, the policies of Table 3, the ablations of Table 4, and ours."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ ARMS = (
     "learned25-without-confidence",
     "learned25-without-ranking",
     "learned25-without-exploration",
+    "regressed25",
 )
 """Each but the base is a preset of that name, laid over `finesearch.toml`."""
 FIRST_SEED = 42

@@ -23,6 +23,8 @@ from bas_opd.runtime.integrity import STATE, published, read_json, verify_checkp
 from bas_opd.runtime.records import read_records
 from bas_opd.runtime.step_record import StepRecord, parse_step, totals
 
+LEARNING = ("learned", "regressed")
+"""Policies that rank by what they predict, once they hold enough labels."""
 Draw = Callable[[str, int, Sequence[int], int], set[int]]
 """(stage, step, rows, count) -> the rows that the run must have drawn."""
 
@@ -275,7 +277,7 @@ def _selection(
         for problem in _choice(step, select, draw, is_trained=is_trained):
             yield f"step {step.step}: {problem}"
         held = min(select.replay_capacity, held + step.labels)
-        must_learn = select.policy == "learned" and step.labels > 0 and held >= select.replay_start
+        must_learn = select.policy in LEARNING and step.labels > 0 and held >= select.replay_start
         if step.learned != must_learn:
             yield f"step {step.step}: learned is {step.learned}, with {held} labels in the replay."
         is_trained |= must_learn
@@ -291,7 +293,7 @@ def _choice(
         scores = step.feature_of("mean_entropy" if step.has_entropy else "mean_nll")
         if step.score_of != scores:
             yield "scores are not the feature that the entropy policy ranks by."
-    elif select.policy == "learned" and is_trained:
+    elif select.policy in LEARNING and is_trained:
         scores = step.score_of
         quota = exploration_quota(select.exploration, count)
     else:
@@ -323,7 +325,7 @@ def _draws(seed: int) -> Draw:
 
 
 def _scope(select: SelectConfig, draw: Draw | None) -> str:
-    is_drawn = select.policy in ("random", "learned")
+    is_drawn = select.policy in ("random", *LEARNING)
     return select.policy + ("; random draws not repeated" if is_drawn and draw is None else "")
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy
@@ -16,15 +17,15 @@ from bas_opd.data.order import step_indices
 from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.select import LearnedSelector, RandomSelector, features_from
+from bas_opd.select import LearnedSelector, RandomSelector, build_selector, features_from
 from bas_opd.state import TrainState
 from bas_opd.types import FEATURES, Features, PromptBatch, Selection
-from recipes.selector_study import columns, regressors
+from recipes.selector_study import ceiling, columns, describe, regressors
 from recipes.selector_study import log as logging_script
 from recipes.selector_study import replay as replay_script
 from recipes.selector_study.entrants import Fitted, Settings, Shipped, _normal_quantiles, scaled
-from recipes.selector_study.replay import compare, half_interval, oracle, replay
-from recipes.selector_study.roster import PAPER, roster
+from recipes.selector_study.replay import compare, half_interval, oracle, replay, result_of
+from recipes.selector_study.roster import CHOSEN, PAPER, roster
 from recipes.selector_study.scored import Candidates, ScoredLog, save_log
 
 STAND_IN = (
@@ -282,6 +283,17 @@ def test_the_paper_s_entrant_is_the_real_class_with_the_paper_s_settings() -> No
             assert vars(selector)[name] == value
 
 
+def test_the_policy_that_was_chosen_is_the_one_that_is_shipped(synthetic: ScoredLog) -> None:
+    """With the settings of its preset, through the configuration, as a run builds it."""
+    config = load_config(preset("regressed25"), PATHS).select
+    shipped = Shipped(build_selector(**config.model_dump(exclude={"query_ratio"})))
+    studied = replay(synthetic, roster()[CHOSEN](), config.query_ratio)
+    assert [r.rows for r in replay(synthetic, shipped, config.query_ratio)] == [
+        r.rows for r in studied
+    ]
+    assert fmean(r.capture for r in studied[4:]) > 0.5
+
+
 def test_revealing_tells_every_utility_but_changes_no_budget(synthetic: ScoredLog) -> None:
     spy = Spy()
     replay(synthetic, spy, "0.25", reveal=True)
@@ -302,6 +314,44 @@ def test_scores_leave_out_the_warm_up_and_pair_the_logs(tmp_path: Path) -> None:
     assert entropy.gain == pytest.approx(numpy.mean(gains))
     assert entropy.gain_interval == pytest.approx(4.303 * numpy.std(gains, ddof=1) / 3**0.5)
     assert learned.gain == 0
+
+
+def test_a_single_log_has_its_interval_over_stretches_of_steps(synthetic: ScoredLog) -> None:
+    entropy = compare([synthetic], {"entropy": roster()["entropy"]}, ratio="0.25", warmup=2)[-1]
+    captures = [r.capture for r in replay(synthetic, roster()["entropy"](), "0.25")[2:]]
+    assert entropy.capture == pytest.approx(fmean(captures))
+    assert entropy.interval == pytest.approx(half_interval(captures))  # five stretches of a step
+    assert numpy.isnan(entropy.gain)
+
+
+def test_what_is_picked_is_described(synthetic: ScoredLog, tmp_path: Path) -> None:
+    """The first eight rows are the two first prompts of 28, four responses each."""
+    rows = synthetic.steps[0].candidates.features.rows[:8]
+    picks = [result_of(step, rows, 0.0) for step in synthetic.steps]
+    found = describe.describe(synthetic, picks, warmup=1)
+    assert found["prompts"] == pytest.approx(2 / 28)
+    assert found["effective_prompts"] == pytest.approx(2)
+    assert found["kinds"] == {"colour": 0.5, "shape": 0.5}
+    lengths = [step.candidates.lengths[:8] for step in synthetic.steps[1:]]
+    assert found["tokens"] == pytest.approx(fmean(float(part.sum()) for part in lengths))
+    assert found["short"] == pytest.approx(
+        fmean(float((part <= 3).double().mean()) for part in lengths)
+    )
+
+
+def test_the_variance_between_prompts_is_all_where_siblings_are_worth_the_same(
+    tmp_path: Path,
+) -> None:
+    log = _synthetic(tmp_path / "log.npz", _where_siblings_agree, steps=3)
+    assert describe.between_prompts(log, 0) == pytest.approx(1)
+    assert sum(describe.utility_by_kind(log, 0).values()) == pytest.approx(1)
+
+
+def test_the_ceiling_finds_what_another_log_holds(tmp_path: Path) -> None:
+    logs = [_synthetic(tmp_path / f"{s}.npz", _by_entropy, seed=s, steps=4) for s in (1, 2)]
+    found = ceiling.ceiling(*logs, columns.paper_columns, "0.25")
+    best = [r.capture for r in oracle(logs[1], "0.25")]
+    assert fmean(r.capture for r in found) > 0.85 * fmean(best)
 
 
 def test_intervals_are_those_of_student() -> None:

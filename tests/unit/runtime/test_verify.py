@@ -48,7 +48,7 @@ def test_a_run_as_it_was_left_is_sound_wherever_it_lies(run: Path) -> None:
     assert any(score is not None for score in step_of(events_of(run), 3)["scores"])
 
 
-@pytest.mark.parametrize("policy", ["full", "random", "entropy"])
+@pytest.mark.parametrize("policy", ["full", "random", "entropy", "regressed"])
 def test_runs_of_every_policy_are_sound(policy: str, small_qwen35: Path, tmp_path: Path) -> None:
     ratio = "1" if policy == "full" else "0.3"
     settings = (f"select.policy={policy}", f"select.query_ratio={ratio}", "run.steps=2")
