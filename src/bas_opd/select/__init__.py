@@ -13,6 +13,7 @@ from bas_opd.select.policies import (
     Selector,
 )
 from bas_opd.select.predictor import UtilityPredictor
+from bas_opd.select.regressed import RegressedSelector
 from bas_opd.select.replay import Labels, ReplayBuffer
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Labels",
     "LearnedSelector",
     "RandomSelector",
+    "RegressedSelector",
     "ReplayBuffer",
     "RunningNormaliser",
     "Selector",

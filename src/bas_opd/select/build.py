@@ -7,10 +7,14 @@ from typing import Any
 from bas_opd.errors import ConfigError
 from bas_opd.select.learned import LearnedSelector
 from bas_opd.select.policies import EntropySelector, FullSelector, RandomSelector, Selector
+from bas_opd.select.regressed import RegressedSelector
+
+REGRESSED = ("exploration", "momentum", "replay_capacity", "replay_start", "half_life")
+"""Settings of the learned policy that the regressed one has too; it has no network to train."""
 
 
-def build_selector(policy: str, *, seed: int = 0, **learned: Any) -> Selector:
-    """Build the policy of that name; settings beyond the seed are read by `learned` alone."""
+def build_selector(policy: str, *, seed: int = 0, **settings: Any) -> Selector:
+    """Build the policy of that name; those that learn read the settings beyond the seed."""
     if policy == "full":
         return FullSelector()
     if policy == "random":
@@ -18,7 +22,11 @@ def build_selector(policy: str, *, seed: int = 0, **learned: Any) -> Selector:
     if policy == "entropy":
         return EntropySelector()
     if policy == "learned":
-        return LearnedSelector(seed=seed, **learned)
+        return LearnedSelector(seed=seed, **settings)
+    if policy == "regressed":
+        shared = {name: settings[name] for name in REGRESSED if name in settings}
+        return RegressedSelector(seed=seed, **shared)
     raise ConfigError(
-        f"There is no selection policy {policy!r}; choose full, random, entropy or learned."
+        f"There is no selection policy {policy!r}; choose full, random, entropy, learned or "
+        "regressed."
     )

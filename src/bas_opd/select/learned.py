@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bas_opd.budget import exploration_quota
 from bas_opd.errors import ConfigError
-from bas_opd.select.draws import addressed_generator, draw_rows
+from bas_opd.select.draws import addressed_generator
 from bas_opd.select.losses import selector_loss
 from bas_opd.select.normaliser import RunningNormaliser
-from bas_opd.select.policies import affordable, finite_scores, ranked, uniform_selection
+from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
 from bas_opd.select.predictor import UtilityPredictor
 from bas_opd.select.replay import ReplayBuffer
 from bas_opd.types import Features, Selection
@@ -74,17 +74,13 @@ class LearnedSelector:
         self.normaliser.update(features.values)
         if not self.is_trained:
             return uniform_selection(features, budget, seed=self.seed, step=step)
-        scores = finite_scores(features.rows, self.predict(features.values).tolist())
-        order = ranked(features.rows, scores)
-        count = affordable(features, budget)
-        explore = exploration_quota(self.exploration, count)
-        best, rest = order[: count - explore], order[count - explore :]
-        explored = draw_rows(rest, explore, addressed_generator("explore", self.seed, step))
-        return Selection(
-            rows=tuple(sorted(best + explored)),
-            budget=budget,
-            explored=frozenset(explored),
-            scores=scores,
+        return explored_selection(
+            features,
+            budget,
+            scores=finite_scores(features.rows, self.predict(features.values).tolist()),
+            exploration=self.exploration,
+            seed=self.seed,
+            step=step,
         )
 
     @torch.no_grad()
@@ -94,17 +90,7 @@ class LearnedSelector:
 
     def learn(self, features: Features, utility: Mapping[int, float], *, step: int) -> bool:
         """Store the labels and update psi from replay; True if that happened (Alg. 1, line 14)."""
-        if unknown := utility.keys() - set(features.rows):
-            raise ValueError(
-                f"Step {step} brings a utility for row {min(unknown)}, which has no features. "
-                "Pass the features that the selection of this step was made from."
-            )
-        labelled = [(i, utility[row]) for i, row in enumerate(features.rows) if row in utility]
-        stored = self.replay.add(
-            features.values[[i for i, _ in labelled]],
-            torch.tensor([u for _, u in labelled], dtype=torch.float64, device="cpu"),
-            step=step,
-        )
+        stored = self.replay.observe(features, utility, step=step)
         if stored == 0 or len(self.replay) < self.replay_start:
             return False
         for update in range(self.updates_per_step):

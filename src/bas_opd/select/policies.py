@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Protocol
 
 from torch import Tensor
 
+from bas_opd.budget import exploration_quota
 from bas_opd.errors import BudgetError
 from bas_opd.select.draws import addressed_generator, draw_rows
 from bas_opd.types import FEATURES, Features, Selection
@@ -83,6 +85,29 @@ def uniform_selection(features: Features, budget: int, *, seed: int, step: int) 
     generator = addressed_generator("uniform", seed, step)
     chosen = draw_rows(features.rows, affordable(features, budget), generator)
     return Selection(rows=tuple(sorted(chosen)), budget=budget)
+
+
+def explored_selection(
+    features: Features,
+    budget: int,
+    *,
+    scores: dict[int, float],
+    exploration: float | str | Decimal,
+    seed: int,
+    step: int,
+) -> Selection:
+    """Choose the K - K_e highest scores and K_e of the rest at random (Alg. 1, lines 8-10)."""
+    order = ranked(features.rows, scores)
+    count = affordable(features, budget)
+    explore = exploration_quota(exploration, count)
+    best, rest = order[: count - explore], order[count - explore :]
+    explored = draw_rows(rest, explore, addressed_generator("explore", seed, step))
+    return Selection(
+        rows=tuple(sorted(best + explored)),
+        budget=budget,
+        explored=frozenset(explored),
+        scores=scores,
+    )
 
 
 def affordable(features: Features, budget: int) -> int:

@@ -286,11 +286,10 @@ def test_the_paper_s_entrant_is_the_real_class_with_the_paper_s_settings() -> No
 def test_the_policy_that_was_chosen_is_the_one_that_is_shipped(synthetic: ScoredLog) -> None:
     """With the settings of its preset, through the configuration, as a run builds it."""
     config = load_config(preset("regressed25"), PATHS).select
+    ratio = str(config.query_ratio)
     shipped = Shipped(build_selector(**config.model_dump(exclude={"query_ratio"})))
-    studied = replay(synthetic, roster()[CHOSEN](), config.query_ratio)
-    assert [r.rows for r in replay(synthetic, shipped, config.query_ratio)] == [
-        r.rows for r in studied
-    ]
+    studied = replay(synthetic, roster()[CHOSEN](), ratio)
+    assert [r.rows for r in replay(synthetic, shipped, ratio)] == [r.rows for r in studied]
     assert fmean(r.capture for r in studied[4:]) > 0.5
 
 
@@ -348,9 +347,11 @@ def test_the_variance_between_prompts_is_all_where_siblings_are_worth_the_same(
 
 
 def test_the_ceiling_finds_what_another_log_holds(tmp_path: Path) -> None:
-    logs = [_synthetic(tmp_path / f"{s}.npz", _by_entropy, seed=s, steps=4) for s in (1, 2)]
-    found = ceiling.ceiling(*logs, columns.paper_columns, "0.25")
-    best = [r.capture for r in oracle(logs[1], "0.25")]
+    fitted, against = (
+        _synthetic(tmp_path / f"{seed}.npz", _by_entropy, seed=seed, steps=4) for seed in (1, 2)
+    )
+    found = ceiling.ceiling(fitted, against, columns.paper_columns, "0.25")
+    best = [r.capture for r in oracle(against, "0.25")]
     assert fmean(r.capture for r in found) > 0.85 * fmean(best)
 
 
