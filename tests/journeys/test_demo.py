@@ -28,12 +28,12 @@ from bas_opd.report.demo_results import DemoResults, read_demo, table
 from bas_opd.runtime.verify import verify
 from bas_opd.state import load_policy
 
-QUESTIONS = 16
+QUESTIONS = 9
 SMALL = (
-    "run.steps=4",
+    "run.steps=2",
     "rollout.prompts_per_step=3",
     "rollout.per_prompt=4",
-    "select.replay_start=2",
+    "select.replay_start=1",
 )
 
 
@@ -94,7 +94,7 @@ def test_the_costs_of_the_table_are_the_sums_of_the_records(first: Demo) -> None
         teacher = sum(seconds(step, "teacher") for step in steps)
         assert rows["seconds of the teacher"][place] == f"{teacher:.1f}"
         assert rows["seconds of training"][place] == f"{sum(map(seconds, steps)):.1f}"
-        assert rows["steps"][place] == str(len(steps)) == "4"
+        assert rows["steps"][place] == str(len(steps)) == "2"
         assert verify(first.home / run).is_sound
 
 
@@ -102,12 +102,9 @@ def test_the_accuracies_of_the_table_are_those_of_the_models_it_left(first: Demo
     examples = PreparedSet.load(first.home / "data" / "test").examples
     right = []
     for run in ("base", "learned25", "full"):
-        overrides = ["data.path=unused"]
-        if run != "base":
-            overrides.append(f"model.path={first.home / run / 'model'}")
-        else:
-            overrides.append(f"model.path={demo.small_base()}")
-        graded = evaluate(load_policy(load_config(preset("demo"), overrides)), examples)
+        model = demo.small_base() if run == "base" else first.home / run / "model"
+        config = load_config(preset("demo"), [f"model.path={model}", "data.path=unused"])
+        graded = evaluate(load_policy(config), examples)
         right.append(sum(each.is_correct for each in graded))
     rows = cells(first.results)
     assert rows[f"right answers, of {QUESTIONS}"] == tuple(

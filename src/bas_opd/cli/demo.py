@@ -1,4 +1,4 @@
-"""`bas-opd demo`: the whole algorithm on a CPU, without a download."""
+"""`bas-opd demo`: the whole method on a CPU, without a download, with a page to look at."""
 
 from __future__ import annotations
 
@@ -7,48 +7,53 @@ from typing import Annotated
 
 import typer
 
-PICTURES = 32
-
 
 def demo(
     folder: Annotated[
         Path, typer.Option(help="Where the demo's folder is made; each demo gets a new one.")
     ] = Path("runs"),
+    seed: Annotated[
+        int, typer.Option(min=0, help="Other pictures, other draws, other numbers.")
+    ] = 0,
 ) -> None:
-    """Train a small random model on generated pictures for a few steps and show the ledger."""
-    from bas_opd import loop
+    """Train a small model two ways, judge it before and after, and write a page with examples."""
+    import os
+
+    home = new_folder(folder, "demo")
+    # Threads that spin while they wait make a run several times slower where another program needs
+    # a core, as on anyone's laptop. Torch reads this when it is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    from bas_opd import demo as demonstration
     from bas_opd.cli.train import quiet_transformers
-    from bas_opd.config import load_config, preset
-    from bas_opd.data.pictures import make_pictures
-    from bas_opd.model.small import build_small_model
-    from bas_opd.runtime.console import Console
+    from bas_opd.report.demo_page import write_page
+    from bas_opd.report.demo_results import finding, gap, read_demo, table, text_table
 
     quiet_transformers()
-    home = new_folder(folder, "demo")
-    with Console() as console:
-        console.message(f"Drawing pictures and building a small model in {home}.")
-        make_pictures(home / "data", n=PICTURES, seed=0)
-        build_small_model(home / "model", family="qwen3_5", seed=0)
-        config = load_config(
-            preset("tiny"),
-            [
-                f"model.path={home / 'model'}",
-                f"data.path={home / 'data'}",
-                f"run.output={home / 'run'}",
-            ],
-        )
-        loop.train(config, console)
+    demonstration.run_demo(home, seed=seed)
+    results = read_demo(home)
+    page = write_page(results)
+    for part in (text_table(table(results)), gap(results), "\n".join(finding(results))):
+        typer.echo(f"\n{part}")
+    typer.echo(f"\nThe page with pictures is {page.resolve()}; open it in a browser.")
 
 
 def new_folder(parent: Path, name: str) -> Path:
     """Make parent/name-1, or the first number that is free; nothing that exists is touched."""
-    parent.mkdir(parents=True, exist_ok=True)
+    from bas_opd.errors import ConfigError
+
     number = 1
-    while True:
-        folder = parent / f"{name}-{number}"
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                (folder := parent / f"{name}-{number}").mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return folder
+    except OSError as error:
+        raise ConfigError(
+            f"The demo cannot make its folder in {parent}: {error.strerror}. Name a folder that "
+            "can be written to with --folder."
+        ) from error

@@ -1,0 +1,1 @@
+"""What a person reads of finished runs: made from results and records alone, without torch."""

@@ -1,0 +1,204 @@
+"""What a demo left in its folder, as the numbers of its table and the words below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from bas_opd.audit.statistics import paired_difference, wilson_interval
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import DataError
+from bas_opd.runtime.records import read_records
+from bas_opd.runtime.step_record import StepRecord, parse_step, totals
+from bas_opd.types import Example
+
+LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}
+"""The models of the table in order: the one before training, and the two runs."""
+TRAINED = ("learned25", "full")
+CROPS = "base-crop"
+"""The answers of the base to the crops, which only its teacher sees."""
+
+
+class Answer(BaseModel):
+    """What a model said to one question."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    id: str
+    kind: str
+    answer: str
+    output: str
+    is_correct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResults:
+    """Questions, the answers of each model to them, and the steps of each run."""
+
+    folder: Path
+    examples: tuple[Example, ...]
+    answers: dict[str, dict[str, Answer]]
+    """Model -> id of the question -> answer, in the order of the questions."""
+    steps: dict[str, tuple[StepRecord, ...]]
+    """Run -> its steps."""
+
+    def outcomes(self, model: str) -> list[bool]:
+        """Say of each question whether a model got it right."""
+        return [answer.is_correct for answer in self.answers[model].values()]
+
+    def totals(self, run: str) -> dict[str, Any]:
+        """Add up the steps of a run."""
+        return totals(self.steps[run])
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One line of the table: a label, and a cell for each of `LABELS`."""
+
+    label: str
+    cells: tuple[str, ...]
+
+
+def answers_file(folder: Path, model: str) -> Path:
+    """Return where the answers of a model lie."""
+    return folder / "answers" / f"{model}.json"
+
+
+def read_demo(folder: Path) -> DemoResults:
+    """Read a finished demo, or say which part of it is missing or damaged."""
+    try:
+        answers = {
+            model: {each.id: each for each in _read_answers(answers_file(folder, model))}
+            for model in (*LABELS, CROPS)
+        }
+        steps = {
+            run: tuple(
+                parse_step(event)
+                for event in read_records(folder / run / "records.jsonl")
+                if event["event"] == "step"
+            )
+            for run in TRAINED
+        }
+    except OSError as error:
+        raise DataError(
+            f"The demo in {folder} is not whole: {error}. Run `bas-opd demo` for a new one."
+        ) from error
+    examples = PreparedSet.load(folder / "data" / "test").examples
+    asked = [example.id for example in examples]
+    if any(list(answers[model]) != asked for model in LABELS):
+        raise DataError(
+            f"The answers in {folder} are not those to the questions in {folder / 'data' / 'test'}."
+            " Run `bas-opd demo` for a new one."
+        )
+    return DemoResults(folder=folder, examples=examples, answers=answers, steps=steps)
+
+
+def _read_answers(path: Path) -> list[Answer]:
+    try:
+        return TypeAdapter(list[Answer]).validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise DataError(f"{path} is damaged. Run `bas-opd demo` for a new one.") from error
+
+
+def table(results: DemoResults) -> tuple[TableRow, ...]:
+    """Return accuracy and cost of the base and of both runs, side by side."""
+    outcomes = [results.outcomes(model) for model in LABELS]
+    intervals = [wilson_interval(sum(each), len(each)) for each in outcomes]
+    sums = [results.totals(run) for run in TRAINED]
+    learned, full = sums
+    return (
+        TableRow(
+            f"right answers, of {len(results.examples):,}",
+            tuple(f"{sum(each):,} ({_percent(sum(each), len(each))})" for each in outcomes),
+        ),
+        TableRow(
+            "  95 % interval, in %",
+            tuple(f"{100 * low:.1f} to {100 * high:.1f}" for low, high in intervals),
+        ),
+        *(
+            _trained(
+                label, f"{learned[name]:,} ({_percent(learned[name], full[name])})", full[name]
+            )
+            for label, name in (
+                ("teacher calls", "calls"),
+                ("tokens the teacher scored", "scored_tokens"),
+                ("tokens it processed", "processed_tokens"),
+            )
+        ),
+        _trained("seconds of the teacher", *(f"{each['seconds']['teacher']:.1f}" for each in sums)),
+        _trained("seconds of training", *(f"{sum(each['seconds'].values()):.1f}" for each in sums)),
+        _trained("steps", *(each["steps"] for each in sums)),
+        _trained("  rows chosen by prediction", *(each["ranked_steps"] for each in sums)),
+    )
+
+
+def _trained(label: str, *cells: str | int) -> TableRow:
+    """Return a line that says nothing of the base, which no teacher was asked about."""
+    texts = (cell if isinstance(cell, str) else f"{cell:,}" for cell in cells)
+    return TableRow(label, ("-", *texts))
+
+
+def gap(results: DemoResults) -> str:
+    """Say what the base sees in a crop and misses in the picture around it."""
+    crops = results.answers[CROPS]
+    whole = sum(results.answers["base"][name].is_correct for name in crops)
+    close = sum(answer.is_correct for answer in crops.values())
+    return (
+        f"Of the {len(crops):,} questions that have a crop, the base gets {whole:,} right from the "
+        f"whole picture ({_percent(whole, len(crops))}) and {close:,} from the crop "
+        f"({_percent(close, len(crops))})."
+    )
+
+
+def finding(results: DemoResults) -> tuple[str, ...]:
+    """Say what came out, a loss as a loss and a difference inside its interval as that."""
+    base, learned, full = (results.outcomes(model) for model in LABELS)
+    asked, asked_by_full = (results.totals(run)["calls"] for run in TRAINED)
+    return (
+        compared("Learned-25", learned, "the base", base),
+        compared("Full querying", full, "the base", base),
+        compared("Learned-25", learned, "full querying", full),
+        f"Learned-25 asked its teacher {asked:,} times, full querying {asked_by_full:,} times.",
+    )
+
+
+def compared(a: str, of_a: Sequence[bool], b: str, of_b: Sequence[bool]) -> str:
+    """Return one sentence on the difference between two models on the same questions."""
+    more = sum(of_a) - sum(of_b)
+    if list(of_a) == list(of_b):
+        return f"{a} and {b} have the same {sum(of_a):,} of {len(of_a):,} questions right."
+    difference = paired_difference(_numbers(of_a), _numbers(of_b))
+    low, high = (100 * (difference.mean + side * difference.half_width) for side in (-1, 1))
+    amount = f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "as many"
+    verdict = (
+        "a difference inside its interval, so neither is shown to be better"
+        if difference.holds_zero
+        else ("a gain" if more > 0 else "a loss")
+    )
+    return (
+        f"{a} has {amount} of {len(of_a):,} questions right {'than' if more else 'as'} {b} "
+        f"({100 * difference.mean:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}): "
+        f"{verdict}."
+    )
+
+
+def text_table(rows: Iterable[TableRow]) -> str:
+    """Lay the table out in plain characters."""
+    lines = [("", *LABELS.values()), *((row.label, *row.cells) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join((line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:]))).rstrip()
+        for line in lines
+    )
+
+
+def _numbers(outcomes: Sequence[bool]) -> list[float]:
+    return [float(outcome) for outcome in outcomes]
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
