@@ -82,7 +82,7 @@ SOURCES = {
     "streamline-emojis": "Streamline Emojis, CC BY 4.0",
 }
 HELD_OUT = ("twemoji", "emojione", "fxemoji")
-"""Drawn by hands that drew nothing else here: each category gives one to test and one to val."""
+"""Of each category one of these goes to test and one to val, in turn; the third serves train."""
 
 BACKGROUNDS: dict[str, dict[str, Any]] = {
     # `shows`: categories that are not asked about in front of it.

@@ -27,6 +27,7 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learner import Learner, OptimiserSettings
 from bas_opd.model.batches import MicroBatch
+from bas_opd.reproduce.results import PATHS
 from bas_opd.state import TrainState
 from bas_opd.types import PromptBatch, Rollouts, StepReport, TeacherScores
 from recipes.selector_study.scored import save_log
@@ -92,8 +93,18 @@ def log_run(config: Config, out: Path) -> None:
         losses=losses,
         kind_names=kind_names,
         end_ids=state.model.processor.eos_ids,
-        settings=json.dumps(dump(config)),
+        settings=_settings(config, data),
     )
+
+
+def _settings(config: Config, data: PreparedSet) -> str:
+    """Return the configuration as JSON: what the data are, not where anything lies."""
+    stored = dump(config)
+    for key in PATHS:
+        part, name = key.split(".")
+        del stored[part][name]
+    stored["data"]["fingerprint"] = data.fingerprint
+    return json.dumps(stored)
 
 
 class RecordingLearner(Learner):

@@ -26,14 +26,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bas_opd.audit.statistics import mean_interval, paired_difference
 from bas_opd.budget import query_budget
 from recipes.selector_study.columns import ALL_COLUMNS
 from recipes.selector_study.entrants import Entrant
 from recipes.selector_study.roster import PAPER, Factory, roster, single_columns
 from recipes.selector_study.scored import ScoredLog, ScoredStep
 
-# The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 STRETCHES = 10
 
 
@@ -121,35 +120,23 @@ def compare(
     for name, own in captures.items():
         late = [step for run in results[name] for step in run[warmup:]]
         shares = [a / b for a, b in zip(own, captures["oracle"], strict=True)]
-        gains = [math.nan]
+        gain_interval = math.nan
         if PAPER in samples:
-            gains = [a - b for a, b in zip(samples[name], samples[PAPER], strict=True)]
+            gain_interval = paired_difference(samples[name], samples[PAPER]).half_width
         scores.append(
             Score(
                 name=name,
                 capture=statistics.fmean(own),
-                interval=half_interval(samples[name]),
+                interval=mean_interval(samples[name]).half_width,
                 of_oracle=statistics.fmean(shares),
                 gain=statistics.fmean(own) - statistics.fmean(captures.get(PAPER, [math.nan])),
-                gain_interval=half_interval(gains),
+                gain_interval=gain_interval,
                 token_share=statistics.fmean(step.token_share for step in late),
                 milliseconds=statistics.median(step.milliseconds for step in late),
                 captures=tuple(own),
             )
         )
     return scores
-
-
-def half_interval(values: Sequence[float]) -> float:
-    """Half the width of the 95 % interval of a mean, by Student's t."""
-    if len(values) < 2:
-        return math.nan
-    freedom = len(values) - 1
-    if freedom <= len(STUDENT):
-        quantile = STUDENT[freedom - 1]
-    else:  # the first terms of the expansion in 1 / freedom: right to 0.002
-        quantile = 1.96 + 2.372 / freedom + 2.8 / freedom**2
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _captures(runs: Sequence[list[StepResult]], warmup: int) -> list[float]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
 from bas_opd.data.finesearch import Size, make_finesearch
-from bas_opd.evaluate.runner import View, evaluate
+from bas_opd.evaluate.runner import Graded, View, evaluate
+from bas_opd.evaluate.score import accuracy
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.model.loading import load_model, resolve_device
 from bas_opd.model.processing import Processor
@@ -49,14 +51,17 @@ def main() -> None:
                 workers=options.workers,
             )
             for view in views:
-                right: dict[str, list[bool]] = defaultdict(list)
-                for one in evaluate(model, made.examples, view=view):
-                    right[one.kind].append(one.is_correct)
-                share = {kind: round(sum(v) / len(v), 3) for kind, v in right.items()}
-                learnt = sum(share[kind] for kind in LEARNT_KINDS) / len(LEARNT_KINDS)
-                line = {"split": options.split, "size": size, "view": view, "n": options.n}
-                line |= {"mean of learnt kinds": round(learnt, 4), **share}
-                print(json.dumps(line), flush=True)
+                seen = {"split": options.split, "size": size, "view": view}
+                judged = verdict(evaluate(model, made.examples, view=view))
+                print(json.dumps(seen | judged), flush=True)
+
+
+def verdict(graded: Sequence[Graded]) -> dict[str, float]:
+    """Return how many were judged, which for crops are not all, and what was right of each kind."""
+    shares = {kind: share.accuracy for kind, share in accuracy(graded).kinds.items()}
+    learnt = fmean(shares[kind] for kind in LEARNT_KINDS)
+    rounded = {kind: round(share, 3) for kind, share in shares.items()}
+    return {"n": len(graded), "mean of learnt kinds": round(learnt, 4), **rounded}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from bas_opd.config import Config, load_config, preset
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, PreemptionError
-from bas_opd.evaluate import Posed, Share, answer, pose
+from bas_opd.evaluate.runner import Posed, answer, pose
+from bas_opd.evaluate.score import Share
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.report.demo_results import CROPS, LABELS, TRAINED, answers_file

@@ -22,7 +22,7 @@ from bas_opd.audit.statistics import wilson_interval
 from bas_opd.cli.main import app
 from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
-from bas_opd.evaluate import evaluate
+from bas_opd.evaluate.runner import evaluate
 from bas_opd.report.demo_page import GROUPS, fate
 from bas_opd.report.demo_results import DemoResults, read_demo, table
 from bas_opd.runtime.verify import verify

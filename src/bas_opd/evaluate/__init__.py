@@ -1,6 +1,1 @@
-"""How well a model answers: its greedy responses, graded against known answers."""
-
-from bas_opd.evaluate.runner import Graded, Posed, answer, evaluate, pose
-from bas_opd.evaluate.score import Accuracy, Share, accuracy
-
-__all__ = ["Accuracy", "Graded", "Posed", "Share", "accuracy", "answer", "evaluate", "pose"]
+"""How well a model answers: benchmarks, how their answers are read, and who decides the rest."""

@@ -39,6 +39,13 @@ def check_arms(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(arm for arm in ARMS if arm in names)
 
 
+def effective(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides that change something; what a preset says already does not."""
+    somewhere = ["model.path=x", "data.path=x"]
+    plain = arm_config(FULL, 0, somewhere)
+    return tuple(each for each in overrides if arm_config(FULL, 0, [*somewhere, each]) != plain)
+
+
 def arm_config(arm: str, seed: int, settings: Sequence[str]) -> Config:
     """Return the configuration of one run: seed 0 has the paper's two seeds, 1 the next two."""
     seeds = [f"run.seed={FIRST_SEED + seed}", f"select.seed={seed}"]

@@ -99,7 +99,11 @@ class RunResult(Part):
     overrides: list[str]
     """Settings that differ from the presets by the user's wish."""
     learning_rate: float
+    train: str
+    """Fingerprint of the training set."""
     train_n: int
+    task: str
+    """What was asked, as a table calls it."""
     split: Literal["val", "test"]
     questions: str
     """Fingerprint of the set that was judged on."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from bas_opd.config import Config
-from bas_opd.errors import BasOpdError, DataError, ModelError, RunDirectoryError
+from bas_opd.errors import BasOpdError, ModelError, RunDirectoryError
 from bas_opd.reproduce.arms import BASE, arm_config
 from bas_opd.reproduce.pool import Work, run_side_by_side
 from bas_opd.reproduce.results import identity, read_result
@@ -35,6 +35,8 @@ class Questions:
     folder: Path
     split: Literal["val", "test"]
     fingerprint: str
+    task: str
+    """What the questions are, as a table calls them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Run:
     config: Config
     identity: str
     overrides: tuple[str, ...]
+    train: str
     train_n: int
     questions: Questions
     base: str
@@ -122,6 +125,7 @@ def _plan(
             base=base,
         ),
         overrides=inputs.overrides,
+        train=inputs.train_fingerprint,
         train_n=inputs.train_n,
         questions=inputs.questions,
         base=base,
@@ -161,13 +165,10 @@ def run_all(
 
 
 def is_settled(run: Run) -> bool:
-    """Say whether a run's result is there and whole; refuse to replace that of another run."""
+    """Say whether a run's result is there; refuse to replace one that is another's or damaged."""
     if not run.result.exists():
         return False
-    try:
-        before = read_result(run.result)
-    except DataError:
-        return False  # cut short or damaged: it is made again
+    before = read_result(run.result)
     if before.identity != run.identity:
         raise RunDirectoryError(
             f"{run.result} is a result under other settings, data or base model, and would be "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bas_opd.data.records import PreparedSet
+from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.errors import DataError
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.reproduce.runner import Questions
@@ -32,7 +32,14 @@ def training_set(folder: Path, sizes: Sizes) -> PreparedSet:
 def questions(folder: Path, split: Literal["val", "test"], sizes: Sizes) -> Questions:
     """Return a split under a folder to judge by."""
     prepared = _split(folder, split, {"val": sizes.val, "test": sizes.test}[split])
-    return Questions(folder=prepared.folder, split=split, fingerprint=prepared.fingerprint)
+    source = read_manifest(prepared.folder).source
+    is_drawn = source.startswith(f"FineSearch, split {split}, size small")
+    return Questions(
+        folder=prepared.folder,
+        split=split,
+        fingerprint=prepared.fingerprint,
+        task="FineSearch" if is_drawn else "Own data",
+    )
 
 
 def _split(folder: Path, split: Split, n: int) -> PreparedSet:

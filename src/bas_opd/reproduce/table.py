@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from bas_opd.audit.statistics import Interval, mean_interval, paired_difference
 from bas_opd.errors import DataError
-from bas_opd.reproduce.arms import ARMS, BASE, FULL
+from bas_opd.reproduce.arms import ARMS, BASE, FULL, effective
 from bas_opd.reproduce.results import Cost, RunResult
 
 REFERENCES = (FULL, "random25")
@@ -66,8 +67,11 @@ def _check_comparable(results: Sequence[RunResult]) -> None:
             "Some of the results were judged on val, which is for choosing settings. Take them out "
             "of the folder; the table is of the test split."
         )
-    for what in ("questions", "base", "overrides", "train_n", "learning_rate"):
-        found = {str(getattr(result, what)) for result in results}
+    for what in ("questions", "base", "overrides", "train", "learning_rate"):
+        found = {
+            str(effective(result.overrides) if what == "overrides" else getattr(result, what))
+            for result in results
+        }
         if len(found) > 1:
             raise DataError(
                 f"The results differ in {what}: {', '.join(sorted(found))}. A table compares runs "
@@ -82,6 +86,7 @@ def _check_comparable(results: Sequence[RunResult]) -> None:
 
 def _heading(results: Sequence[RunResult]) -> str:
     any_result = results[0]
+    arms = tuple(arm for arm in ARMS if any(result.arm == arm for result in results))
     trained = [result for result in results if result.seed is not None]
     seeds = max((result.seed + 1 for result in trained if result.seed is not None), default=1)
     steps = sorted({len(result.steps.loss) for result in trained if result.steps})
@@ -89,11 +94,12 @@ def _heading(results: Sequence[RunResult]) -> str:
         [
             f"bas-opd reproduce policies --scale small --out DIR --seeds {seeds}",
             f"--train-n {any_result.train_n} --test-n {any_result.n}",
-            *any_result.overrides,
+            *([] if arms == ARMS else [f"--arms {','.join(arms)}"]),
+            *effective(any_result.overrides),
         ]
     )
     return (
-        f"FineSearch, small model: {any_result.n:,} test questions, "
+        f"{any_result.task}, small model: {any_result.n:,} test questions, "
         f"{' or '.join(map(str, steps)) or 'no'} steps a run, learning rate "
         f"{any_result.learning_rate:g}. Entries are means over seeds ± half the width of their 95 "
         "% Student-t interval; differences are paired seed by seed. Made by "
@@ -105,7 +111,7 @@ def _accuracy(arms: Arms) -> str:
     kinds = list(next(iter(arms.values()))[0].kinds)
     references = [arm for arm in REFERENCES if arm in arms]
     header = ["arm", "seeds", "mean of kinds", *(f"minus {arm}" for arm in references)]
-    header += ["all questions", *kinds]
+    header += ["without existence", "all questions", *kinds]
     rows = []
     for arm, results in arms.items():
         differences = [_difference(arms, arm, reference) for reference in references]
@@ -118,6 +124,7 @@ def _accuracy(arms: Arms) -> str:
                     "-" if difference is None else _spread(difference, "{:+.2f}", scale=100)
                     for difference in differences
                 ),
+                _percent(results, _without_existence),
                 _percent(results, lambda result: result.micro),
                 *(
                     _percent(results, lambda result, kind=kind: result.kinds[kind].accuracy)
@@ -126,6 +133,12 @@ def _accuracy(arms: Arms) -> str:
             ]
         )
     return _markdown(header, rows)
+
+
+def _without_existence(result: RunResult) -> float:
+    """The mean over the other kinds: a "no" has no crop, so only "yes" is ever distilled."""
+    kept = [count.accuracy for kind, count in result.kinds.items() if kind != "existence"]
+    return fmean(kept or [result.mean])
 
 
 def _pairs(arms: Arms) -> Iterator[str]:
@@ -152,8 +165,8 @@ def _cost(arms: Arms) -> str:
     devices = sorted({result.device for result in runs})
     shared = sorted({result.jobs for result in runs})
     note = (
-        f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} (runs side "
-        f"by side: {' or '.join(map(str, shared))}), so they compare arms, not machines."
+        f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} with "
+        f"{' or '.join(map(str, shared))} runs side by side, which wait for each other."
     )
     return f"{_markdown(header, rows)}\n\n{note}"
 

@@ -11,7 +11,8 @@ import torch
 
 from bas_opd import loop
 from bas_opd.data.records import PreparedSet
-from bas_opd.evaluate import Graded, Posed, Share, accuracy, answer, pose
+from bas_opd.evaluate.runner import Graded, Posed, answer, pose
+from bas_opd.evaluate.score import Share, accuracy
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.reproduce.results import Cost, Count, RunResult, Steps, write_result
 from bas_opd.reproduce.runner import PROMPTS_PER_BATCH, Run
@@ -114,7 +115,9 @@ def _result(
         identity=run.identity,
         overrides=list(run.overrides),
         learning_rate=run.config.optim.learning_rate,
+        train=run.train,
         train_n=run.train_n,
+        task=run.questions.task,
         split=run.questions.split,
         questions=run.questions.fingerprint,
         base=run.base,

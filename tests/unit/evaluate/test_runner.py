@@ -10,7 +10,7 @@ from stage_fixtures import make_examples, make_model
 
 from bas_opd.data.images import open_crop, open_image
 from bas_opd.errors import PreemptionError
-from bas_opd.evaluate import evaluate, pose
+from bas_opd.evaluate.runner import evaluate, pose
 from bas_opd.model.vlm import VisionLanguageModel
 
 

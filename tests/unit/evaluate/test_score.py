@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bas_opd.evaluate import Graded, accuracy
+from bas_opd.evaluate.runner import Graded
+from bas_opd.evaluate.score import accuracy
 
 
 def graded(name: str, kind: str, is_correct: bool) -> Graded:

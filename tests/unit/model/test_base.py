@@ -7,7 +7,7 @@ import torch
 
 from bas_opd.data.finesearch import KINDS, make_finesearch
 from bas_opd.errors import ModelError
-from bas_opd.evaluate import evaluate
+from bas_opd.evaluate.runner import evaluate
 from bas_opd.model import base
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.loading import load_model

@@ -43,7 +43,9 @@ def inputs(tmp_path: Path) -> Inputs:
         train=tmp_path / "train",
         train_fingerprint="t",
         train_n=16,
-        questions=Questions(folder=tmp_path / "test", split="test", fingerprint="q"),
+        questions=Questions(
+            folder=tmp_path / "test", split="test", fingerprint="q", task="FineSearch"
+        ),
         overrides=("run.steps=3",),
     )
 
@@ -76,7 +78,7 @@ def test_another_base_makes_other_runs(tmp_path: Path, inputs: Inputs) -> None:
         plan(tmp_path, inputs)
 
 
-def test_a_whole_result_settles_its_run_and_a_damaged_one_does_not(
+def test_a_whole_result_settles_its_run_and_a_damaged_one_is_left_to_the_user(
     tmp_path: Path, inputs: Inputs
 ) -> None:
     run = plan(tmp_path, inputs)[1]
@@ -84,7 +86,8 @@ def test_a_whole_result_settles_its_run_and_a_damaged_one_does_not(
     settle(run)
     assert is_settled(run)
     run.result.write_text(run.result.read_text()[:-30])
-    assert not is_settled(run)
+    with pytest.raises(DataError, match="Remove the file"):
+        is_settled(run)
 
 
 def test_the_result_of_another_run_is_never_replaced(tmp_path: Path, inputs: Inputs) -> None:

@@ -27,8 +27,8 @@ def test_an_entry_is_the_mean_over_seeds_with_its_interval() -> None:
     table = policies_table(three_seeds("full", (5, 6, 7)))
     accuracy, costs = cells(table, "full")
     # Means 0.45, 0.5, 0.55: t(0.975, 2) * 0.05 / sqrt(3) = 0.1242.
-    assert accuracy[:6] == ["full", "3", "50.0 ± 12.4", "-", "50.0 ± 12.4", "60.0 ± 24.8"]
-    assert accuracy[6] == "40.0"
+    assert accuracy[:5] == ["full", "3", "50.0 ± 12.4", "-", "50.0 ± 12.4"]
+    assert accuracy[5:] == ["50.0 ± 12.4", "60.0 ± 24.8", "40.0"]
     assert costs == ["full", "112", "1,000", "9,000", "1.5", "2.000", "1", "0"]
 
 
@@ -74,8 +74,8 @@ def test_the_table_says_what_it_is_of_and_what_made_it() -> None:
     runs = [result("full", seed, 5, overrides=overrides) for seed in (0, 1)]
     table = policies_table(runs)
     assert "20 test questions, 2 steps a run, learning rate 5e-05" in table
-    assert "--scale small --out DIR --seeds 2 --train-n 3120 --test-n 20 run.steps=2`" in table
-    assert "on CPU (runs side by side: 4)" in table
+    assert "--seeds 2 --train-n 3120 --test-n 20 --arms full run.steps=2`" in table
+    assert "on CPU with 4 runs side by side" in table
 
 
 def test_pairs_are_told_of_where_there_are_any() -> None:
@@ -96,7 +96,7 @@ def test_an_overrun_of_one_seed_shows() -> None:
         ({"base": "other"}, "differ in base"),
         ({"learning_rate": 1e-4}, "differ in learning_rate"),
         ({"overrides": ["optim.warmup_steps=0"]}, "differ in overrides"),
-        ({"train_n": 7}, "differ in train_n"),
+        ({"train": "other"}, "differ in train"),
         ({"split": "val"}, "judged on val"),
         ({"seed": 0}, "Two results are of full with seed 0"),
         ({"arm": "other"}, "No arm is named other"),
@@ -107,6 +107,26 @@ def test_what_was_not_measured_alike_is_not_compared(
 ) -> None:
     with pytest.raises(DataError, match=complaint):
         policies_table([result("full", 0, 5), result("full", 1, 5).model_copy(update=changes)])
+
+
+def test_an_override_that_says_what_the_preset_says_is_no_difference() -> None:
+    plain = result("full", 0, 5, overrides=[])
+    spelt = result("full", 1, 5, overrides=["optim.learning_rate=1e-4"])
+    table = policies_table([plain, spelt])
+    assert "learning_rate=" not in table
+
+
+def test_existence_is_left_out_of_the_mean_without_it() -> None:
+    kinds = {"count": Count(n=10, correct=4), "existence": Count(n=10, correct=9)}
+    outcomes = "1" * 13 + "0" * 7
+    run = result("full", 0, 5).model_copy(update={"kinds": kinds, "outcomes": outcomes})
+    header, row = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in policies_table([run]).splitlines()
+        if line.startswith(("| arm | seeds", "| full | 1 |"))
+    )
+    assert row[header.index("without existence")] == "40.0"
+    assert row[header.index("mean of kinds")] == "65.0"
 
 
 def test_only_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def make_finesearch(
     the set ends with half a pair.
     """
     _check(split, size, n, kinds)
-    addresses = [(index, kinds[index % len(kinds)]) for index in range(n)]
     with staged_set(folder) as writer, _mapper(workers) as mapped:
         done = 0
-        for drawn in mapped(partial(_draw, split, size, seed, backgrounds), addresses):
+        draw = partial(_draw, split, size, seed, backgrounds)
+        for drawn in mapped(draw, _addresses(n, kinds)):
             for (index, side), (one, picture) in drawn:
                 if done == n:
                     break
@@ -74,6 +74,18 @@ def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
     if unknown or not kinds:
         what = f"has no kind {unknown[0]!r}" if unknown else "needs a kind of question"
         raise DataError(f"FineSearch {what}. Choose among {', '.join(KINDS)}.")
+
+
+def _addresses(n: int, kinds: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the index and kind of as many examples as make n rows: a pair makes two."""
+    addresses: list[tuple[int, str]] = []
+    rows = 0
+    while rows < n:
+        index = len(addresses)
+        kind = kinds[index % len(kinds)]
+        addresses.append((index, kind))
+        rows += 2 if kind == "pair" else 1
+    return addresses
 
 
 def _draw(

@@ -134,14 +134,14 @@ class Supply:
             },
         )
 
-    def plate(self, draws: Draws, category: str, *, colour: str | None = None) -> Thing:
+    def plate(self, draws: Draws, category: str) -> Thing:
         """An object on a plate whose colour is not its own."""
         picture = draws.pick(self.pictures[category])
         return Thing(
             shape="plate",
             name=category,
             picture=picture.index,
-            colour=colour or draws.pick(plate_colours(picture)),
+            colour=draws.pick(plate_colours(picture)),
         )
 
     def sign(self, draws: Draws, colour: str) -> Thing:

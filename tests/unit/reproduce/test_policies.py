@@ -1,0 +1,98 @@
+"""What a whole reproduction is made of: which runs, trained on what, judged by what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from result_fixtures import result
+
+from bas_opd.data.pictures import make_pictures
+from bas_opd.reproduce import policies, sets
+from bas_opd.reproduce.policies import Request, reproduce
+from bas_opd.reproduce.results import write_result
+from bas_opd.reproduce.runner import Run
+
+
+class Board:
+    """A board nobody looks at."""
+
+    def start(self, steps: int) -> None: ...
+    def advance(self, steps: int) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> Request:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/model.safetensors").write_bytes(b"weights")
+    return Request(
+        out=tmp_path / "out",
+        scale="small",
+        arms=("full",),
+        seeds=2,
+        jobs=1,
+        device="cpu",
+        data=None,
+        base=tmp_path / "base",
+        train_n=6,
+        test_n=5,
+        rates=None,
+        overrides=("run.steps=1",),
+    )
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """The runs that would be made; pictures stand in for FineSearch, and results are made up."""
+    runs: list[Run] = []
+
+    def draw(place: Path, *, split: str, n: int, **_: Any) -> Any:
+        return make_pictures(place, n=n, seed=["train", "val", "test"].index(split))
+
+    def run_all(given: Sequence[Run], **_: Any) -> None:
+        runs.extend(given)
+        for run in given:
+            run.result.parent.mkdir(parents=True, exist_ok=True)
+            rate = run.config.optim.learning_rate
+            made = result(run.arm, run.seed, 5, learning_rate=rate, split=run.questions.split)
+            write_result(run.result, made)
+
+    monkeypatch.setattr("bas_opd.data.finesearch.make_finesearch", draw)
+    monkeypatch.setattr(policies, "run_all", run_all)
+    return runs
+
+
+def drawn(request: Request) -> list[str]:
+    return sorted(path.name for path in (request.out / "data").iterdir())
+
+
+def test_the_table_is_judged_on_test_and_val_is_not_touched(
+    request_: Request, begun: list[Run]
+) -> None:
+    assert "20 test questions" in reproduce(request_, Board())
+    assert [run.name for run in begun] == ["full-0", "full-1"]
+    for run in begun:
+        assert run.questions.split == "test"
+        assert run.questions.folder == request_.out / "data/test"
+        assert run.config.data.path == str(request_.out / "data/train")
+    assert drawn(request_) == ["test", "train"]
+
+
+def test_a_learning_rate_is_judged_on_val_and_test_is_not_even_drawn(
+    request_: Request, begun: list[Run]
+) -> None:
+    table = reproduce(replace(request_, rates="1e-4,3e-4"), Board())
+    assert "20 val questions" in table
+    assert [run.name for run in begun] == ["base", "full-0-lr0.0001", "full-0-lr0.0003"]
+    for run in begun:
+        assert run.questions.split == "val"
+        assert run.questions.folder == request_.out / "data/val"
+        assert run.questions.fingerprint == sets.PreparedSet.load(
+            request_.out / "data/val"
+        ).fingerprint
+        assert run.config.data.path == str(request_.out / "data/train")
+    assert drawn(request_) == ["train", "val"]

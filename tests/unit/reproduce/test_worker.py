@@ -1,0 +1,145 @@
+"""What a process of a reproduction does with one run: train it, judge it, leave its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from result_fixtures import cost
+
+from bas_opd import loop
+from bas_opd.config import Config
+from bas_opd.data.pictures import make_pictures
+from bas_opd.errors import PreemptionError
+from bas_opd.evaluate.runner import Graded, Posed
+from bas_opd.loop import RunSummary
+from bas_opd.reproduce import worker
+from bas_opd.reproduce.results import read_result
+from bas_opd.reproduce.runner import Inputs, Questions, Run, plan_runs
+from bas_opd.runtime.records import RecordWriter
+from bas_opd.types import Example, Prompt
+
+N = 4
+STEP: Mapping[str, Any] = {"loss": 0.5, "calls": 112, "scored_tokens": 900, "seconds": {"all": 1.0}}
+
+
+def planned(tmp_path: Path, base: Path) -> dict[str, Run]:
+    """The base and one trained run, to be judged on a few pictures."""
+    test = make_pictures(tmp_path / "test", n=N, seed=0)
+    inputs = Inputs(
+        base=base,
+        train=tmp_path / "train",
+        train_fingerprint="t",
+        train_n=16,
+        questions=Questions(
+            folder=test.folder, **QUESTIONS, split="test", fingerprint=test.fingerprint
+        ),
+        device="cpu",
+        overrides=("run.steps=1", "rollout.max_response_tokens=2"),
+    )
+    (tmp_path / "results").mkdir()
+    runs = plan_runs(tmp_path, tmp_path / "results", inputs, arms=["base", "full"], seeds=1)
+    return {run.arm: run for run in runs}
+
+
+def hears_nothing(*_: object) -> None: ...
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, Run]:
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"weights")
+    return planned(tmp_path, base)
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a training that never was leaves its model, whose answers alone are right."""
+    folder = tmp_path / "elsewhere" / "model"
+    folder.mkdir(parents=True)
+
+    def train(config: Config, console: Any) -> RunSummary:
+        with RecordWriter(folder.parent / "records.jsonl", keep_bytes=0) as writer:
+            writer.write({"event": "step", **STEP})
+        return RunSummary(directory=folder.parent, model=folder, totals=cost().model_dump())
+
+    def load_policy(config: Config) -> Any:
+        cpu = torch.device("cpu")
+        return SimpleNamespace(
+            path=config.model.path, processor=None, precision=torch.float32, device=cpu
+        )
+
+    def pose(_: object, examples: Sequence[Example], *, view: str) -> tuple[Posed, ...]:
+        assert view == "full"  # the teacher's view would answer for the student
+        nothing = torch.zeros(1, 1)
+        prompt = Prompt(input_ids=nothing, pixel_values=nothing, grid=nothing)
+        return tuple(Posed(example=example, prompt=prompt) for example in examples)
+
+    def answer(policy: Any, posed: Sequence[Posed], **_: Any) -> tuple[Graded, ...]:
+        is_correct = policy.path == str(folder)
+        return tuple(
+            Graded(id=e.id, kind=e.kind, answer=e.answer, output="", is_correct=is_correct)
+            for e in (each.example for each in posed)
+        )
+
+    monkeypatch.setattr(loop, "train", train)
+    for name, stand_in in (("load_policy", load_policy), ("pose", pose), ("answer", answer)):
+        monkeypatch.setattr(worker, name, stand_in)
+    return folder
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> None:
+    run = runs["full"]
+    words = worker.Worker()(run, hears_nothing, hears_nothing)
+    assert words.startswith("100.0% right")
+    left = read_result(run.result)
+    assert left.outcomes == "1" * N
+    assert left.identity == run.identity
+    assert left.cost == cost()
+    assert left.steps is not None
+    assert left.steps.calls == [112]
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_base_is_judged_as_it_is_even_after_a_trained_run(runs: dict[str, Run]) -> None:
+    hand = worker.Worker()
+    for run in (runs["full"], runs["base"]):
+        hand(run, hears_nothing, hears_nothing)
+    left = read_result(runs["base"].result)
+    assert left.outcomes == "0" * N
+    assert (left.seed, left.cost, left.steps) == (None, None, None)
+
+
+@pytest.mark.parametrize(("polls", "posed"), [(2, 1), (N + 2, N)])
+def test_a_stop_while_judging_ends_it_at_once_and_leaves_no_result(
+    tmp_path: Path,
+    small_qwen35: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    polls: int,
+    posed: int,
+) -> None:
+    """Once among the questions that are read, once among those that are answered."""
+    run = planned(tmp_path, small_qwen35)["base"]
+    seen = {"polls": 0, "posed": 0}
+    real = worker.pose
+
+    def pose(*arguments: Any, **options: Any) -> tuple[Posed, ...]:
+        seen["posed"] += 1
+        return real(*arguments, **options)
+
+    def poll() -> None:
+        seen["polls"] += 1
+        if seen["polls"] == polls:
+            raise PreemptionError("SIGTERM")
+
+    monkeypatch.setattr(worker, "pose", pose)
+    with pytest.raises(PreemptionError):
+        worker.Worker()(run, hears_nothing, poll)
+    assert seen == {"polls": polls, "posed": posed}
+    assert list(run.result.parent.iterdir()) == []
