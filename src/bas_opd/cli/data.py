@@ -203,7 +203,7 @@ def finesearch(
             size=size.value,
             n=n,
             seed=seed,
-            kinds=KINDS if kinds is None else tuple(kinds.split(",")),
+            kinds=KINDS if kinds is None else [kind.strip() for kind in kinds.split(",")],
             backgrounds=backgrounds,
             workers=workers or os.cpu_count() or 1,
             on_row=lambda rows: progress.update(task, completed=rows),

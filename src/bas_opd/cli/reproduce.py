@@ -51,7 +51,7 @@ def policies(
     request = reproduction.Request(
         out=out,
         scale=scale,
-        arms=None if arms is None else tuple(arms.split(",")),
+        arms=None if arms is None else tuple(arm.strip() for arm in arms.split(",")),
         seeds=seeds,
         jobs=jobs or os.cpu_count() or 1,
         device=device,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from bas_opd.data.finesearch import (
     Sample,
     Size,
     Split,
+    make,
     make_finesearch,
     render,
     sample,
@@ -224,6 +226,22 @@ def test_a_longer_set_begins_with_the_shorter_one_and_another_seed_is_another_se
     names = [[example.image.name for example in made.examples] for made in (short, long, other)]
     assert names[1][:9] == names[0]
     assert not set(names[0]) & set(names[2])
+
+
+@pytest.mark.parametrize(("n", "scenes"), [(4, 2), (5, 3)])
+def test_no_more_pairs_are_drawn_than_there_are_rows_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, scenes: int
+) -> None:
+    drawn: list[int] = []
+
+    def spy(split: Split, size: Size, seed: int, index: int, kind: str, **options: Any) -> Any:
+        drawn.append(index)
+        return sample(split, size, seed, index, kind, **options)
+
+    monkeypatch.setattr(make, "sample", spy)
+    made = make_finesearch(tmp_path / "set", split="val", size="small", n=n, kinds=("pair",))
+    assert len(made) == n
+    assert drawn == list(range(scenes))
 
 
 @pytest.mark.parametrize(

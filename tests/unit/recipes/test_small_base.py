@@ -10,6 +10,8 @@ from torch import Tensor
 
 from bas_opd.data.finesearch import KINDS, render, sample
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
+from bas_opd.evaluate.runner import Graded
+from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
@@ -17,6 +19,7 @@ from bas_opd.types import Prompt
 from recipes.small_base import shape
 from recipes.small_base.compose import Painter
 from recipes.small_base.feed import LENGTH, QUESTIONS, Mix, Scenes, scene_arrays
+from recipes.small_base.judge import verdict
 from recipes.small_base.network import Labels, Views, token_truth
 
 CPU = torch.device("cpu")
@@ -161,3 +164,16 @@ def _words(text: str) -> list[str]:
 
 def test_the_model_is_small_enough_to_ship(model: VisionLanguageModel, tmp_path: Path) -> None:
     assert 2 * sum(parameter.numel() for parameter in model.network.parameters()) < 15e6
+
+
+def test_a_verdict_counts_what_was_judged_and_averages_only_what_was_learnt() -> None:
+    graded = [
+        Graded(id=f"{kind}-{place}", kind=kind, answer="", output="", is_correct=right)
+        for kind in KINDS
+        for place, right in enumerate([kind != "position", kind == "count", kind == "count"])
+    ]
+    found = verdict(graded[:-1])  # one had no crop
+    assert found["n"] == 3 * len(KINDS) - 1
+    assert [found[kind] for kind in ("position", "count", "digit", "pair")] == [0, 1, 0.333, 0.5]
+    others = len(LEARNT_KINDS) - 2
+    assert found["mean of learnt kinds"] == round((1 + 0.5 + others / 3) / len(LEARNT_KINDS), 4)

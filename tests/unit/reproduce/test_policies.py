@@ -11,7 +11,8 @@ import pytest
 from result_fixtures import result
 
 from bas_opd.data.pictures import make_pictures
-from bas_opd.reproduce import policies, sets
+from bas_opd.data.records import PreparedSet
+from bas_opd.reproduce import policies
 from bas_opd.reproduce.policies import Request, reproduce
 from bas_opd.reproduce.results import write_result
 from bas_opd.reproduce.runner import Run
@@ -85,14 +86,11 @@ def test_the_table_is_judged_on_test_and_val_is_not_touched(
 def test_a_learning_rate_is_judged_on_val_and_test_is_not_even_drawn(
     request_: Request, begun: list[Run]
 ) -> None:
-    table = reproduce(replace(request_, rates="1e-4,3e-4"), Board())
-    assert "20 val questions" in table
+    assert "20 val questions" in reproduce(replace(request_, rates="1e-4,3e-4"), Board())
+    val = PreparedSet.load(request_.out / "data/val")
     assert [run.name for run in begun] == ["base", "full-0-lr0.0001", "full-0-lr0.0003"]
     for run in begun:
         assert run.questions.split == "val"
-        assert run.questions.folder == request_.out / "data/val"
-        assert run.questions.fingerprint == sets.PreparedSet.load(
-            request_.out / "data/val"
-        ).fingerprint
+        assert (run.questions.folder, run.questions.fingerprint) == (val.folder, val.fingerprint)
         assert run.config.data.path == str(request_.out / "data/train")
     assert drawn(request_) == ["train", "val"]

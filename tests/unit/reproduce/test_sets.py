@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd.data.records import Manifest, PreparedSet
+from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.reproduce.sets import Sizes, questions, training_set
 
@@ -23,16 +23,14 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(folder: Path, split: str, n: int) -> None:
     """Small things, the kinds the base has learnt in turn, the first seed, and n of them."""
-    kinds = cycle(LEARNT_KINDS)
-    expected: list[tuple[str, str]] = []
-    for index, kind in enumerate(kinds):
-        if len(expected) >= n:
-            break
-        for side in ("-a", "-b") if kind == "pair" else ("",):
-            expected.append((f"{split}-small-0-{index:06d}{side}", kind))
+    expected = [
+        (f"{split}-small-0-{index:06d}{side}", kind)
+        for index, kind in zip(range(n), cycle(LEARNT_KINDS), strict=False)
+        for side in (("-a", "-b") if kind == "pair" else ("",))
+    ]
     drawn = PreparedSet.load(folder).examples
     assert [(example.id, example.kind) for example in drawn] == expected[:n]
-    manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+    manifest = read_manifest(folder)
     assert set(manifest.kinds) == set(LEARNT_KINDS)
     assert f"split {split}, size small, seed 0" in manifest.source
 
@@ -49,7 +47,7 @@ def test_judging_draws_the_split_that_is_asked_for_and_no_other(
     tmp_path: Path, split: str, n: int
 ) -> None:
     asked = questions(tmp_path, split, SIZES)  # pyright: ignore[reportArgumentType]
-    assert (asked.folder, asked.split) == (tmp_path / split, split)
+    assert (asked.folder, asked.split, asked.task) == (tmp_path / split, split, "FineSearch")
     assert asked.fingerprint == PreparedSet.load(asked.folder).fingerprint
     check(asked.folder, split, n)
     assert [path.name for path in tmp_path.iterdir()] == [split]

@@ -36,7 +36,7 @@ def planned(tmp_path: Path, base: Path) -> dict[str, Run]:
         train_fingerprint="t",
         train_n=16,
         questions=Questions(
-            folder=test.folder, **QUESTIONS, split="test", fingerprint=test.fingerprint
+            folder=test.folder, split="test", fingerprint=test.fingerprint, task="Pictures"
         ),
         device="cpu",
         overrides=("run.steps=1", "rollout.max_response_tokens=2"),
@@ -100,7 +100,7 @@ def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> N
     assert words.startswith("100.0% right")
     left = read_result(run.result)
     assert left.outcomes == "1" * N
-    assert left.identity == run.identity
+    assert (left.identity, left.task, left.split) == (run.identity, "Pictures", "test")
     assert left.cost == cost()
     assert left.steps is not None
     assert left.steps.calls == [112]

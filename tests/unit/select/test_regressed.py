@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bas_opd.errors import ConfigError
-from bas_opd.select import RandomSelector, RegressedSelector
+from bas_opd.select import RandomSelector, RegressedSelector, build_selector
 from bas_opd.types import Features
 
 
@@ -84,6 +84,26 @@ def test_what_was_seen_long_ago_is_outweighed() -> None:
         return float((each.predict(features.values) - turned).square().mean())
 
     assert error(selector) < 0.5 * error(kept)
+
+
+def test_the_half_life_reaches_the_policy_that_is_built_by_name() -> None:
+    selector = build_selector("regressed", half_life=7)
+    assert isinstance(selector, RegressedSelector)
+    assert selector.half_life == 7
+
+
+def test_an_outlier_rules_neither_the_fit_nor_a_prediction() -> None:
+    """Beyond the limit it is all the same how far out a feature lies."""
+    selectors, coefficients, predicted = [_trained(), _trained()], [], []
+    for selector, value in zip(selectors, (1e6, 1e9), strict=True):
+        features = _features(9)
+        features.values[7, 3] = value
+        assert selector._design(features.values).abs().max() == RegressedSelector.LIMIT**3
+        selector.learn(features, {row: 0.01 * row for row in range(12)}, step=9)
+        coefficients.append(selector.coefficients)
+        predicted.append(selector.predict(features.values))
+    assert torch.equal(*coefficients)
+    assert torch.equal(*predicted)
 
 
 def test_a_resumed_selector_goes_on_exactly_as_if_never_stopped() -> None:
