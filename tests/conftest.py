@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,12 @@ import torch
 
 if TYPE_CHECKING:
     from bas_opd.model.family import Family
+
+
+def pytest_configure() -> None:
+    # A shell lets what it starts in the background ignore Ctrl-C, and here it is pressed.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import bas_opd
-from bas_opd.cli import data, demo, doctor, export, plan, reproduce, train, verify
+from bas_opd.cli import data, demo, doctor, eval, export, plan, reproduce, train, verify
 from bas_opd.errors import BasOpdError
 
 
@@ -64,6 +64,7 @@ app.command()(plan.plan)
 app.command()(train.train)
 app.command()(verify.verify)
 app.command()(export.export)
+app.command("eval")(eval.eval_)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
 app.add_typer(reproduce.app, name="reproduce")

@@ -1,0 +1,183 @@
+"""`bas-opd eval`: the paper's benchmarks for a trained model."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Only(StrEnum):
+    """The steps of an evaluation."""
+
+    generate = "generate"
+    score = "score"
+    report = "report"
+
+
+def eval_(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run, a model's folder, or a served model's name."),
+    ],
+    bench: Annotated[
+        str, typer.Option(help="Benchmarks, as in vstar,pope; names: see docs/evaluation.md.")
+    ],
+    data: Annotated[
+        list[str],
+        typer.Option(help="NAME=FOLDER of a benchmark, or a folder that has one for each name."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where it all goes; unset: RUN/eval or eval/<model>.")
+    ] = None,
+    only: Annotated[Only | None, typer.Option(help="Take this step alone.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Accept a set of another size; results say so.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="Questions answered together.")] = 16,
+    max_response_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 1024,
+    max_pixels: Annotated[
+        int | None, typer.Option(min=1, help="Largest picture; unset: the model's own.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Ask the model behind this OpenAI-compatible address.")
+    ] = None,
+    server_key: Annotated[
+        str, typer.Option(help="Name of the environment variable with its key.")
+    ] = "",
+    server_weights: Annotated[
+        str, typer.Option(help="Names the weights it serves: others never get these answers.")
+    ] = "",
+    server_extra: Annotated[
+        str, typer.Option(help="JSON object of further request fields, as for thinking.")
+    ] = "{}",
+    judge: Annotated[
+        str | None, typer.Option(help="Address of the judge for answers no rule can read.")
+    ] = None,
+    judge_model: Annotated[str, typer.Option(help="The judge's name there.")] = "",
+    judge_key: Annotated[
+        str, typer.Option(help="Name of the environment variable with its key.")
+    ] = "",
+    judge_requests: Annotated[
+        int | None, typer.Option(min=1, help="Ask the judge at most so often.")
+    ] = None,
+    judge_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Let the judge cost at most so many tokens.")
+    ] = None,
+) -> None:
+    """Ask a model the questions of benchmarks, score its answers and print the table.
+
+    Again, it goes on: no question is asked twice and no verdict paid for twice.
+    """
+    from bas_opd.errors import ConfigError
+    from bas_opd.evaluate.endpoint import Endpoint
+    from bas_opd.evaluate.serving import Spending
+    from bas_opd.evaluate.session import Request, evaluate_model
+
+    if judge is not None and not judge_model:
+        raise ConfigError("A judge needs a name besides its address. Add --judge-model NAME.")
+    names = [name.strip() for name in bench.split(",")]
+    request = Request(
+        model=model,
+        benchmarks=names,
+        data=_sources(data, names),
+        out=out or _default_out(model),
+        only=None if only is None else only.value,
+        partial=partial,
+        device=device,
+        batch=batch,
+        max_response_tokens=max_response_tokens,
+        max_pixels=max_pixels,
+        server=None
+        if server is None
+        else Endpoint(
+            url=server, model=model, key_variable=server_key, extra=_fields(server_extra)
+        ),
+        server_weights=server_weights,
+        judge=None
+        if judge is None
+        else Endpoint(url=judge, model=judge_model, key_variable=judge_key),
+        ceiling=Spending(max_requests=judge_requests, max_tokens=judge_tokens),
+    )
+    with _bars() as bars:
+        text = evaluate_model(request, _Board(bars))
+    typer.echo(text or f"Done so far; it is in {request.out}.", nl=not text)
+
+
+def _fields(text: str) -> dict[str, Any]:
+    import json
+
+    from bas_opd.errors import ConfigError
+
+    try:
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise TypeError
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"--server-extra {text!r} is no JSON object. Write it as in "
+            '\'{"chat_template_kwargs": {"enable_thinking": false}}\'.'
+        ) from error
+    return fields
+
+
+def _sources(given: list[str], names: list[str]) -> dict[str, str]:
+    """Return where each benchmark lies: as named, or in the folder of its name."""
+    named = dict(each.split("=", 1) for each in given if "=" in each)
+    parents = [each for each in given if "=" not in each]
+    for parent in parents:
+        named |= {
+            name: str(Path(parent) / name)
+            for name in names
+            if name not in named and (Path(parent) / name).is_dir()
+        }
+    return named
+
+
+def _default_out(model: str) -> Path:
+    run = Path(model)
+    return run / "eval" if (run / "records.jsonl").exists() else Path("eval") / run.name
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    stderr = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=stderr,
+        disable=not stderr.is_terminal,
+    )
+
+
+class _Board:
+    """A bar for each step of each benchmark."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._bar = None
+
+    def start(self, what: str, total: int, *, done: int) -> None:
+        self._bar = self._bars.add_task(what, total=total, completed=done)
+
+    def advance(self) -> None:
+        if self._bar is not None:
+            self._bars.advance(self._bar)

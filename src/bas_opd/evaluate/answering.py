@@ -1,0 +1,94 @@
+"""Whoever is asked: a model in this process, or one behind a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bas_opd.data.images import decode_image
+from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.store import key_of
+from bas_opd.evaluate.weights import weights_fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a model said to one question."""
+
+    text: str
+    is_cut: bool
+    """Whether it ran into the limit of tokens before it ended."""
+    note: str = ""
+    """What had to be done to get it, if anything."""
+
+
+class Answerer(Protocol):
+    """A model that can be asked."""
+
+    @property
+    def identity(self) -> str:
+        """A hash of the model and of how it decodes: another one never gets these answers."""
+        ...
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        """Yield the place of each question and its answer, as they come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalAnswerer:
+    """A checkpoint on this machine, answering greedily from the full image, many at a time."""
+
+    folder: Path
+    device: str = "auto"
+    max_response_tokens: int = 1024
+    max_pixels: int | None = None
+    prompts_per_batch: int = 16
+    poll: Callable[[], None] = lambda: None
+
+    @property
+    def identity(self) -> str:
+        return key_of(
+            weights=weights_fingerprint(self.folder),
+            decoding="greedy, one full image, no thinking",
+            max_response_tokens=self.max_response_tokens,
+            max_pixels=self.max_pixels,
+        )
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        # Loaded here: a resumed evaluation with nothing left to ask needs no torch.
+        from transformers.utils import logging
+
+        from bas_opd.config.schema import Config, DataConfig, ModelConfig
+        from bas_opd.rollout.greedy import greedy_responses
+        from bas_opd.state import load_policy
+
+        logging.disable_progress_bar()
+        model = load_policy(
+            Config(
+                model=ModelConfig(
+                    path=str(self.folder), device=self.device, max_pixels=self.max_pixels
+                ),
+                data=DataConfig(path="unused"),
+            )
+        )
+        # Some batches' worth of pictures at a time: thousands would fill the memory.
+        stride = 8 * self.prompts_per_batch
+        for start in range(0, len(questions), stride):
+            prompts = []
+            for question in questions[start : start + stride]:
+                self.poll()
+                picture = decode_image(question.picture(), name=f"of question {question.id}")
+                prompts.append(model.processor.encode(picture, question.prompt))
+            for place, tokens in greedy_responses(
+                model,
+                prompts,
+                max_response_tokens=self.max_response_tokens,
+                prompts_per_batch=self.prompts_per_batch,
+            ):
+                self.poll()
+                is_cut = int(tokens[-1]) not in model.processor.eos_ids
+                text = model.processor.decode(tokens)
+                yield start + place, Output(text=text, is_cut=is_cut)

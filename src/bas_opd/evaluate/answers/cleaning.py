@@ -1,0 +1,115 @@
+"""One spelling for what models write in many: Unicode forms, thoughts, markdown and LaTeX."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Every pattern of this package has bounded repetitions, and runs are cut short here, so that the
+# time of reading grows with the length of an output and not with its square.
+_LONGEST = 100_000  # characters read of an output, at its two ends
+_STACKED_MARKS = re.compile(r"([\u0300-\u036f]{4})[\u0300-\u036f]+")
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SPACES = re.compile(r"[^\S\n]+")
+_LINE_ENDS = re.compile(r" ?\n[ \n]*")
+_REPEATED = re.compile(r"([^\w\s])\1{3,}")
+_THOUGHT = re.compile(r"<(/?)(?:think|thinking|thought|reasoning|analysis|scratchpad)>", re.I)
+_BOX_TOKEN = re.compile(r"<\|(begin|end)_of_box\|>")
+_SPECIAL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:bos|eos|pad|end_of_turn)>")
+_LETTERS = str.maketrans({
+    "\u2018": "'", "\u2019": "'", "\u201a": "'", "\u00b4": "'", "\u02bc": "'", "\u2032": "'",
+    "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u00ab": '"', "\u00bb": '"', "\u300c": '"',
+    "\u300d": '"', "\u2044": "/", "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u3002": ".",
+    "\u3010": "[", "\u3011": "]", "\u3001": ",", "\u0964": ".",
+})  # fmt: skip
+
+
+def clean(output: str) -> str | None:
+    """Bring an output into one form, without its thoughts; None where a thought never ended."""
+    text = output if output.isascii() else _composed(output)
+    if "<" in text:
+        spoken = _spoken(text)
+        if spoken is None:
+            return None
+        text = _BOX_TOKEN.sub(lambda match: f"<{'/' * (match[1] == 'end')}answer>", spoken)
+        text = _SPECIAL.sub(" ", text)
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]}\n{text[-_LONGEST // 2 :]}"
+    text = _LINE_ENDS.sub("\n", _SPACES.sub(" ", _CONTROL.sub(" ", text)))
+    return _REPEATED.sub(r"\1\1\1", text).strip()
+
+
+def _composed(text: str) -> str:
+    text = unicodedata.normalize("NFKC", _STACKED_MARKS.sub(r"\1", text))
+    return _INVISIBLE.sub("", text.translate(_LETTERS))
+
+
+def _spoken(text: str) -> str | None:
+    """Leave out thoughts; a template may have opened the first, so an end alone closes one too."""
+    kept: list[str] = []
+    depth = start = 0
+    for tag in _THOUGHT.finditer(text):
+        if not tag[1]:
+            if depth == 0:
+                kept.append(text[start : tag.start()])
+            depth += 1
+        elif depth == 0:
+            kept.clear()
+        else:
+            depth -= 1
+        start = tag.end()
+    return None if depth else " ".join([*kept, text[start:]])
+
+
+_BARE = re.compile(r"[^\W_ ](?:[^\W_]|[ .,:;!?()%/&])*")
+_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]{1,20})\}\{([^{}]{1,20})\}")
+_COMMAND = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|bf|rm|emph)"
+    r" ?\{([^{}]{0,200})\}"
+)
+_LATEX_MARK = re.compile(r"\\[()\[\],;! ]|\\(?:left|right|quad|displaystyle)\b|\${1,2}(?!\d)")
+_LATEX_SYMBOL = re.compile(r"\\([%$#&_{}])")
+_DEGREE = re.compile(r"\^ ?\{?\\circ\}?|\\degree")
+_FENCE = re.compile(r"```[a-z]{0,10}\n?")
+_TAG = re.compile(
+    r"</?(?:b|i|u|p|em|strong|br|code|span|div|answer|h[1-6]|li|ul|ol)\b[^<>]{0,60}>", re.I
+)
+_HEAD = re.compile(r"^(?:#{1,6} ?|> (?!\d)|[-*\u2022\u25cf\u25aa+] )+", re.M)
+_LONE_LETTER = re.compile(
+    r"(?<![\w*])(?:(\*{1,3}|_{1,3}|`)[(\[]?([A-Za-z])[)\]]?[.:,]?\1"
+    r"|([\"'])\(?([A-Z])\)?[.,]?\3)(?!\w)"
+)
+_EMPHASIS = re.compile(r"\*{1,3}|`|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)|~~")
+_RULE = re.compile(r"^[-=_*|: ]{3,}$", re.M)
+
+
+def plain(text: str) -> str:
+    """Take markup off a cleaned text; a letter that it set apart keeps brackets in its place."""
+    if _BARE.fullmatch(text):
+        return text
+    if "\\" in text or "$" in text:
+        for pattern, left in (
+            (_LATEX_SYMBOL, r"\1"),
+            (_FRACTION, r"\1/\2"),
+            (_DEGREE, "°"),
+            (_COMMAND, r"\1"),
+            (_COMMAND, r"\1"),
+            (_LATEX_MARK, " "),
+        ):
+            text = pattern.sub(left, text)
+    if "<" in text or "```" in text:
+        text = _TAG.sub(" ", _FENCE.sub("", text))
+    text = _HEAD.sub("", _RULE.sub("", text))
+    text = _LONE_LETTER.sub(lambda match: f"({match[2] or match[4]})", text)
+    text = _EMPHASIS.sub("", text).replace("|", " ")
+    return _LINE_ENDS.sub("\n", _SPACES.sub(" ", text)).strip()
+
+
+def lowered(text: str) -> str:
+    """Give lower case with every character in its place, which `str.lower` does not promise."""
+    if text.isascii():
+        return text.lower()
+    return "".join(low if len(low := char.lower()) == 1 else char for char in text)

@@ -1,0 +1,40 @@
+"""Words that exclude one another: what is one colour, side, shape or animal is no other."""
+
+from __future__ import annotations
+
+_KINDS = (
+    "red,crimson orange yellow,gold,golden green blue purple,violet pink brown black white"
+    " gray,grey,silver",
+    "left right",
+    "top bottom",
+    "front back",
+    "up down",
+    "open closed",
+    "on off",
+    "yes no",
+    "true false",
+    "male,man,men,boy female,woman,women,girl",
+    "north south east west northeast northwest southeast southwest",
+    "monday tuesday wednesday thursday friday saturday sunday",
+    "january february march april may june july august september october november december",
+    "circle,circular,round,oval square rectangle,rectangular triangle,triangular hexagon"
+    " pentagon octagon star heart",
+    "wood,wooden metal,metallic,steel,iron plastic glass leather fabric,cloth,cotton"
+    " paper,cardboard stone,marble rubber ceramic,porcelain",
+    "dog,puppy cat,kitten horse,pony cow,cattle,bull,calf sheep,lamb goat pig"
+    " bird,duck,goose,pigeon,seagull,parrot,eagle,owl,chicken elephant giraffe zebra bear"
+    " lion tiger monkey rabbit fish deer",
+    "car,taxi,cab,suv,sedan,van,minivan bus truck,lorry,pickup"
+    " bicycle,bike,motorcycle,motorbike,scooter,moped train,tram airplane,plane,aircraft,jet"
+    " boat,ship,sailboat,yacht",
+    "apple banana grape,grapes pear strawberry lemon,lime watermelon pineapple mango peach cherry",
+    "summer winter spring autumn,fall",
+    "sunny rainy snowy cloudy foggy",
+)
+KIND_OF = {
+    word: (kind, member)
+    for kind, members in enumerate(_KINDS)
+    for member, words in enumerate(members.split())
+    for word in words.split(",")
+}
+"""Word -> its kind and which member of it the word names."""

@@ -1,0 +1,132 @@
+"""Words that turn a statement: negation, doubt, correction, refusal, an end that is missing.
+
+Patterns are for text in lower case: to ignore case costs five times as much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from bas_opd.evaluate.answers.cleaning import lowered
+
+_SENTENCE_END = re.compile(
+    r"(?:(?<!\b[a-z])(?<!\be\.g)(?<!\bi\.e)(?!(?<=\b[Nn]o)\. \d)[.!?]{1,3}[\"')\]]{0,2})(?=\s|$)"
+    r"|[?!.](?=[^\x00-\x7f])|\n"
+)
+CLAUSE_END = re.compile(
+    r"[,;:()]|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
+    r"|(?<!thing )(?<!all )\bbut\b|\b(?:however|while|whereas|although|though|because|since|so"
+    r"|therefore|thus|hence|which)\b",
+)
+NEGATION = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|without|than|instead of|rather than|except|unlike|no"
+    r"|opposed to|incorrect|wrong|false|untrue|ruled? out|ruling out|excluded?|excludes"
+    r"|eliminated?|eliminates|eliminating|exclud\w{1,3}|unlikely|compared (?:to|with)"
+    r"|non|none|nothing|nobody|doubt|(?:any|every)thing but|all but)\b|n't\b"
+    r"|[\u4e0d\u975e\u6ca1\u6c92]|\b(?:\u043d\u0435|nicht|kein|keine|ne|pas)\b",
+)
+CORRECTION = re.compile(
+    r"(?:^|[.,;!?\n\u2014-] ?|\b(?:no|but|oh|hmm+|and) )"
+    r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|oops|my mistake"
+    r"|let me (?:re-?\w{3,10}|correct|fix|look again|think again|check again|double[- ]check)"
+    r"|i mean|make that"
+    r"|i was wrong|that(?:'s| is) (?:wrong|not right|incorrect|not correct)|never ?mind|sorry"
+    r"|(?:up)?on (?:closer|further|careful) (?:look|inspection|examination)|looking (?:again"
+    r"|closer)"
+    r"|re-?(?:checking|examining|considering|evaluating))\b",
+)
+_ABLE = (
+    r"(?:determined?|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)|provided?|help|assist|known?"
+    r"|confirm(?:ed)?|make out|read|discern(?:ed)?|verif(?:y|ied)|infer(?:red)?|ascertain(?:ed)?"
+    r"|decide|choose|conclude|judge|analy[sz]e|distinguish|pick|select|give|offer|recogni[sz]e"
+    r"|comment)"
+)
+_REFUSAL = re.compile(
+    r"\b(?:can ?not|can't|could not|couldn't|won't|unable to|not able to|impossible to"
+    r"|not possible to|hard to|difficult to|no way to|not going to)"
+    rf" (?:be )?(?:\w{{3,12}}ly )?{_ABLE}\b"
+    r"|\b(?:can ?not|can't|unable to|not able to|do not|don't)(?: actually| directly)? "
+    r"(?:see|view|access|open|process|have|load)(?: access to)?(?: the| this| that| any| an| your)?"
+    r" (?:image|picture|photo|attach\w{1,5})"
+    r"|\b(?:do not|don't|didn't) (?:actually )?(?:know|have (?:enough|sufficient)|understand)\b"
+    r"|\b(?:not enough|insufficient|lack of|no(?! evidence)|without more) (?:information"
+    r"|context|detail|evidence)\b"
+    r"|\b(?:not|n't|'t) (?:be )?(?:\w{3,12}ly )?(?:sure|certain|clear|confident|specified"
+    r"|possible to)\b"
+    r"|\bno (?:idea|answer|clue|comment)\b|\bunsure\b|\bunclear\b|\buncertain\b|\bundetermined\b"
+    r"|\bi(?:'m| am) (?:so |very )?sorry\b|^sorry\b|\bas an ai\b|\bapologi[sz]e\b|\bn/a\b"
+    r"|\bno (?:image|picture) (?:was|is|has been|provided|attached|given)\b"
+    r"|\btoo (?:blurry|small|dark|far away|unclear|low) to\b"
+    r"|\u65e0\u6cd5|\u4e0d\u80fd\u786e\u5b9a|\u4e0d\u77e5\u9053|\u4e0d\u786e\u5b9a"
+    r"|\u4e0d\u6e05\u695a|\u62b1\u6b49|\u043d\u0435 \u043c\u043e\u0433\u0443"
+    r"|\u043d\u0435 \u0437\u043d\u0430\u044e"
+    r"|\u043d\u0435\u0432\u043e\u0437\u043c\u043e\u0436\u043d\u043e|no puedo|no lo s\u00e9"
+    r"|je ne (?:peux|sais)"
+    r"|ich (?:kann nicht|wei\u00df (?:es )?nicht)|\u5206\u304b\u308a\u307e\u305b\u3093"
+    r"|\u308f\u304b\u308a\u307e\u305b\u3093",
+)
+_DANGLING = re.compile(
+    r"(?:\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as|it"
+    r"|has|have|because|than|into|its|their|this|these|appears|looks|seems|very|i|we|would|should"
+    r"|option|there|can|will|if|not quite|so|based)|[,:;(\[{=+/\u3001]|\s-)$"
+)
+_WHOLE_ENDS = frozenset(".!?)]}\"'%\u2026")
+
+
+def sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Give the bounds of the sentences of a text, end marks included, line by line."""
+    start = 0
+    for end in _SENTENCE_END.finditer(text):
+        if text[start : end.end()].strip():
+            yield start, end.end()
+        start = end.end()
+    if text[start:].strip():
+        yield start, len(text)
+
+
+def without_questions(text: str) -> str:
+    """Leave out sentences that ask, unless nothing else is said."""
+    if "?" not in text:
+        return text
+    kept = [
+        text[start:end]
+        for start, end in sentences(text)
+        if "?" not in text[max(start, end - 4) : end]
+    ]
+    return " ".join(kept).strip() or text
+
+
+def last_correction(text: str) -> re.Match[str] | None:
+    """Find the last words with which a text takes back what it said."""
+    last = deque(CORRECTION.finditer(lowered(text)), maxlen=1)
+    return last[0] if last else None
+
+
+def refuses(text: str) -> bool:
+    """Say whether a text gives up on answering."""
+    return _REFUSAL.search(lowered(text)) is not None
+
+
+def after_refusal(text: str) -> str:
+    """Give what a text says in spite of its doubts ("not sure, but red"); empty if nothing."""
+    low = lowered(text)
+    last = deque(_REFUSAL.finditer(low), maxlen=1)
+    if not last:
+        return text
+    turn = _TURN.search(low, last[0].end())
+    return text[turn.end() :].strip() if turn else ""
+
+
+_TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i had to)\b")
+
+
+def is_cut(text: str) -> bool:
+    """Say whether a text stops in the middle of a sentence."""
+    if not text or text[-1] in _WHOLE_ENDS:
+        return False
+    if _DANGLING.search(text):
+        return True
+    tail = text[text.rfind("\n") + 1 :]
+    return len(tail.split()) > 3 and len(text.split()) > 20

@@ -1,0 +1,153 @@
+"""What a benchmark is: where its rows lie, what each asks, and what its numbers are."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.reading import Record
+from bas_opd.evaluate.benchmarks.summary import Also, Primary, Scored, Summary, accuracy, summarise
+from bas_opd.evaluate.questions import Question
+
+Grader = Literal["answers", "finesearch"]
+"""Who reads the outputs: `evaluate.answers` by the question's form, or `evaluate.finesearch`."""
+
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSet:
+    """The questions of a benchmark as they were found."""
+
+    benchmark: str
+    folder: Path
+    questions: tuple[Question, ...]
+    fingerprint: str
+    """A hash of ids, prompts, references, options, groups and what is cheaply known of pictures.
+
+    The order of the rows does not matter to it.
+    """
+    is_partial: bool
+    """Whether it was accepted although it has not the questions of the whole benchmark."""
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One benchmark."""
+
+    name: str
+    title: str
+    expected: int | None
+    """How many questions it has; None if that is free."""
+    obtain: str
+    """A sentence that says how to get it."""
+    read: Callable[[Path], Sequence[Record]]
+    """Takes a folder, returns its rows; none if the benchmark is not there."""
+    ask: Callable[[Sequence[Record]], Sequence[Question]]
+    """Takes the rows, returns one question for each, in their order."""
+    primary: Primary = accuracy
+    also: Also
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Group -> part -> how many questions it has."""
+    grader: Grader = "answers"
+    files: tuple[str, ...] = ()
+    """Patterns of what to fetch where a hub id is given."""
+
+    def load(self, source: Path | str, *, partial: bool = False) -> LoadedSet:
+        """Read the benchmark from a folder, or from the hub if an id is given and can be reached.
+
+        Another number of questions than the benchmark has is refused, unless `partial` allows it.
+        """
+        folder = self._folder(source)
+        records = self.read(folder)
+        if not records:
+            raise DataError(f"{self.title} is not in {folder}: no rows were found. {self.obtain}")
+        questions = self.ask(records)
+        seen: set[str] = set()
+        for record, question in zip(records, questions, strict=True):
+            if question.id in seen:
+                raise record.refused(f"The id {question.id!r} is used twice.")
+            seen.add(question.id)
+        difference = self._difference(questions)
+        if difference and not partial:
+            raise DataError(
+                f"{self.title} in {folder} {difference}. Fetch it again: {self.obtain} Or accept a "
+                "partial set, and results will say so."
+            )
+        return LoadedSet(
+            benchmark=self.name,
+            folder=folder,
+            questions=tuple(questions),
+            fingerprint=_fingerprint(records, questions),
+            is_partial=bool(difference),
+        )
+
+    def summarise(self, scored: Sequence[Scored]) -> Summary:
+        """Return this benchmark's numbers."""
+        return summarise(
+            self.name, scored, expected=self.expected, primary=self.primary, also=self.also
+        )
+
+    def _folder(self, source: Path | str) -> Path:
+        folder = Path(source)
+        if folder.is_dir():
+            return folder
+        if isinstance(source, str) and self.files and _HUB_ID.fullmatch(source):
+            return _fetched(source, self.files, self.obtain)
+        raise DataError(f"{self.title} is not there: {source} is not a folder. {self.obtain}")
+
+    def _difference(self, questions: Sequence[Question]) -> str:
+        """Say how the numbers of questions differ from those of the benchmark, if they do."""
+        odd = []
+        if self.expected not in (None, len(questions)):
+            odd.append(f"has {len(questions):,} questions, where {self.expected:,} were expected")
+        for group, parts in self.parts.items():
+            found = Counter(question.groups[group] for question in questions)
+            odd += [
+                f"has {found[part]:,} of {part} {group}, where {number:,} were expected"
+                for part, number in parts.items()
+                if found[part] != number
+            ]
+        return "; it ".join(odd)
+
+
+def _fingerprint(records: Sequence[Record], questions: Sequence[Question]) -> str:
+    lines = sorted(
+        json.dumps(
+            [
+                question.id,
+                question.prompt,
+                question.form,
+                question.reference,
+                sorted(question.options.items()),
+                sorted(question.groups.items()),
+                record.sketch,
+            ]
+        )
+        for record, question in zip(records, questions, strict=True)
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _fetched(hub_id: str, files: tuple[str, ...], obtain: str) -> Path:
+    """Return the folder of a dataset's files from the hub; they are read, never run."""
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        return Path(hub.snapshot_download(hub_id, repo_type="dataset", allow_patterns=list(files)))
+    # The library raises errors of a dozen kinds from network, hub and disk alike.
+    except Exception as error:
+        raise DataError(
+            f"There is no folder {hub_id}, and the hub has no dataset of that name that could be "
+            f"reached ({error}). {obtain}"
+        ) from error

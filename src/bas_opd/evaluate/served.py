@@ -1,0 +1,82 @@
+"""The model under test behind a server: one full image and one text a question."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bas_opd.data.images import decode_image
+from bas_opd.evaluate.answering import Output
+from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.serving import ChatClient, Message, Reply
+from bas_opd.evaluate.store import key_of
+
+SEED = 42
+"""The paper's, sent with temperature 0 (Sec. 3.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAnswerer:
+    """A model that somebody else runs, asked for several answers at once.
+
+    Thinking is off only where the server is told so, in its own words: `Endpoint.extra`.
+    """
+
+    client: ChatClient
+    weights: str = ""
+    """What tells these weights from others that this server had under the same name: a server
+    does not say."""
+    max_response_tokens: int = 1024
+    poll: Callable[[], None] = lambda: None
+
+    @property
+    def identity(self) -> str:
+        """A hash of the model, as far as it has a name, and of how it decodes."""
+        endpoint = self.client.endpoint
+        return key_of(
+            url=endpoint.url,
+            model=endpoint.model,
+            weights=self.weights,
+            extra=dict(endpoint.extra),
+            decoding=f"temperature 0, seed {SEED}, one full image",
+            max_response_tokens=self.max_response_tokens,
+        )
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        """Yield the place of each question and its answer, as they come."""
+        for place, reply in self.client.side_by_side(self._ask, questions, poll=self.poll):
+            note = "; ".join(reply.fallbacks)
+            yield place, Output(text=reply.text, is_cut=reply.finish == "length", note=note)
+
+    def _ask(self, question: Question) -> Reply:
+        messages = [picture_message(question)]
+        return self.client.ask(messages, max_tokens=self.max_response_tokens, seed=SEED)
+
+
+def picture_message(question: Question) -> Message:
+    """Return the one user message: the picture, then the text."""
+    url = _data_url(question.picture(), name=f"of question {question.id}")
+    return {
+        "role": "user",
+        "content": [
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": question.prompt},
+        ],
+    }
+
+
+def _data_url(data: bytes, *, name: str) -> str:
+    """Return a picture that every server sees as the model in this process would.
+
+    Servers differ in what they make of rotation and transparency, so only a JPEG without EXIF goes
+    as it is; anything else is decoded here, upright and on white, and sent without loss.
+    """
+    picture = decode_image(data, name=name)
+    kind = "jpeg"
+    if not data.startswith(b"\xff\xd8") or b"Exif\0" in data[:65536]:
+        stream = io.BytesIO()
+        picture.save(stream, "PNG", compress_level=1)
+        kind, data = "png", stream.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"

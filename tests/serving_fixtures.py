@@ -1,0 +1,132 @@
+"""A chat-completions server on this machine that does as each test says, well or badly."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from bas_opd.evaluate.endpoint import Endpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What the server does with one request."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    keep_bytes: int | None = None
+    """Cut the connection after so many bytes of the body."""
+    says_length: bool = True
+    wait_seconds: float = 0.0
+    drip_seconds: float = 0.0
+    """Wait so long after each byte of the body."""
+
+
+def says(text: str | None, *, finish: str | None = "stop", usage: Any = None, **more: Any) -> Act:
+    """A completion as servers send it."""
+    message = {"role": "assistant", "content": text}
+    completion = {
+        "id": "chat-1",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": usage or {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11},
+    }
+    return Act(body=json.dumps(completion).encode(), **more)
+
+
+def fails(status: int, message: str = "no", *, param: str | None = None, **headers: str) -> Act:
+    """An error as servers send it; `Retry_After` is a header."""
+    error = {"message": message, "type": "error", "param": param, "code": None}
+    return Act(
+        status=status,
+        body=json.dumps({"error": error}).encode(),
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+    )
+
+
+Play = Callable[[dict[str, Any]], Act | str]
+
+
+class ChatServer:
+    """Hears requests and plays a part."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.closing = threading.Event()
+        self._http = _Http(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    @contextmanager
+    def running(self) -> Iterator[ChatServer]:
+        thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.closing.set()
+            self._http.shutdown()
+            self._http.server_close()
+            thread.join()
+
+    def endpoint(self, **settings: Any) -> Endpoint:
+        """This server, asked with little patience."""
+        little: dict[str, Any] = {"timeout_seconds": 5.0, "first_wait_seconds": 0.001}
+        return Endpoint(**{"url": self.url, "model": "a-judge", **little, **settings})
+
+
+def in_turn(*acts: Act | str) -> Play:
+    """Play these one after another, and the last one from then on."""
+    left = list(acts)
+    lock = threading.Lock()
+
+    def play(_: dict[str, Any]) -> Act | str:
+        with lock:
+            return left.pop(0) if len(left) > 1 else left[0]
+
+    return play
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is what some tests want."""
+
+
+def _handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.headers.append({**self.headers, "path": self.path})
+            server.requests.append(request)
+            act = server.play(request)
+            act = says(act) if isinstance(act, str) else act
+            server.closing.wait(act.wait_seconds)
+            self.send_response(act.status)
+            if act.says_length:
+                self.send_header("Content-Length", str(len(act.body)))
+            for name, value in act.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for byte in act.body if act.drip_seconds else ():
+                self.wfile.write(bytes([byte]))
+                time.sleep(act.drip_seconds)
+            if not act.drip_seconds:
+                self.wfile.write(act.body[: act.keep_bytes])
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    return Handler
