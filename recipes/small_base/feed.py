@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from bas_opd.data.finesearch import questions as ask
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
+from bas_opd.data.finesearch.samples import KINDS, Sample, draw_samples
 from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, crop_box
 from bas_opd.model.processing import Processor
 
@@ -77,11 +78,11 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
         }
 
     def _example(self, draws: Draws, *, is_whole: bool) -> dict[str, np.ndarray]:
-        kind = draws.pick(ask.KINDS)
+        kind = draws.pick(KINDS)
         sizes = (self.mix.smallest, 92) if is_whole else (24, 92)
-        found: tuple[ask.Sample, ...] = ()
+        found: tuple[Sample, ...] = ()
         while not found:
-            found = ask.draw_samples(draws, "train", kind, _log_uniform(draws, *sizes))
+            found = draw_samples(draws, "train", kind, _log_uniform(draws, *sizes))
         sample = draws.pick(found)
         whole = (0, 0, SIDE, SIDE)
         if is_whole:
@@ -124,9 +125,7 @@ def others(draws: Draws, scene: Scene, view: Box, count: int) -> list[ask.Questi
         thing = placed.thing
         if thing.shape == "plate":
             if names.count(thing.name) == 1:
-                possible += [ask.plate_question(placed), ask.plate_question(placed)]
-            if names.count(thing.name) == 1:
-                possible.append(ask.presence_question(placed))
+                possible += [ask.plate_question(placed)] * 2 + [ask.presence_question(placed)]
         elif colours.count((thing.shape, thing.colour)) == 1:
             read = ask.number_question if thing.shape == "sign" else ask.digit_question
             possible += [read(placed)] * 3

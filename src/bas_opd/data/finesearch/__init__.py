@@ -2,8 +2,8 @@
 
 from bas_opd.data.finesearch.assets import SPLITS, Split
 from bas_opd.data.finesearch.make import make_finesearch
-from bas_opd.data.finesearch.questions import KINDS, Sample, sample
 from bas_opd.data.finesearch.render import render
+from bas_opd.data.finesearch.samples import KINDS, Sample, sample
 from bas_opd.data.finesearch.scenes import SIZES, Size
 
 __all__ = [

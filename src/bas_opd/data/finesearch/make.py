@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bas_opd.data.finesearch.assets import SIDE, SPLITS, Split
-from bas_opd.data.finesearch.questions import KINDS, Sample, sample
 from bas_opd.data.finesearch.render import render
+from bas_opd.data.finesearch.samples import KINDS, Sample, sample
 from bas_opd.data.finesearch.scenes import SIZES, Size
 from bas_opd.data.records import CropRow, PreparedSet, Row, crop_area
 from bas_opd.data.writing import staged_set

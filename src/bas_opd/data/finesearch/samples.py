@@ -1,0 +1,269 @@
+"""The eight kinds of FineSearch question, each with the scene it is asked about.
+
+Each mirrors a benchmark of fine-grained perception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from bas_opd.data.finesearch.assets import COLOURS, Background, Split, catalogue
+from bas_opd.data.finesearch.questions import (
+    Question,
+    absence_question,
+    choice_question,
+    count_question,
+    digit_question,
+    neighbour_question,
+    number_question,
+    plate_question,
+    position_question,
+    presence_question,
+)
+from bas_opd.data.finesearch.scenes import (
+    SIZES,
+    Box,
+    Draws,
+    Placed,
+    Scene,
+    Size,
+    Supply,
+    Thing,
+    crop_box,
+    draw_scene,
+    plate_colours,
+)
+
+KINDS = (
+    "attribute",
+    "position",
+    "number",
+    "digit",
+    "count",
+    "existence",
+    "neighbour",
+    "pair",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One example before it is drawn; without a box there is nothing to crop to."""
+
+    kind: str
+    scene: Scene
+    question: Question
+    box: Box | None
+
+
+def sample(
+    split: Split,
+    size: Size,
+    seed: int,
+    index: int,
+    kind: str,
+    *,
+    backgrounds: Path | None = None,
+) -> tuple[Sample, ...]:
+    """Return the example at an address: one, or the two of a pair.
+
+    `backgrounds` is a folder of pictures to stand behind it all, in place of those that come along.
+    """
+    draws = Draws("finesearch", split, size, seed, index, kind)
+    while True:
+        if found := draw_samples(draws, split, kind, SIZES[size], backgrounds=backgrounds):
+            return found
+
+
+def draw_samples(
+    draws: Draws,
+    split: Split,
+    kind: str,
+    sides: tuple[int, int],
+    *,
+    backgrounds: Path | None = None,
+) -> tuple[Sample, ...]:
+    """Draw the example or the pair of a kind; nothing where the things found no room.
+
+    `sides` are the smallest and the largest side of a thing in pixels.
+    """
+    return _BUILDERS[kind](_Setting.drawn(draws, _supply(split, backgrounds), sides))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """What every scene starts from."""
+
+    draws: Draws
+    supply: Supply
+    background: Background
+    names: list[str]
+    """Categories in random order, those left out that the background might show."""
+    sides: tuple[int, int]
+    others: int
+    """How many clusters stand around the one in question."""
+
+    @classmethod
+    def drawn(cls, draws: Draws, supply: Supply, sides: tuple[int, int]) -> _Setting:
+        background = draws.pick(supply.backgrounds)
+        fitting = [name for name in supply.pictures if name not in background.shows]
+        return cls(
+            draws=draws,
+            supply=supply,
+            background=background,
+            names=draws.some(fitting, 10),
+            sides=sides,
+            others=draws.between(4, 6) if sides[1] < 50 else draws.between(2, 4),
+        )
+
+    def plate(self, name: str) -> Thing:
+        return self.supply.plate(self.draws, name)
+
+    def scene(
+        self, first: Sequence[Thing], rest: Sequence[Thing], *, across: bool = True
+    ) -> Scene | None:
+        clusters = [first, *([thing] for thing in rest)]
+        return draw_scene(self.draws, self.background, clusters, self.sides, across=across)
+
+    def strangers(self, names: Sequence[str]) -> list[Thing]:
+        """Things to look past: plates, with now and then a sign or a note among them."""
+        colours = self.draws.some(list(COLOURS), 2)
+        things = [self.plate(name) for name in names[: self.others]]
+        if self.draws.chance(0.4):
+            things[-1] = self.supply.sign(self.draws, colours[0])
+        if self.draws.chance(0.4):
+            things[0] = self.supply.note(self.draws, colours[1])
+        return things
+
+
+def _attribute(setting: _Setting) -> tuple[Sample, ...]:
+    name, *rest = setting.names
+    scene = setting.scene([setting.plate(name)], setting.strangers(rest))
+    return _about(setting, "attribute", scene, 1, plate_question)
+
+
+def _position(setting: _Setting) -> tuple[Sample, ...]:
+    first, second, *rest = setting.names
+    across = setting.draws.chance(0.5)
+    things = [setting.plate(first), setting.plate(second)]
+    scene = setting.scene(things, setting.strangers(rest), across=across)
+    is_asked_first = setting.draws.chance(0.5)
+    return _about(
+        setting, "position", scene, 2, lambda a, b: position_question(a, b, first=is_asked_first)
+    )
+
+
+def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
+    first, second, *rest = setting.names
+    things = [setting.plate(first), setting.plate(second)]
+    scene = setting.scene(things, setting.strangers(rest), across=setting.draws.chance(0.5))
+    is_asked_first = setting.draws.chance(0.5)
+
+    def ask(a: Placed, b: Placed) -> Question:
+        known, sought = (b, a) if is_asked_first else (a, b)
+        return neighbour_question(known, sought)
+
+    return _about(setting, "neighbour", scene, 2, ask)
+
+
+def _number(setting: _Setting) -> tuple[Sample, ...]:
+    return _reading(setting, "number", setting.supply.sign, number_question)
+
+
+def _digit(setting: _Setting) -> tuple[Sample, ...]:
+    return _reading(setting, "digit", setting.supply.note, digit_question)
+
+
+def _reading(
+    setting: _Setting,
+    kind: str,
+    make: Callable[[Draws, str], Thing],
+    ask: Callable[[Placed], Question],
+) -> tuple[Sample, ...]:
+    asked, other = setting.draws.some(list(COLOURS), 2)
+    target, decoy = make(setting.draws, asked), make(setting.draws, other)
+    plates = [setting.plate(name) for name in setting.names[: setting.others - 1]]
+    return _about(setting, kind, setting.scene([target], [decoy, *plates]), 1, ask)
+
+
+def _count(setting: _Setting) -> tuple[Sample, ...]:
+    name, *rest = setting.names
+    many = setting.draws.between(1, 4)
+    # Whether a spot of the block holds the category is drawn spot by spot, so none is special.
+    spots = set(setting.draws.some(range(4), many))
+    block = [setting.plate(name if spot in spots else rest[spot]) for spot in range(4)]
+    scene = setting.scene(block, setting.strangers(rest[4:])[: setting.others - 2])
+    return _about(setting, "count", scene, 4, lambda *_: count_question(name, many))
+
+
+def _existence(setting: _Setting) -> tuple[Sample, ...]:
+    name, absent, *rest = setting.names
+    scene = setting.scene([setting.plate(name)], setting.strangers(rest))
+    if setting.draws.chance(0.5):
+        return _about(setting, "existence", scene, 1, presence_question)
+    if scene is None:
+        return ()
+    question = absence_question(absent)
+    return (Sample(kind="existence", scene=scene, question=question, box=None),)
+
+
+def _pair(setting: _Setting) -> tuple[Sample, ...]:
+    """Two pictures that differ in one plate only."""
+    name, *rest = setting.names
+    target = setting.plate(name)
+    picture = catalogue().pictures[target.picture]
+    fitting = [colour for colour in plate_colours(picture) if colour != target.colour]
+    other = setting.draws.pick(fitting)
+    scene = setting.scene([target], setting.strangers(rest))
+    if scene is None:
+        return ()
+    box = crop_box(setting.draws, scene.placed[:1])
+    first, second = setting.draws.some([target.colour, other], 2)
+    samples = []
+    for colour in (target.colour, other):
+        plate, *others = scene.placed
+        plate = replace(plate, thing=replace(plate.thing, colour=colour))
+        samples.append(
+            Sample(
+                kind="pair",
+                scene=replace(scene, placed=(plate, *others)),
+                question=choice_question(plate, first, second),
+                box=box,
+            )
+        )
+    return tuple(samples)
+
+
+def _about(
+    setting: _Setting,
+    kind: str,
+    scene: Scene | None,
+    count: int,
+    ask: Callable[..., Question],
+) -> tuple[Sample, ...]:
+    """The sample about the first cluster of a scene, or nothing where there is no scene."""
+    if scene is None:
+        return ()
+    cluster = scene.placed[:count]
+    box = crop_box(setting.draws, cluster)
+    return (Sample(kind=kind, scene=scene, question=ask(*cluster), box=box),)
+
+
+_BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
+    "attribute": _attribute,
+    "position": _position,
+    "number": _number,
+    "digit": _digit,
+    "count": _count,
+    "existence": _existence,
+    "neighbour": _neighbour,
+    "pair": _pair,
+}
+
+
+@cache
+def _supply(split: Split, backgrounds: Path | None) -> Supply:
+    return Supply.of(split, backgrounds)
