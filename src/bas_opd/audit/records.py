@@ -1,0 +1,139 @@
+"""What an audit leaves in the folder of its run: measurements, from which every number follows.
+
+Needs no torch: whoever has the files can work out the diagnostics and draw the figures.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bas_opd.errors import DataError
+
+FOLDER = "audit"
+UTILITY = "utility-{}.json"
+"""One file for each set of batches: training, held-out."""
+GEOMETRY = "geometry.json"
+Source = Literal["training", "held-out"]
+SOURCES: tuple[Source, ...] = ("training", "held-out")
+Teacher = Literal["own", "student"]
+"""Who was asked: the teacher of the run, or the paper's stand-in for it, the student itself."""
+
+
+class Part(BaseModel):
+    """A part of an audit: strict, and nothing in it that is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Provenance(Part):
+    """What was audited, and against which teacher."""
+
+    schema_version: Literal[1] = 1
+    config_hash: str
+    policy: str
+    query_ratio: str
+    teacher: Teacher
+    teacher_mode: str
+    """How the run's teacher followed: ema, frozen or live."""
+    source: Source
+    dataset: str
+    """Fingerprint of the set the batches come from."""
+    seed: int
+    """Of the rollouts."""
+    device: str
+    created: str
+    """UTC, as in 2026-11-15T12:00:00Z."""
+
+
+class Candidate(Part):
+    """One rollout of the audit, fully scored."""
+
+    batch: int = Field(ge=0)
+    row: int = Field(ge=0)
+    example: str
+    kind: str
+    tokens: int = Field(gt=0)
+    predicted: float | None
+    """By the frozen selector; none where the policy predicts nothing."""
+    entropy: float | None
+    utility: float
+
+
+class UtilityAudit(Provenance):
+    """Every candidate of several batches with its utility, under one frozen checkpoint."""
+
+    step: int
+    """Of the checkpoint."""
+    dropped: int = Field(ge=0)
+    """Candidates whose utility was not finite."""
+    candidates: list[Candidate] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len({(each.batch, each.row) for each in self.candidates}) < len(self.candidates):
+            raise ValueError("a candidate stands in it twice")
+        return self
+
+
+class Pair(Part):
+    """The two mean gradients of one batch: of the rows that were selected, and of the others."""
+
+    selected_norm: float = Field(ge=0)
+    unselected_norm: float = Field(ge=0)
+    cosine: float = Field(ge=-1, le=1)
+    selected: int = Field(gt=0)
+    unselected: int = Field(gt=0)
+
+
+class CheckpointGeometry(Part):
+    """The pairs of one checkpoint, and the same of their means over the batches."""
+
+    step: int
+    pairs: list[Pair] = Field(min_length=1)
+    mean: Pair
+
+
+class GeometryAudit(Provenance):
+    """Gradient geometry along a run."""
+
+    checkpoints: list[CheckpointGeometry] = Field(min_length=1)
+
+
+Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
+
+
+def utility_file(run: Path, source: Source) -> Path:
+    """Return where the utility audit of a run lies."""
+    return run / FOLDER / UTILITY.format(source)
+
+
+def geometry_file(run: Path) -> Path:
+    """Return where the gradient audit of a run lies."""
+    return run / FOLDER / GEOMETRY
+
+
+def write_audit(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
+    """Replace an audit, whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    staging = path.with_name(f".{path.name}.partial")
+    staging.write_text(audit.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    os.replace(staging, path)
+
+
+def read_audit(path: Path, kind: type[Audit]) -> Audit | None:
+    """Read an audit; none if there is no such file."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        detail = error.errors()[0]
+        where = ".".join(map(str, detail["loc"]))
+        raise DataError(
+            f"{path} is no audit that this version can read ({where}: {detail['msg']}). "
+            "Make it anew with `bas-opd audit RUN`."
+        ) from error
