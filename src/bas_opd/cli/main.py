@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import bas_opd
-from bas_opd.cli import data, demo, doctor, eval, export, plan, reproduce, train, verify
+from bas_opd.cli import data, demo, doctor, eval, export, plan, reproduce, train, verify, watch
 from bas_opd.errors import BasOpdError
 
 
@@ -62,6 +62,7 @@ def _root(
 app.add_typer(data.app, name="data")
 app.command()(plan.plan)
 app.command()(train.train)
+app.command()(watch.watch)
 app.command()(verify.verify)
 app.command()(export.export)
 app.command("eval")(eval.eval_)

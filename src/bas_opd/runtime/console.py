@@ -100,7 +100,9 @@ class Console:
         if self._live is None:
             self.message(line)
         else:
-            ledger = "  ".join(f"{LEDGER[name]} {_total(name, self._counts)}" for name in SHARES)
+            ledger = "  ".join(
+                f"{LEDGER[name]} {shown_total(name, self._counts)}" for name in SHARES
+            )
             # The bar comes last because it does not end its line.
             bar = ProgressBar(total=self._total, completed=self._done)
             display = rich.console.Group(Text(line), Text(ledger, style="dim"), bar)
@@ -119,7 +121,7 @@ class Console:
         table.add_column()
         table.add_column(justify="right")
         for name, label in LEDGER.items():
-            table.add_row(label, _total(name, totals))
+            table.add_row(label, shown_total(name, totals))
         for phase, seconds in totals["seconds"].items():
             table.add_row(f"time: {printable(phase)}", duration(seconds))
         with self._unless_deaf():
@@ -190,7 +192,8 @@ def printable(text: str) -> str:
     )
 
 
-def _total(name: str, totals: Mapping[str, Any]) -> str:
+def shown_total(name: str, totals: Mapping[str, Any]) -> str:
+    """A total of the ledger, as a share of full querying where it is one."""
     if name in SHARES:
         return _share(totals[name], totals[SHARES[name]])
     return f"{totals[name]:,}"

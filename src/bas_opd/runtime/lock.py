@@ -14,6 +14,8 @@ from pathlib import Path
 from bas_opd.errors import RunDirectoryError
 
 NAME = "owner.json"
+ATTEMPTS, PAUSE_SECONDS = 4, 0.05
+"""Someone who only asks whether a directory is held holds it for an instant: see `owner_of`."""
 
 
 @contextmanager
@@ -22,18 +24,44 @@ def locked(directory: Path) -> Iterator[None]:
     # Opened without truncation: until the lock is ours, the text is the owner's.
     descriptor = os.open(directory / NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _take(descriptor):
             raise RunDirectoryError(
                 f"{directory} is in use by {_owner(descriptor)}. Wait for it to end, stop it, or "
                 "choose another directory with run.output=DIRECTORY."
-            ) from error
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def owner_of(directory: Path) -> str | None:
+    """Say who holds a directory now; none if nobody does, as far as this machine can tell."""
+    try:
+        descriptor = os.open(directory / NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(descriptor)
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    for attempt in range(ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt < ATTEMPTS - 1:
+                time.sleep(PAUSE_SECONDS)
+        else:
+            return True
+    return False
 
 
 def _myself() -> dict[str, str | int]:

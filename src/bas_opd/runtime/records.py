@@ -65,10 +65,7 @@ def holds_place(path: Path, place: Mapping[str, Any]) -> bool:
     try:
         with path.open("rb") as file:
             while size < place["records_bytes"] and (line := file.readline()):
-                event = _parse(line, str(path))
-                claimed, chain = event.pop("chain", None), chained(chain, event)
-                if claimed != chain:
-                    return False
+                _, chain = read_line(line, str(path), after=chain)
                 size += len(line)
     except (OSError, DataError):
         return False
@@ -100,15 +97,20 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     chain = ""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            where = f"{path}:{number}"
-            event = _parse(line, where)
-            claimed, chain = event.pop("chain", None), chained(chain, event)
-            if claimed != chain:
-                raise DataError(
-                    f"{where} does not follow from the line before it: one of the two was changed, "
-                    "removed or added after it was written."
-                )
+            event, chain = read_line(line, f"{path}:{number}", after=chain)
             yield event
+
+
+def read_line(line: bytes, where: str, *, after: str) -> tuple[dict[str, Any], str]:
+    """Return the event of a line, and the chain that the next one follows from."""
+    event = _parse(line, where)
+    claimed, chain = event.pop("chain", None), chained(after, event)
+    if claimed != chain:
+        raise DataError(
+            f"{where} does not follow from the line before it: one of the two was changed, "
+            "removed or added after it was written."
+        )
+    return event, chain
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
