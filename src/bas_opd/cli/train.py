@@ -17,6 +17,10 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run in the directory and start anew.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Also send the numbers to tensorboard, trackio or wandb; repeatable."),
+    ] = None,
 ) -> None:
     """Train a model as a config file says. The same command again goes on where it stopped."""
     from bas_opd.config import load_config
@@ -26,10 +30,12 @@ def train(
     # Only after the config is known to be good: this import brings torch, which takes seconds.
     from bas_opd import loop
     from bas_opd.runtime.console import Console
+    from bas_opd.runtime.tracking import Tracked, check_trackers
 
+    trackers = check_trackers(track or ())
     quiet_transformers()
     with Console() as console:
-        loop.train(settings, console, overwrite=overwrite)
+        loop.train(settings, Tracked(console, settings, trackers), overwrite=overwrite)
 
 
 def quiet_transformers() -> None:
