@@ -9,9 +9,9 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults gpu bench: export OMP_NUM_THREADS ?= 1
+test faults browser gpu bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults demo lint types gpu bench
+.PHONY: help setup test faults browser demo lint types gpu bench
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -27,10 +27,13 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 test: $(READY) ## Run the tests, but for the long ones
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow and not browser"
 
 faults: $(READY) ## Kill, starve and damage real runs
 	$(BIN)/python -m pytest -n $(JOBS) tests/faults
+
+browser: $(READY) ## Open the pages in a real browser
+	$(BIN)/python -m pytest -m browser tests/browser
 
 demo: $(READY) ## Train a small model on this CPU, two ways, and write a page to look at
 	$(BIN)/bas-opd demo

@@ -167,6 +167,72 @@ def test_options_in_another_order_give_the_same_text(
     assert OPTIONS.get(str(here.value)) == moved.get(str(there.value))
 
 
+marks = st.sampled_from(
+    [("correct", "incorrect"), ("yes", "no"), ("✓", "✗"), ("this matches", "this does not match")]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    approved=st.sets(st.sampled_from("ABCD")),
+    words=marks,
+    row=st.sampled_from(["{}. {}: {}", "- {}) {} - {}", "Option {}, {}: {}", "| {} | {} | {} |"]),
+)
+def test_of_options_with_a_verdict_each_only_a_single_approval_chooses(
+    approved: set[str], words: tuple[str, str], row: str
+) -> None:
+    lines = [
+        row.format(letter, text, words[letter not in approved]) for letter, text in OPTIONS.items()
+    ]
+    read = choice("\n".join(lines), OPTIONS).value
+    assert read in (None, *approved) if len(approved) == 1 else read is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    letter=st.sampled_from("ABCD"),
+    said=st.sampled_from(
+        [
+            "If the car were old, {} would be correct.",
+            "{} would be correct if the car were old.",
+            "Unless the car is old, the answer is {}.",
+            "I would choose {} if the car were old.",
+            "I would never choose {}.",
+            "The wrong answer is {}.",
+            "Incorrect: {}",
+            "The car has a vitamin {} sticker.",
+        ]
+    ),
+)
+def test_a_choice_that_is_denied_or_only_imagined_is_none(letter: str, said: str) -> None:
+    assert choice(said.format(letter), OPTIONS).value is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    verb=st.sampled_from(["is", "stands", "can be seen"]),
+    side=st.sampled_from(["left", "right"]),
+    first=st.sampled_from(["man", "car"]),
+)
+def test_two_things_that_change_places_are_another_claim(verb: str, side: str, first: str) -> None:
+    options = {
+        "A": "The man is on the left side of the car.",
+        "B": "The man is on the right side of the car.",
+    }
+    second = "car" if first == "man" else "man"
+    read = choice(f"The {first} {verb} on the {side} side of the {second}.", options).value
+    assert read in ((None, "AB"[side == "right"]) if first == "man" else (None,))
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts=st.lists(st.integers(2, 40), min_size=2, max_size=4), off=st.integers(0, 3))
+def test_a_sum_is_read_and_its_parts_are_not(parts: list[int], off: int) -> None:
+    said = f"{' + '.join(map(str, parts))} = {sum(parts)}"
+    assert short(said, str(sum(parts))).value is True
+    assert short(said, str(parts[0])).value is False
+    assert short(said, str(sum(parts) + off)).value is (off == 0)
+
+
 @settings(max_examples=200, deadline=None)
 @given(output=outputs)
 def test_an_unfinished_thought_is_no_answer(output: str) -> None:
@@ -228,3 +294,14 @@ def test_nine_thousand_answers_take_less_than_five_seconds() -> None:
         short("There are three dogs.", "3")
         short('The sign says "STOP".', "STOP")
     assert time.process_time() - start < 5
+
+
+def test_an_answer_of_a_kilobyte_takes_a_few_milliseconds() -> None:
+    told = "The street is busy, and a man who is holding an umbrella waits, but not at the bus. "
+    output = f"{told * 12}\n\nTherefore, the answer is **B**."
+    start = time.process_time()
+    for _ in range(50):
+        choice(output, OPTIONS)
+        yes_no(output)
+        short(output, "blue")
+    assert time.process_time() - start < 50 * 0.03

@@ -82,8 +82,8 @@ class UtilityAudit(Provenance):
 class Pair(Part):
     """The two mean gradients of one batch: of the rows that were selected, and of the others."""
 
-    selected_norm: float = Field(ge=0)
-    unselected_norm: float = Field(ge=0)
+    selected_norm: float = Field(gt=0)
+    unselected_norm: float = Field(gt=0)
     cosine: float = Field(ge=-1, le=1)
     selected: int = Field(gt=0)
     unselected: int = Field(gt=0)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 
 class Only(StrEnum):
@@ -75,6 +72,7 @@ def eval_(
 
     Again, it goes on: no question is asked twice and no verdict paid for twice.
     """
+    from bas_opd.cli.progress import Board
     from bas_opd.errors import ConfigError
     from bas_opd.evaluate.endpoint import Endpoint
     from bas_opd.evaluate.serving import Spending
@@ -105,8 +103,8 @@ def eval_(
         else Endpoint(url=judge, model=judge_model, key_variable=judge_key),
         ceiling=Spending(max_requests=judge_requests, max_tokens=judge_tokens),
     )
-    with _bars() as bars:
-        text = evaluate_model(request, _Board(bars))
+    with Board() as board:
+        text = evaluate_model(request, board)
     typer.echo(text or f"Done so far; it is in {request.out}.", nl=not text)
 
 
@@ -143,41 +141,3 @@ def _sources(given: list[str], names: list[str]) -> dict[str, str]:
 def _default_out(model: str) -> Path:
     run = Path(model)
     return run / "eval" if (run / "records.jsonl").exists() else Path("eval") / run.name
-
-
-def _bars() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    stderr = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=stderr,
-        disable=not stderr.is_terminal,
-    )
-
-
-class _Board:
-    """A bar for each step of each benchmark."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._bar = None
-
-    def start(self, what: str, total: int, *, done: int) -> None:
-        self._bar = self._bars.add_task(what, total=total, completed=done)
-
-    def advance(self) -> None:
-        if self._bar is not None:
-            self._bars.advance(self._bar)

@@ -8,7 +8,21 @@ import typer
 from typer.core import TyperGroup
 
 import bas_opd
-from bas_opd.cli import data, demo, doctor, eval, export, plan, reproduce, train, verify, watch
+from bas_opd.cli import (
+    audit,
+    compare,
+    data,
+    demo,
+    doctor,
+    eval,
+    export,
+    plan,
+    report,
+    reproduce,
+    train,
+    verify,
+    watch,
+)
 from bas_opd.errors import BasOpdError
 
 
@@ -66,6 +80,9 @@ app.command()(watch.watch)
 app.command()(verify.verify)
 app.command()(export.export)
 app.command("eval")(eval.eval_)
+app.command()(audit.audit)
+app.command()(report.report)
+app.command()(compare.compare)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
 app.add_typer(reproduce.app, name="reproduce")

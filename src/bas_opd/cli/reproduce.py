@@ -1,16 +1,34 @@
-"""`bas-opd reproduce`: the runs behind a table, and the table."""
+"""`bas-opd reproduce`: the paper's tables and figures, and the runs behind them."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+app = typer.Typer(no_args_is_help=True)
 
-app = typer.Typer(help="Make the tables of this project again.", no_args_is_help=True)
+
+class Scale(StrEnum):
+    """How large the runs are."""
+
+    small = "small"
+    paper = "paper"
+
+
+@app.callback(invoke_without_command=True)
+def _reproduce(
+    listed: Annotated[
+        bool, typer.Option("--list", help="Show the paper's tables and figures, and which exist.")
+    ] = False,
+) -> None:
+    """Make the paper's tables and figures, by name, from runs."""
+    if listed:
+        from bas_opd.reproduce.listing import listing
+
+        typer.echo(listing())
 
 
 @app.command()
@@ -46,6 +64,7 @@ def policies(
     """Train every policy over several seeds and print the table. Again, it goes on."""
     import os
 
+    from bas_opd.cli.progress import Board
     from bas_opd.reproduce import policies as reproduction
 
     request = reproduction.Request(
@@ -62,8 +81,8 @@ def policies(
         rates=lr_sweep,
         overrides=(*(overrides or ()), *([] if steps is None else [f"run.steps={steps}"])),
     )
-    with _bar() as progress:
-        table = reproduction.reproduce(request, _Board(progress))
+    with Board() as board:
+        table = reproduction.reproduce(request, board)
     typer.echo(table, nl=False)
 
 
@@ -86,43 +105,60 @@ def table(
         typer.echo(f"The table in {write} is that of {folder}.")
 
 
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def _command(name: str) -> None:
+    """Add the command of one table or figure."""
 
-    stderr = Console(stderr=True, markup=False, highlight=False)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=stderr, disable=not stderr.is_terminal, transient=True)
+    @app.command(name, help=f"Make {name} of the paper.", hidden=True)
+    def make(
+        out: Annotated[Path, typer.Option(help="Where runs, tables and figures go.")],
+        overrides: Annotated[
+            list[str] | None,
+            typer.Argument(metavar="[KEY=VALUE]...", help="Settings of every run."),
+        ] = None,
+        scale: Annotated[
+            Scale, typer.Option(help="small: trains what is missing. paper: says what to run.")
+        ] = Scale.small,
+        run: Annotated[
+            list[Path] | None, typer.Option(help="Make it of this run instead; repeatable.")
+        ] = None,
+        seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 5,
+        jobs: Annotated[
+            int | None, typer.Option(min=1, help="Runs side by side; unset: one for each core.")
+        ] = None,
+        device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
+        data: Annotated[
+            Path | None, typer.Option(help="Folder of train, val and test; unset: OUT/data.")
+        ] = None,
+        base: Annotated[
+            Path | None, typer.Option(help="Model to start from; unset: the one that is shipped.")
+        ] = None,
+        train_n: Annotated[int, typer.Option(min=1, help="Examples to train on.")] = 3120,
+        test_n: Annotated[int, typer.Option(min=1, help="Questions to judge by.")] = 4200,
+    ) -> None:
+        import os
+
+        from bas_opd.cli.progress import Board
+        from bas_opd.reproduce.making import make_item
+        from bas_opd.reproduce.policies import Request
+
+        request = Request(
+            out=out.resolve(),
+            scale=scale.value,
+            arms=None,
+            seeds=seeds,
+            jobs=jobs or os.cpu_count() or 1,
+            device=device,
+            data=data,
+            base=base,
+            train_n=train_n,
+            test_n=test_n,
+            rates=None,
+            overrides=tuple(overrides or ()),
+        )
+        with Board() as board:
+            told = make_item(name, request, tuple(run or ()), board)
+        typer.echo(told)
 
 
-class _Board:
-    """A bar of steps on a terminal, and a line for each run anywhere."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._bar = None
-
-    def start(self, steps: int) -> None:
-        self._bar = self._progress.add_task("steps", total=steps)
-
-    def advance(self, steps: int) -> None:
-        if self._bar is not None:
-            self._progress.advance(self._bar, steps)
-
-    def message(self, text: str) -> None:
-        from bas_opd.runtime.console import printable
-
-        self._progress.console.print(printable(text), soft_wrap=True)
+for _name in (*(f"table{n}" for n in range(1, 9)), *(f"figure{n}" for n in range(6))):
+    _command(_name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,8 +25,9 @@ SOURCES: tuple[Source, ...] = ("rule", "judge")
 class Progress(Protocol):
     """Where an evaluation shows how far it is."""
 
-    def start(self, what: str, total: int, *, done: int) -> None: ...
+    def start(self, steps: int, what: str, *, done: int) -> None: ...
     def advance(self) -> None: ...
+    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +39,33 @@ class Evaluation:
     model: str
     """The model's identity: weights and decoding."""
     folder: Path
+    _keys: dict[str, str] = field(init=False, repr=False)
+    """Question id -> hash of all that its answer depends on; worked out once, since it is much of
+    what a finished evaluation costs."""
+
+    def __post_init__(self) -> None:
+        keys = {
+            question.id: key_of(
+                model=self.model,
+                benchmark=self.loaded.fingerprint,
+                id=question.id,
+                prompt=question.prompt,
+            )
+            for question in self.loaded.questions
+        }
+        object.__setattr__(self, "_keys", keys)
 
     def generate(self, answerer: Answerer, progress: Progress) -> None:
         """Ask every question that has no answer yet; each answer is on disk when it counts."""
         with SampleStore(self.folder / OUTPUTS) as store:
-            left = [q for q in self.loaded.questions if self._key(q) not in store]
+            left = [q for q in self.loaded.questions if self._keys[q.id] not in store]
             total = len(self.loaded)
-            progress.start(f"{self.benchmark.name}: asking", total, done=total - len(left))
+            progress.start(total, f"{self.benchmark.name}: asking", done=total - len(left))
             if not left:
                 return
             for place, output in answerer.answers(left):
                 question = left[place]
-                store.add({self._key(question): _output_line(question, output)})
+                store.add({self._keys[question.id]: _output_line(question, output)})
                 progress.advance()
 
     def score(self, judge: Judge | None, progress: Progress, *, poll: Callable[[], None]) -> None:
@@ -58,7 +75,7 @@ class Evaluation:
         remember. The file of scores is what was concluded this time, whole or not at all.
         """
         samples = self._samples()
-        progress.start(f"{self.benchmark.name}: scoring", len(samples), done=0)
+        progress.start(len(samples), f"{self.benchmark.name}: scoring", done=0)
         scored: list[Scored | None] = []
         verdicts: dict[int, Verdict] = {}
         for sample in samples:
@@ -75,10 +92,15 @@ class Evaluation:
             each or by_judge(samples[place].question, verdicts.get(place))
             for place, each in enumerate(scored)
         )
-        self._write_scores(samples, final, verdicts)
+        self._write_scores(samples, final, verdicts, judge)
+        for reason, count in _commonest_reasons(verdicts.values()):
+            progress.message(
+                f"{count:,} of {len(samples):,} answers to {self.benchmark.title} have no verdict: "
+                f"{reason}"
+            )
 
-    def scores(self) -> tuple[Scored, ...]:
-        """Return what scoring concluded last, if it was about these answers."""
+    def scores(self, judge: Judge | None) -> tuple[Scored, ...]:
+        """Return what scoring concluded last, if it was about these answers and by this judge."""
         with SampleStore(self.folder / SCORES) as store:
             found = [
                 next(
@@ -91,7 +113,7 @@ class Evaluation:
                             value=store[key]["value"],
                         )
                         for source in SOURCES
-                        if (key := self._score_key(question, source)) in store
+                        if (key := self._score_key(question, source, judge)) in store
                     ),
                     None,
                 )
@@ -101,14 +123,14 @@ class Evaluation:
         if len(scored) < len(found):
             raise BasOpdError(
                 f"{len(found) - len(scored):,} of {len(found):,} answers to {self.benchmark.title} "
-                f"have no score in {self.folder / SCORES}, or one of another model, set or parser. "
-                "Run the same command with --only score first, or without --only."
+                f"have no score in {self.folder / SCORES}, or one of another model, set, parser or "
+                "judge. Run the same command with --only score first, or without --only."
             )
         return scored
 
     def _samples(self) -> list[Sample]:
         with SampleStore(self.folder / OUTPUTS) as store:
-            missing = [q.id for q in self.loaded.questions if self._key(q) not in store]
+            missing = [q.id for q in self.loaded.questions if self._keys[q.id] not in store]
             if missing:
                 raise BasOpdError(
                     f"{len(missing):,} of {len(self.loaded):,} questions of {self.benchmark.title} "
@@ -117,7 +139,7 @@ class Evaluation:
                     "--only."
                 )
             return [
-                Sample(question=question, output=_output(store[self._key(question)]))
+                Sample(question=question, output=_output(store[self._keys[question.id]]))
                 for question in self.loaded.questions
             ]
 
@@ -126,13 +148,14 @@ class Evaluation:
         samples: Sequence[Sample],
         scored: Sequence[Scored],
         verdicts: dict[int, Verdict],
+        judge: Judge | None,
     ) -> None:
         staging = self.folder / f".{SCORES}.partial"
         staging.unlink(missing_ok=True)
         lines: dict[str, dict[str, Any]] = {}
         for place, (sample, each) in enumerate(zip(samples, scored, strict=True)):
             verdict = verdicts.get(place)
-            lines[self._score_key(sample.question, each.source)] = {
+            lines[self._score_key(sample.question, each.source, judge)] = {
                 "id": each.id,
                 "outcome": each.outcome,
                 "source": each.source,
@@ -145,17 +168,16 @@ class Evaluation:
             store.add(lines)
         staging.replace(self.folder / SCORES)
 
-    def _score_key(self, question: Question, source: Source) -> str:
-        return key_of(answer=self._key(question), parser=PARSER_VERSION, source=source)
-
-    def _key(self, question: Question) -> str:
-        """Return the hash of all that the answer to a question depends on."""
+    def _score_key(self, question: Question, source: Source, judge: Judge | None) -> str:
+        by_whom = judge.identity if source == "judge" and judge is not None else ""
         return key_of(
-            model=self.model,
-            benchmark=self.loaded.fingerprint,
-            id=question.id,
-            prompt=question.prompt,
+            answer=self._keys[question.id], parser=PARSER_VERSION, source=source, judge=by_whom
         )
+
+
+def _commonest_reasons(verdicts: Iterable[Verdict]) -> list[tuple[str, int]]:
+    """Return why there is no verdict where there is none; a server may find many words for it."""
+    return Counter(each.reason for each in verdicts if each.reason).most_common(3)
 
 
 def _output_line(question: Question, output: Output) -> dict[str, Any]:

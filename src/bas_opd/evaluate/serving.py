@@ -83,15 +83,21 @@ class Spending:
         """Count one request, or refuse it."""
         with self._lock:
             if self.max_requests is not None and self.requests >= self.max_requests:
-                raise CeilingError(f"The ceiling of {self.max_requests:,} requests is reached.")
+                raise self._reached(self.max_requests, "requests")
             if self.max_tokens is not None and self.tokens >= self.max_tokens:
-                raise CeilingError(f"The ceiling of {self.max_tokens:,} tokens is reached.")
+                raise self._reached(self.max_tokens, "tokens")
             self.requests += 1
 
     def charge(self, tokens: int) -> None:
         """Count the tokens of a reply."""
         with self._lock:
             self.tokens += tokens
+
+    @staticmethod
+    def _reached(ceiling: int, what: str) -> CeilingError:
+        return CeilingError(
+            f"The ceiling of {ceiling:,} {what} is reached. Run the same command again to go on."
+        )
 
 
 class ChatClient:

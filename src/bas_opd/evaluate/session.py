@@ -74,16 +74,16 @@ def evaluate_model(request: Request, progress: Progress) -> str:
                 evaluation.generate(answerer, progress)
         if request.only == "generate":
             return ""
+        judge = None
+        if request.judge is not None:
+            cache = held.enter_context(VerdictCache(request.out / "verdicts.jsonl"))
+            judge = Judge(ChatClient(request.judge, spending=request.ceiling), cache)
         if request.only in (None, "score"):
-            judge = None
-            if request.judge is not None:
-                cache = held.enter_context(VerdictCache(request.out / "verdicts.jsonl"))
-                judge = Judge(ChatClient(request.judge, spending=request.ceiling), cache)
             for evaluation in evaluations:
                 evaluation.score(judge, progress, poll=stop.poll)
         if request.only == "score":
             return ""
-        summaries = [each.benchmark.summarise(each.scores()) for each in evaluations]
+        summaries = [each.benchmark.summarise(each.scores(judge)) for each in evaluations]
         return _report(request, sets, summaries, identity)
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from bas_opd.errors import DataError
 
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
 
 def key_of(**parts: Any) -> str:
     """Return the hash of all that a sample depends on, named part by part."""
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_encoded(parts).encode()).hexdigest()
 
 
 class SampleStore:

@@ -1,46 +1,29 @@
-"""Which model it is: told from a sample of every weight, without loading any of them."""
+"""Which model it is: told from every byte of its files, without loading any of them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bas_opd.errors import ModelError
+from bas_opd.evaluate.store import key_of
+from bas_opd.runtime.integrity import sha256
 
-_SAMPLE = 4096
+_KINDS = ("*.safetensors", "*.json", "*.jinja", "*.txt")
+"""Tensors, settings, chat template and tokenizer."""
 
 
 def weights_fingerprint(folder: Path) -> str:
     """Return a hash of a checkpoint's tensors, its configuration and its processor.
 
-    Of each tensor its name, type, shape and some of its bytes count: two trained models differ in
-    all of them, and gigabytes need not be read.
+    All of them are read, gigabytes too: two checkpoints may differ in one row of one tensor.
     """
-    digest = hashlib.sha256()
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
+    if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"There are no weights (*.safetensors) in {folder}. Name a run that has finished, or "
             "the folder of a model."
         )
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.jinja")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    for path in weights:
-        digest.update(path.name.encode() + b"\0")
-        _add_tensors(digest, path)
-    return digest.hexdigest()
-
-
-def _add_tensors(digest: hashlib._Hash, path: Path) -> None:
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if not 0 < size <= path.stat().st_size:
-            raise ModelError(f"{path} is no safetensors file, or it was cut short.")
-        header = file.read(size)
-        digest.update(header)
-        tensors = {name: entry for name, entry in json.loads(header).items() if "dtype" in entry}
-        for name in sorted(tensors):
-            start, end = tensors[name]["data_offsets"]
-            file.seek(8 + size + start + max(0, (end - start - _SAMPLE) // 2))
-            digest.update(file.read(min(_SAMPLE, end - start)))
+    files = [path for kind in _KINDS for path in folder.glob(kind)]
+    with ThreadPoolExecutor() as crew:
+        hashes = crew.map(sha256, files)
+        return key_of(files={path.name: each for path, each in zip(files, hashes, strict=True)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bas_opd.config import preset
 from bas_opd.errors import ConfigError
@@ -39,7 +40,7 @@ def reproduce(request: Request, board: Board) -> str:
     rates = None if request.rates is None else parse_rates(request.rates)
     arms = check_arms(request.arms or ARMS)
     out = request.out.resolve()
-    inputs = _inputs(request, out, board)
+    inputs = common_inputs(request, board, split="test" if rates is None else "val")
     if rates is None:
         runs = plan_runs(out, out / "results", inputs, arms=arms, seeds=request.seeds)
     else:
@@ -58,12 +59,12 @@ def start_worker() -> Work[Run]:
     return start()
 
 
-def _inputs(request: Request, out: Path, board: Board) -> Inputs:
+def common_inputs(request: Request, board: Board, *, split: Literal["val", "test"]) -> Inputs:
+    """Return what all runs have in common, drawn if it is not there yet."""
     from bas_opd.reproduce.sets import Sizes, questions, training_set
 
-    folder = out / "data" if request.data is None else request.data.resolve()
+    folder = request.out.resolve() / "data" if request.data is None else request.data.resolve()
     sizes = Sizes(train=request.train_n, val=min(1000, request.test_n), test=request.test_n)
-    split = "test" if request.rates is None else "val"
     for name in ("train", split):
         if not (folder / name).exists():
             board.message(f"Drawing {folder / name}.")

@@ -29,6 +29,8 @@ SCHEMA_VERSION = 1
 IDENTITY = "run.json"
 UNFINISHED = f".{IDENTITY}.partial"
 """What a run leaves that is killed while it is first written down."""
+ABOUT_IT = ("audit", "eval", "tensorboard", "report.html", "card.md")
+"""What other commands leave in the directory of a run; it goes when the run goes."""
 MODEL_KEYS = ("device", "precision", "base")
 """What is known of a run once its model is loaded, and must stay."""
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
@@ -155,9 +157,12 @@ class RunDirectory:
                     f"{path} lies in {self.path}, which would be deleted. Choose another directory "
                     "with run.output=DIRECTORY."
                 )
-        for path in (self.checkpoints, self.model, self.path / "model.partial"):
-            if path.exists():
+        for name in ("checkpoints", "model", "model.partial", *ABOUT_IT):
+            path = self.path / name
+            if path.is_dir():
                 shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         for path in (self.records, self.identity):
             path.unlink(missing_ok=True)
 

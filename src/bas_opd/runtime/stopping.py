@@ -13,7 +13,7 @@ from types import FrameType
 from bas_opd.errors import PreemptionError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-HEARD = b"\nStopping: the step is finished or dropped, then a checkpoint is written.\n"
+HEARD = b"\nStopping: what is under way is finished or dropped, what was finished is kept.\n"
 
 
 class StopFlag:

@@ -98,8 +98,13 @@ class _History:
         return plans[-1] if plans else None
 
 
-def verify(run: Path, *, unfinished: bool = False, draws: bool = False) -> Verification:
-    """Check a run directory; `unfinished` accepts one that has steps left, `draws` needs torch."""
+def verify(
+    run: Path, *, unfinished: bool = False, draws: bool = False, files: bool = True
+) -> Verification:
+    """Check a run directory; `unfinished` accepts one that has steps left, `draws` needs torch.
+
+    Without `files`, checkpoints and model are left alone: hashing them reads every gigabyte.
+    """
     history = _read(run, unfinished=unfinished)
     settings = _settings(history)
     config = history.config
@@ -122,9 +127,12 @@ def verify(run: Path, *, unfinished: bool = False, draws: bool = False) -> Verif
         _check("cost", _cost(history.steps), "calls and tokens"),
         _check("totals", _ledger(history), "sums of the steps"),
         _check("complete", _completeness(history, unfinished=unfinished), _progress(history)),
-        _check("checkpoints", _checkpoints(history), f"{len(_published(history))} whole"),
-        _check("model", _model(history), "hashes agree" if history.finish else "none yet"),
     ]
+    if files:
+        checks += [
+            _check("checkpoints", _checkpoints(history), f"{len(_published(history))} whole"),
+            _check("model", _model(history), "hashes agree" if history.finish else "none yet"),
+        ]
     return Verification(
         run=str(run),
         steps=len(history.steps),

@@ -26,11 +26,13 @@ class KilledError(Exception):
 
 
 class Quiet:
-    def start(self, what: str, total: int, *, done: int) -> None:
+    def start(self, steps: int, what: str, *, done: int) -> None:
         self.done = done
 
     def advance(self) -> None:
         self.done += 1
+
+    def message(self, text: str) -> None: ...
 
 
 class Parrot:
@@ -55,7 +57,8 @@ class Parrot:
 class Gavel:
     """A judge that says yes to everything, and counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: str = "gavel") -> None:
+        self.identity = identity
         self.cases: list[Case] = []
 
     def judge_all(self, cases: Sequence[Case], *, poll: object) -> Iterator[tuple[int, Verdict]]:
@@ -99,7 +102,7 @@ def evaluation(folder: Path, *, model: str = "parrot", fingerprint: str = "set")
 
 def score(each: Evaluation, judge: Gavel | None = None) -> list[Scored]:
     each.score(judge, Quiet(), poll=lambda: None)  # pyright: ignore[reportArgumentType]
-    return list(each.scores())
+    return list(each.scores(judge))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 3, 5])
@@ -135,7 +138,7 @@ def test_another_model_or_set_never_gets_these_answers(
     with pytest.raises(BasOpdError, match="6 of 6 questions"):
         score(changed)
     with pytest.raises(BasOpdError, match="have no score"):
-        changed.scores()
+        changed.scores(None)
     asked = Parrot("B")
     changed.generate(asked, Quiet())
     assert len(asked.asked) == 6
@@ -159,15 +162,24 @@ def test_the_rule_decides_what_it_can_read_and_only_the_rest_goes_to_the_judge(
     assert judge.cases[0].reference == "(A) red"
 
 
+def test_the_scores_of_one_judge_are_never_reported_as_those_of_another(tmp_path: Path) -> None:
+    each = evaluation(tmp_path)
+    each.generate(Parrot("A", "Both A and B could be meant here."), Quiet())
+    score(each, Gavel())
+    for other in (Gavel("another"), None):
+        with pytest.raises(BasOpdError, match=r"3 of 6 answers .* judge"):
+            each.scores(other)  # pyright: ignore[reportArgumentType]
+
+
 def test_a_report_is_of_the_scores_that_were_made_last(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A", "B"), Quiet())
     score(each)
-    summary = each.benchmark.summarise(each.scores())
+    summary = each.benchmark.summarise(each.scores(None))
     assert (summary.primary.correct, summary.n, summary.is_partial) == (3, 6, True)
     (tmp_path / "vstar" / SCORES).unlink()
     with pytest.raises(BasOpdError, match="--only score"):
-        each.scores()
+        each.scores(None)
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
@@ -206,23 +218,19 @@ def test_the_quoted_rows_average_to_what_the_paper_states() -> None:
     assert round(sum(QUOTED["BAS-OPD (4B)"]) / 7, 2) == 81.60
 
 
-def test_a_model_is_known_by_any_of_its_tensors_and_by_its_settings(tmp_path: Path) -> None:
+def test_a_model_is_known_by_any_of_its_bytes_and_by_its_settings(tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(small_base(), tmp_path / "copy")
     assert weights_fingerprint(tmp_path / "copy") == weights_fingerprint(small_base())
     weights = tmp_path / "copy" / "model.safetensors"
     changed = bytearray(weights.read_bytes())
-    for place in range(len(changed) // 2, len(changed) // 2 + 200_000):
-        changed[place] ^= 1
+    changed[-1] ^= 1
     weights.write_bytes(changed)
     other = weights_fingerprint(tmp_path / "copy")
     assert other != weights_fingerprint(small_base())
     (tmp_path / "copy" / "generation_config.json").write_text("{}")
     assert weights_fingerprint(tmp_path / "copy") != other
-    weights.write_bytes(changed[:4])
-    with pytest.raises(ModelError, match="cut short"):
-        weights_fingerprint(tmp_path / "copy")
     weights.unlink()
     with pytest.raises(ModelError, match="no weights"):
         weights_fingerprint(tmp_path / "copy")

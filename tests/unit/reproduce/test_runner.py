@@ -23,10 +23,10 @@ class Board:
         self.steps = self.total = 0
         self.messages: list[str] = []
 
-    def start(self, steps: int) -> None:
+    def start(self, steps: int, what: str = "steps") -> None:
         self.total = steps
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int = 1) -> None:
         self.steps += steps
 
     def message(self, text: str) -> None:

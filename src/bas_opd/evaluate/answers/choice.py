@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from bas_opd.evaluate.answers.answer import DEFERRED, NONE, Answer, answered
+from bas_opd.evaluate.answers.clauses import Clauses
 from bas_opd.evaluate.answers.cleaning import clean, lowered, plain
 from bas_opd.evaluate.answers.commitments import AMBIGUOUS, OUTSIDE, Reader
 from bas_opd.evaluate.answers.labels import (
@@ -18,12 +19,14 @@ from bas_opd.evaluate.answers.labels import (
     own_text_end,
 )
 from bas_opd.evaluate.answers.language import last_correction, sentences
-from bas_opd.evaluate.answers.options import Ballot, Clauses
+from bas_opd.evaluate.answers.options import Ballot
 from bas_opd.evaluate.answers.sealed import Sealed, last_sealed
+from bas_opd.evaluate.answers.verdicts import elected
 from bas_opd.evaluate.answers.wording import by_words
 
 _WHOLE = re.compile(
-    r"^\W{0,3}(?:(?:option|choice|answer|letter|选项?|答案)\s?:?\s?)?[(\[]?([A-Za-z])[)\].,:;!?]{0,3}$",
+    r"^\W{0,3}(?:(?:option|choice|answer|letter|选项?"
+    r"|答案)\s?:?\s?)?[(\[]?([A-Za-z])[)\].,:;!?]{0,3}$",
     re.I,
 )
 _LEAD_END = re.compile(
@@ -32,11 +35,17 @@ _LEAD_END = re.compile(
 )
 _LIST_MARK = re.compile(r"(?:or|and|/|,|&)\W{0,4}$", re.I)
 _LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")
-_LINE_START = re.compile(r"\n")
 _OPENING = re.compile(
     r"[^\w{]{0,3}?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)s? )?(?=[(\[A-Z]|[a-z]\)|[a-z]\b)"
 )
 _NO_MORE = re.compile(r"\W{0,3}$")
+_DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
+_TEXT_LEAD_END = re.compile(
+    r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|and\b|but\b|maybe\b|perhaps\b|possibly\b)"
+)
+_PREDICATES = re.compile(
+    r"\b(?:is|are|was|were|be|looks|appears|seems|it's)(?: \w{3,9}ly)?(?: an?| the)? $"
+)
 
 
 def choice(output: str, options: Mapping[str, str]) -> Answer:
@@ -68,19 +77,23 @@ def _read(text: str, ballot: Ballot) -> Answer:
     whole = _whole(text, ballot)
     if whole is not None:
         return whole
-    text = _without_echo(text, ballot)
+    text = _without_echo(_DIALOGUE.sub("", text), ballot)
     low = lowered(text)
     if not any(char.isalnum() for char in text):
         return DEFERRED
     reader = Reader(text, low, ballot)
     stated = reader.last()
+    if stated is not None and not stated.is_weak:
+        return _verdict(stated.verdict)
     edge = _edge(text, low, ballot, reader.clauses)
     if stated is not None:
-        if stated.is_weak and edge is not None and edge.value != stated.verdict:
-            return DEFERRED
-        return _verdict(stated.verdict)
-    if edge is not None:
-        return DEFERRED if reader.is_taken_back else edge
+        is_torn = edge is not None and edge.value != stated.verdict
+        return DEFERRED if is_torn else _verdict(stated.verdict)
+    weighed = elected(text, low, ballot)
+    if edge is not None or weighed is not None:
+        is_torn = edge is not None and weighed is not None and edge.value != weighed
+        is_settled = not is_torn and not reader.is_taken_back
+        return (edge or answered(str(weighed))) if is_settled else DEFERRED
     return by_words(text, ballot)
 
 
@@ -107,6 +120,8 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
 def _without_echo(text: str, ballot: Ballot) -> str:
     """Leave out the list of options where an output repeats it before it answers."""
     low = lowered(text)
+    if not all(each in low for each in ballot.texts.values()):
+        return text
     run: list[Label] = []
     for label in labels(text, low, ballot):
         if not has_own_text(low, label, ballot) or label.letter in {each.letter for each in run}:
@@ -121,35 +136,67 @@ def _without_echo(text: str, ballot: Ballot) -> str:
 
 def _edge(text: str, low: str, ballot: Ballot, clauses: Clauses) -> Answer | None:
     """Read an output that begins with a label, or whose last line or sentence is one."""
-    lead = _labelled(text, low, ballot, clauses)
+    heads = _heads(text, low, ballot)
+    lead = _labelled(text, low, ballot, clauses, heads)
     last = None
     starts = {start for start, _ in list(sentences(text))[-2:]} | {text.rfind("\n") + 1}
     opening = label_at(text, low, 0, ballot)
     settled = own_text_end(low, opening, ballot) if opening else 0
+    listed = [each for each in heads if not clauses.deny(each.start, each.end)]
     for start in sorted(start for start in starts if start >= max(settled, 1)):
         label = label_at(text, low, start + (text[start : start + 1] == " "), ballot)
-        if label and _NO_MORE.match(text, own_text_end(low, label, ballot)):
+        is_last = label and _NO_MORE.match(text, own_text_end(low, label, ballot))
+        if label and is_last and (lead or not _is_item(label, listed)):
             last = _checked(text, low, label, ballot)
     if last is None and "\n" in text:
         named = ballot.exact(text[text.rfind("\n") + 1 :])
         last = answered(named) if named else None
+    lead = lead or _worded(low, ballot)
     if lead and last and lead != last:
         return DEFERRED
     return lead or last
 
 
-def _labelled(text: str, low: str, ballot: Ballot, clauses: Clauses) -> Answer | None:
+def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
+    """Find the labels that begin a sentence or a line and stand apart from what follows."""
+    found = []
+    for start, _ in sentences(text):
+        if found and start < own_text_end(low, found[-1], ballot):
+            continue
+        opening = _OPENING.match(text, start + (text[start : start + 1] == " "))
+        label = opening and label_at(text, low, opening.end(), ballot)
+        if label and _LEAD_END.match(low, label.end) and not has_company(text, low, label, ballot):
+            found.append(label)
+    return found
+
+
+def _is_item(label: Label, heads: list[Label]) -> bool:
+    """Say whether a label that ends a text goes on with a list of other options."""
+    return any(each.letter != label.letter for each in heads)
+
+
+def _worded(low: str, ballot: Ballot) -> Answer | None:
+    """Read an output that begins with the text of an option and then explains it."""
+    named = None if ballot.is_numeric else ballot.text_at(low, 0)
+    apart = named and _TEXT_LEAD_END.match(low, named.end)
+    if named is None or apart is None or len(low[apart.end() : apart.end() + 60].split()) < 4:
+        return None
+    others = [each for each in ballot.mentions(low) if each.key != named.key]
+    is_torn = any(_PREDICATES.search(low, max(0, each.start - 30), each.start) for each in others)
+    return DEFERRED if is_torn else answered(named.key)
+
+
+def _labelled(
+    text: str, low: str, ballot: Ballot, clauses: Clauses, heads: list[Label]
+) -> Answer | None:
     opening = _OPENING.match(text)
     label = opening and label_at(text, low, opening.end(), ballot)
     if not label or clauses.deny(label.start, label.end):
         return None
     if not (_LEAD_END.match(low, label.end) or has_own_text(low, label, ballot)):
         return None
-    listed = (label_at(text, low, line.end(), ballot) for line in _LINE_START.finditer(text))
-    if any(
-        each and each.letter != label.letter and _LEAD_END.match(low, each.end) for each in listed
-    ):
-        return _checked(text, low, label, ballot) if text.startswith("\n", label.end) else None
+    if _is_item(label, heads) and not text.startswith("\n", label.end):
+        return None
     return _checked(text, low, label, ballot)
 
 

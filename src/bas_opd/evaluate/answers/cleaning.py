@@ -9,6 +9,7 @@ import unicodedata
 # time of reading grows with the length of an output and not with its square.
 _LONGEST = 100_000  # characters read of an output, at its two ends
 _STACKED_MARKS = re.compile(r"([\u0300-\u036f]{4})[\u0300-\u036f]+")
+_WORDS = re.compile(r"[A-Za-z0-9]+(?: [A-Za-z0-9]+)*\.?")
 _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]"
 )
@@ -24,11 +25,17 @@ _LETTERS = str.maketrans({
     "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u00ab": '"', "\u00bb": '"', "\u300c": '"',
     "\u300d": '"', "\u2044": "/", "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u3002": ".",
     "\u3010": "[", "\u3011": "]", "\u3001": ",", "\u0964": ".",
+    "選": "选", "項": "项", "為": "为", "確": "确", "對": "对", "錯": "错", "沒": "没", "無": "无",
+    "圖": "图", "個": "个", "這": "这", "應": "应", "該": "该", "認": "认", "擇": "择", "見": "见",
 })  # fmt: skip
+_VULGAR_FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_THOUGHT_SIGN = re.compile(r"\u25c1(/?think)\u25b7")
 
 
 def clean(output: str) -> str | None:
     """Bring an output into one form, without its thoughts; None where a thought never ended."""
+    if _WORDS.fullmatch(output):  # as most options and many answers are
+        return output
     text = output if output.isascii() else _composed(output)
     if "<" in text:
         spoken = _spoken(text)
@@ -43,7 +50,9 @@ def clean(output: str) -> str | None:
 
 
 def _composed(text: str) -> str:
-    text = unicodedata.normalize("NFKC", _STACKED_MARKS.sub(r"\1", text))
+    # Without a space between them, "2\u00bd" would become 21/2.
+    text = _VULGAR_FRACTION.sub(" ", _THOUGHT_SIGN.sub(r"<\1>", _STACKED_MARKS.sub(r"\1", text)))
+    text = unicodedata.normalize("NFKC", text)
     return _INVISIBLE.sub("", text.translate(_LETTERS))
 
 
@@ -83,6 +92,8 @@ _LONE_LETTER = re.compile(
     r"|([\"'])\(?([A-Z])\)?[.,]?\3)(?!\w)"
 )
 _EMPHASIS = re.compile(r"\*{1,3}|`|(?<!\w)_{1,3}(?=\w)|(?<=\w)_{1,3}(?!\w)|~~")
+_ROW = re.compile(r"^ ?\| ?([^\n]{1,500}?) ?\| ?$", re.M)
+_CELL = re.compile(r" ?\| ?")
 _RULE = re.compile(r"^[-=_*|: ]{3,}$", re.M)
 
 
@@ -104,7 +115,9 @@ def plain(text: str) -> str:
         text = _TAG.sub(" ", _FENCE.sub("", text))
     text = _HEAD.sub("", _RULE.sub("", text))
     text = _LONE_LETTER.sub(lambda match: f"({match[2] or match[4]})", text)
-    text = _EMPHASIS.sub("", text).replace("|", " ")
+    text = _EMPHASIS.sub("", text)
+    if "|" in text:
+        text = _ROW.sub(lambda row: _CELL.sub(": ", row[1]), text).replace("|", " ")
     return _LINE_ENDS.sub("\n", _SPACES.sub(" ", text)).strip()
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from bas_opd.evaluate.answers import cues
+from bas_opd.evaluate.answers.clauses import Clauses
 from bas_opd.evaluate.answers.labels import (
     Label,
     has_company,
@@ -15,7 +16,7 @@ from bas_opd.evaluate.answers.labels import (
     own_text_end,
 )
 from bas_opd.evaluate.answers.language import CLAUSE_END, CORRECTION, NEGATION, is_cut, sentences
-from bas_opd.evaluate.answers.options import Ballot, Clauses
+from bas_opd.evaluate.answers.options import Ballot
 
 AMBIGUOUS = "?"
 """The verdict of a statement that names several options, or something that may be one."""
@@ -46,8 +47,9 @@ class Reader:
 
     def last(self) -> Commitment | None:
         """Give the statement that counts: the last one, unless it is taken back or others vie."""
+        confirmed = self._confirmed()
         found = sorted(
-            [*self._announced(), *self._confirmed()],
+            [*self._announced(), *confirmed],
             key=lambda each: (each.place, not each.is_weak),
         )
         corrections = [match.end() for match in CORRECTION.finditer(self._low)]
@@ -61,6 +63,8 @@ class Reader:
             last = found[-1] if is_settled else self._torn(last)
         firm = {each.verdict for each in found if not each.is_hedged}
         hedged = {each.verdict for each in found if each.is_hedged}
+        if last in confirmed and turned < 0 and len({each.verdict for each in confirmed}) > 1:
+            return self._torn(last)
         if self.is_taken_back or (last.is_hedged and (len(hedged) > 1 or firm - hedged)):
             return self._torn(last)
         return last
@@ -84,6 +88,8 @@ class Reader:
                 said = match[0] + self._low[match.end() : place]
                 if cues.NOT.match(self._low, place) or cues.DENIED.search(said):
                     continue
+                if strength == 0 and "\n" in said:
+                    continue  # what "matches" ends a line, and the next begins with a label
                 is_opinion = strength == 3 and cues.OPINION.match(match[0]) is not None
                 verdict = self._object(place, strength, said, is_opinion=is_opinion)
                 if verdict is not None and not self._is_idle(match.start(), place):
@@ -98,9 +104,11 @@ class Reader:
 
     def _is_idle(self, start: int, end: int) -> bool:
         """Say whether a statement is denied, imagined or asked."""
-        turns = CLAUSE_END.match(self._low, start)
+        turns = self._low[start] != ":" and CLAUSE_END.match(self._low, start)
         before = "" if turns else self.clauses.around(start, start + 1)[0]
         if NEGATION.search(before) or cues.UNREAL.search(before):
+            return True
+        if cues.SUPPOSED.search(self._low, max(0, start - 140), start):
             return True
         ending = cues.SENTENCE_MARK.search(self._text, end, end + 200)
         return ending is not None and ending[0] == "?" and ending.end() < len(self._text)
@@ -133,7 +141,9 @@ class Reader:
         if label.letter not in ballot.keys:
             named = ballot.exact(letter)
             return named or (OUTSIDE if strength >= 2 else None)
-        if has_company(text, low, label, ballot) or is_contradicted(low, label, ballot):
+        is_supposed = cues.CONDITION.match(low, own_text_end(low, label, ballot))
+        is_one_of_several = has_company(text, low, label, ballot)
+        if is_supposed or is_one_of_several or is_contradicted(low, label, ballot):
             return AMBIGUOUS
         _, after = self.clauses.around(label.start, label.end)
         if cues.DENIED_LABEL.match(after):
@@ -164,7 +174,9 @@ class Reader:
         end = own_text_end(self._low, label, self._ballot)
         is_right = cues.RIGHT.match(self._low, label.end)
         if is_right is None and end > label.end:
-            is_right = cues.RIGHT_AFTER_TEXT.match(self._low, end)
+            is_bracketed = self._low.startswith(")", end)
+            pattern = cues.RIGHT if is_bracketed else cues.RIGHT_AFTER_TEXT
+            is_right = pattern.match(self._low, end + is_bracketed)
         return is_right is not None and not cues.CONDITION.match(self._low, is_right.end())
 
     def _confirmed(self) -> list[Commitment]:
@@ -178,6 +190,9 @@ class Reader:
             if is_denied or self._is_idle(label.start, label.end):
                 continue
             listed = cues.IN_A_LIST.search(before)
+            run = listed and cues.RUN.search(self._low, max(0, label.start - 60), label.start)
+            if run and NEGATION.search(self._low, max(0, run.start() - 20), run.start()):
+                continue
             said = self._text[label.start - len(before) : label.start]
             is_torn = listed and labels(said, before, self._ballot)
             found.append(

@@ -9,14 +9,22 @@ from bas_opd.evaluate.answers.cleaning import lowered
 from bas_opd.evaluate.answers.dates import moment
 from bas_opd.evaluate.answers.kinds import KIND_OF
 from bas_opd.evaluate.answers.language import NEGATION
-from bas_opd.evaluate.answers.numbers import Number, numbers
+from bas_opd.evaluate.answers.numbers import Number, is_sum, numbers
 from bas_opd.evaluate.answers.options import is_bounded, normal
 from bas_opd.evaluate.answers.units import unit_of
 
 _VERB = re.compile(
     r"\b(?:is|are|was|were|be|says|say|reads|read|shows|displays|spells|called|named|labeled"
-    r"|labelled|equals)\b:? |'s |\bis:\n?| = |(?:是|为|写着)"
+    r"|labelled|equals|(?:made|built)(?: out)? (?:of|from)|looks like|appears|seems)\b:? |'s "
+    r"|\bis:\n?"
+    r"| = |(?:是|为|写着)"
 )
+_SPELLING = re.compile(r"\bgrey(?=\b|ish)|\b(colo|flavo|harbo|neighbo)ur|\b(cent|met|theat)re\b")
+_DENIES = re.compile(
+    r"(?:[\w-]{1,15}(?: [\w-]{1,15}){0,3}(?:(?:'s| is| are| was) not| (?:is|are|was)n't)|not)"
+    r" (?!only\b|just\b)"
+)
+_PART = re.compile(r",? (?:and|&) |, ?")
 _ARTICLE = re.compile(r"\b(?:an?|the) ")
 _WORD = re.compile(r"[^\W_]+(?:['.-][^\W_]+)*")
 _QUOTED = re.compile(r"(?<!\w)([\"'])([^\"\n]{1,80}?)\1(?!\w)")
@@ -35,10 +43,11 @@ _FRAME_WORDS = frozenset(_FRAME.split())
 _BEFORE = (
     "is are was were be it's that's he's she's there's in on to at from with has his her its their"
     " wearing holding carrying driving riding looks appears colour color probably likely clearly"
-    " definitely entirely completely all"
+    " definitely entirely completely all actually really indeed painted"
 )
 _BEFORE_A_QUALITY = frozenset(_BEFORE.split())
 _LONGEST_DESCRIPTION = 12
+_HAN_FRAME = re.compile(r"^[^,.;\d]{0,12}[有共是](?:[\d一二两三四五六七八九十])")
 _NOTHING = re.compile(r"(?:there (?:is|are) )?(?:no(?! one|\.)|none|zero|nothing)\b")
 _JOINT = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _MARKS = re.compile(r"[\",;!?]{1,3}(?=\s|$)|(?<=\s)[\"']|[\"'](?=\s|$)")
@@ -52,10 +61,19 @@ _CODE = re.compile(r"(?=[\w.:/-]{0,40}\d)[\w.:/-]{2,40}")
 
 def compare(phrase: str, reference: str) -> bool | None:
     """Compare a phrase with the reference; None where a judge must."""
-    said, due = _flat(phrase), _flat(reference)
+    due = _flat(reference)
+    found = numbers(lowered(phrase)) if numbers(due) else []
+    if is_sum(lowered(phrase), found):
+        phrase = phrase[found[-1].start :]
+    said = _flat(phrase)
     if not said:
         return None
     if said == due:
+        return True
+    denial = _DENIES.match(said)
+    if denial and said[denial.end() :] == due:
+        return False
+    if " and " in due and _parts(said) == _parts(due):
         return True
     if due in (f"not {said}", f"no {said}") or _is_loose(said, due):
         return None
@@ -82,7 +100,17 @@ def is_named(text: str, reference: str) -> bool:
 def _flat(phrase: str) -> str:
     """Give a phrase as words in lower case, articles and hyphens between letters left out."""
     low = _RANGE.sub(r"\1-", _ARTICLE.sub("", normal(phrase)))
+    low = _SPELLING.sub(_american, low)
     return _MARKS.sub("", _JOINT.sub(" ", low)).strip(" .:'")
+
+
+def _american(word: re.Match[str]) -> str:
+    return f"{word[1]}r" if word[1] else f"{word[2]}er" if word[2] else "gray"
+
+
+def _parts(phrase: str) -> frozenset[str]:
+    """Give the members of a list, in whatever order they are named."""
+    return frozenset(_PART.split(phrase))
 
 
 def _is_loose(said: str, due: str) -> bool:
@@ -108,10 +136,10 @@ def _by_moment(said: str, due: str) -> bool | None:
     there, here = moment(due), moment(said)
     if there is None or here is None:
         return None
-    shared = [(a, b) for a, b in zip(here, there, strict=True) if a is not None and b is not None]
-    if any(a != b for a, b in shared):
+    pairs = list(zip(here, there, strict=True))
+    if any(a != b for a, b in pairs if a is not None and b is not None):
         return False
-    return True if here == there else None
+    return True if all(a == b for a, b in pairs if b is not None) else None
 
 
 def _by_number(said: str, due: str) -> bool | None:
@@ -162,7 +190,8 @@ def _is_about(here: Number, goal: Number, said: str, due: str) -> bool:
     if here.start == 0 or here.unit == goal.unit != "":
         return True
     before = _WORD.findall(said[: here.start])
-    return all(word in _FRAME_WORDS for word in before[-3:]) or said.endswith(due)
+    is_framed = all(word in _FRAME_WORDS for word in before[-3:]) or _HAN_FRAME.search(said)
+    return bool(is_framed) or said.endswith(due)
 
 
 def _by_kind(said: str, due: str) -> bool | None:
@@ -192,6 +221,7 @@ def _by_code(said: str, due: str) -> bool | None:
 
 def _ends_with(said: str, due: str) -> bool:
     """Say whether a sentence says that something is the reference, and ends there."""
+    said = said.removesuffix("的") if not due.endswith("的") else said
     start = len(said) - len(due)
     return said.endswith(due) and any(verb.end() == start for verb in _VERB.finditer(said))
 

@@ -21,12 +21,15 @@ ANSWER = re.compile(
     r"|\b(?:i|we|you)(?:'d|'ll|'m| would| will| can| must| should| have to| am"
     r"| are)?(?: \w{2,12}){0,2}? "
     r"(?:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)? (?:with|for)|opt(?:ing)? for"
-    r"|vote for|settle on|say|guess|answer|conclude|believe|think)\b"
+    r"|vote for|settle on|lean(?:ing)? (?:towards?|to)|say|guess|answer|conclude|believe|think)\b"
     r"|(?:^|[.,;:!?\n] ?)(?:so |thus |therefore,? |please )?(?:choose|pick|select|choosing"
     r"|picking|selecting|going with|go with)\b"
-    r"|(?:正确)?(?:答案|选项)(?:应该|应当|就)?(?:应?[是为]|选择?|:)"
+    r"|(?:正确)?(?:答案?|选项)(?:应该|应当|就)?(?:应?[是为]|选择?|:)"
     r"|[我应故选]选择?"
-    r"|(?<![挑可])选(?=[ (]?[a-z])|正解は|答えは|정답은|답은"
+    r"|(?<![挑可])选择?(?=[ (]?[a-z])|正解は|答えは|정답은|답은|정답 ?:|答え ?:|उत्तर:?|जवाब:?"
+    r"|คำตอบ(?:คือ)?:?"
+    r"|(?:الإجابة|الجواب)(?: الصحيحة?)?(?: (?:هي|هو)| ?:)|(?:đáp án|jawaban|cevap)(?: (?:là|adalah)"
+    r"| ?:)"
     r"|ответ\w{0,3}(?: ?[:\u2014\u2013-]| [\u0430-\u044f]{2,10})?"
     r"|(?:respuesta|resposta|risposta|réponse|antwort|opción|opção"
     r"|opzione)(?: \w{2,9})?(?: (?:es|é|è|est|ist)\b| ?:)",
@@ -54,7 +57,7 @@ GAP = re.compile(
 )
 SENTENCE_MARK = re.compile(r"[.!?\n]")
 NOT = re.compile(r"(?:not|never|neither|n't|isn't|cannot)\b")
-DENIED = re.compile(r"n't\b|\bnot\b|\bcannot\b|\bunable\b")
+DENIED = re.compile(r"n't\b|\b(?:not|never|cannot|unable)\b")
 UNREAL = re.compile(
     r"\b(?:if|whether|suppose|assuming|unless|had|initially|at first|first thought|seemed"
     r"|tempting)\b"
@@ -64,8 +67,8 @@ RIGHT = re.compile(
     r"[.)\]]?[\"']?(?: ?[:-])?(?: (?:is|seems|appears|looks|would be|must be|should be"
     r"|has to be)(?: (?:to be|\w{3,12}ly|indeed))?)?"
     r" (?:(?:the|my|our) )?(?:\w{3,12}ly )?(?:(?:most|best|only|final|single) )?(?:correct"
-    r"|right|answer|best|true|accurate|appropriate|choice|option|one|match|suitable|likely"
-    r"|fitting)\b|: yes\b"
+    r"|right|answer|best|better|true|accurate|appropriate|choice|option|one|match|suitable|likely"
+    r"|fitting)\b|: yes\b| (?:is|does)(?=[.!]?(?:$|\n))|(?:选项)?是?(?:正确|对的)"
     r"|[.)\]]? (?:fits|matches|describes|works|suits|answers)(?: \w{2,12}){0,4}? (?:best"
     r"|correctly|accurately|perfectly)\b"
     r"|[.)\]]? (?:best|correctly|accurately) (?:fits|matches|describes|answers|represents)"
@@ -74,7 +77,14 @@ RIGHT = re.compile(
 RIGHT_AFTER_TEXT = re.compile(
     r" ?(?:[-\u2013\u2014:(,] ?)?(?:is )?(?:(?:correct|right|true)\b|[✅✓✔])"
 )
-CONDITION = re.compile(r" (?:only )?(?:if|when|unless)\b")
+CONDITION = re.compile(
+    r"\W{0,2}(?:only )?(?:if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b)|when|unless\b)"
+)
+SUPPOSED = re.compile(
+    r"\b(?:unless|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))[^.;!?\n]{1,120}, "
+    r"(?:(?!\bbut\b|\bso\b|\bhowever\b)[^.;!?\n]){0,40}$"
+)
+RUN = re.compile(r"(?:[(\[]?\b[a-z]\b[)\]]?(?:,? (?:and|or|nor) |, ?|/)){1,8}(?:option )?[(\[]?$")
 VAGUE = re.compile(
     r"(?:clear|obvious|based|as follows|below|above|given|found|supported|correct|simple|shown"
     r"|provided|straightforward"

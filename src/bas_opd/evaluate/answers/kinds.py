@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_KINDS = (
+_QUALITIES = (
     "red,crimson orange yellow,gold,golden green blue purple,violet pink brown black white"
     " gray,grey,silver",
     "left right",
@@ -21,6 +21,10 @@ _KINDS = (
     " pentagon octagon star heart",
     "wood,wooden metal,metallic,steel,iron plastic glass leather fabric,cloth,cotton"
     " paper,cardboard stone,marble rubber ceramic,porcelain",
+    "sunny rainy snowy cloudy foggy",
+)
+_THINGS = (
+    "summer winter spring autumn,fall",
     "dog,puppy cat,kitten horse,pony cow,cattle,bull,calf sheep,lamb goat pig"
     " bird,duck,goose,pigeon,seagull,parrot,eagle,owl,chicken elephant giraffe zebra bear"
     " lion tiger monkey rabbit fish deer",
@@ -28,13 +32,16 @@ _KINDS = (
     " bicycle,bike,motorcycle,motorbike,scooter,moped train,tram airplane,plane,aircraft,jet"
     " boat,ship,sailboat,yacht",
     "apple banana grape,grapes pear strawberry lemon,lime watermelon pineapple mango peach cherry",
-    "summer winter spring autumn,fall",
-    "sunny rainy snowy cloudy foggy",
 )
 KIND_OF = {
     word: (kind, member)
-    for kind, members in enumerate(_KINDS)
+    for kind, members in enumerate(_QUALITIES + _THINGS)
     for member, words in enumerate(members.split())
     for word in words.split(",")
 }
 """Word -> its kind and which member of it the word names."""
+
+
+def names_quality(word: str) -> bool:
+    """Say whether a word can stand before the thing it tells of ("a red car"), as "cat" cannot."""
+    return word in KIND_OF and KIND_OF[word][0] < len(_QUALITIES)

@@ -21,12 +21,13 @@ _VERBS_AND_LINKS = (
     "is isn't was and or because since as with which would wouldn't seems appears for based due"
     " given matches match fits shows describes cannot can't can does doesn't has not but rather"
     " if in here over than may might must could should looks best correctly accurately by i"
-    " it"
+    " it the to from on are were do did will holds applies works remains stands says makes instead"
+    " corresponds represents indicates states"
 )
 _FOLLOWERS = frozenset(_VERBS_AND_LINKS.split())
 _ALSO = re.compile(
     r" ?(?:[,/&+;]|,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b(?: also| maybe| possibly"
-    r"| perhaps)?|和|或|与|及|と) ?"
+    r"| perhaps)?|和|或者?|与|及|と|や) ?"
     r"(?:(?:option|choice)s? )?"
 )
 _TEXT_END = re.compile(r"\W{0,2}(?:$|\n|\.\s|,)")
@@ -73,7 +74,8 @@ def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
         return False
     if label.letter == "I" or word[1] in _FOLLOWERS:
         return label.letter == "I"
-    return label.letter == "A" or not text[word.start(1)].isupper()
+    is_adverb = word[1].endswith("ly")
+    return label.letter == "A" or (text[word.start(1)].islower() and not is_adverb)
 
 
 def own_text_end(low: str, label: Label, ballot: Ballot) -> int:

@@ -22,13 +22,15 @@ CLAUSE_END = re.compile(
 )
 NEGATION = re.compile(
     r"\b(?:not|never|neither|nor|cannot|without|than|instead of|rather than|except|unlike|no"
-    r"|opposed to|incorrect|wrong|false|untrue|ruled? out|ruling out|excluded?|excludes"
+    r"|opposed to|opposite of|(?<!at )least|worst|incorrect|wrong|false|untrue|ruled? out"
+    r"|ruling out|excluded?|excludes"
     r"|eliminated?|eliminates|eliminating|exclud\w{1,3}|unlikely|compared (?:to|with)"
     r"|non|none|nothing|nobody|doubt|(?:any|every)thing but|all but)\b|n't\b"
     r"|[\u4e0d\u975e\u6ca1\u6c92]|\b(?:\u043d\u0435|nicht|kein|keine|ne|pas)\b",
 )
 CORRECTION = re.compile(
-    r"(?:^|[.,;!?\n\u2014-] ?|\b(?:no|but|oh|hmm+|and) )"
+    r"\b(?:initially|at first)\b[^.\n]{1,120}?\b(?:but|however)\b"
+    r"|(?:^|[.,;!?\n\u2014-] ?|\b(?:no|but|oh|hmm+|and) )"
     r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|oops|my mistake"
     r"|let me (?:re-?\w{3,10}|correct|fix|look again|think again|check again|double[- ]check)"
     r"|i mean|make that"
@@ -43,33 +45,38 @@ _ABLE = (
     r"|decide|choose|conclude|judge|analy[sz]e|distinguish|pick|select|give|offer|recogni[sz]e"
     r"|comment)"
 )
+# All alternatives but the last begin with a word, so that most places of a text are left at once.
 _REFUSAL = re.compile(
-    r"\b(?:can ?not|can't|could not|couldn't|won't|unable to|not able to|impossible to"
+    r"\b(?:(?:can ?not|can't|could not|couldn't|won't|unable to|not able to|impossible to"
     r"|not possible to|hard to|difficult to|no way to|not going to)"
     rf" (?:be )?(?:\w{{3,12}}ly )?{_ABLE}\b"
-    r"|\b(?:can ?not|can't|unable to|not able to|do not|don't)(?: actually| directly)? "
+    r"|(?:can ?not|can't|unable to|not able to|do not|don't)(?: actually| directly)? "
     r"(?:see|view|access|open|process|have|load)(?: access to)?(?: the| this| that| any| an| your)?"
     r" (?:image|picture|photo|attach\w{1,5})"
-    r"|\b(?:do not|don't|didn't) (?:actually )?(?:know|have (?:enough|sufficient)|understand)\b"
-    r"|\b(?:not enough|insufficient|lack of|no(?! evidence)|without more) (?:information"
-    r"|context|detail|evidence)\b"
-    r"|\b(?:not|n't|'t) (?:be )?(?:\w{3,12}ly )?(?:sure|certain|clear|confident|specified"
-    r"|possible to)\b"
-    r"|\bno (?:idea|answer|clue|comment)\b|\bunsure\b|\bunclear\b|\buncertain\b|\bundetermined\b"
-    r"|\bi(?:'m| am) (?:so |very )?sorry\b|^sorry\b|\bas an ai\b|\bapologi[sz]e\b|\bn/a\b"
-    r"|\bno (?:image|picture) (?:was|is|has been|provided|attached|given)\b"
-    r"|\btoo (?:blurry|small|dark|far away|unclear|low) to\b"
-    r"|\u65e0\u6cd5|\u4e0d\u80fd\u786e\u5b9a|\u4e0d\u77e5\u9053|\u4e0d\u786e\u5b9a"
-    r"|\u4e0d\u6e05\u695a|\u62b1\u6b49|\u043d\u0435 \u043c\u043e\u0433\u0443"
-    r"|\u043d\u0435 \u0437\u043d\u0430\u044e"
-    r"|\u043d\u0435\u0432\u043e\u0437\u043c\u043e\u0436\u043d\u043e|no puedo|no lo s\u00e9"
-    r"|je ne (?:peux|sais)"
-    r"|ich (?:kann nicht|wei\u00df (?:es )?nicht)|\u5206\u304b\u308a\u307e\u305b\u3093"
-    r"|\u308f\u304b\u308a\u307e\u305b\u3093",
+    r"|(?:do not|don't|didn't) (?:actually )?(?:know|have (?:enough|sufficient)|understand)\b"
+    r"|(?:(?:not|'t) enough|insufficient|lack of|no(?! evidence)|without more)"
+    r" (?:information|context|detail|evidence)\b"
+    r"|(?:not|'t) (?:be )?(?:\w{3,12}ly )?(?:sure|certain|clear|confident|specified|possible to)\b"
+    r"|(?:not|'t) (?:\w{3,12}ly )?(?:provide|give|contain|offer|include|show|indicate|reveal)"
+    r"(?: (?:enough|sufficient|adequate|any)(?: \w{3,12})? (?:information|detail|context|evidence)"
+    r"| (?:whether|if|which))\b"
+    r"|(?:image|picture|photo)(?: is|'s| was|s are)(?: not |n't | un)(?:available|provided"
+    r"|attached|visible to me|loaded|accessible)\b|please (?:provide|upload|share|attach)\b"
+    r"|neither confirm nor deny\b|no (?:idea|answer|clue|comment)\b"
+    r"|(?:unsure|unclear|uncertain|undetermined|illegible|unreadable|as an ai|apologi[sz]e|n/a)\b"
+    r"|i(?:'m| am) (?:so |very )?sorry\b|(?<!.)sorry\b"
+    r"|no (?:image|picture) (?:was|is|has been|provided|attached|given|found|available)\b"
+    r"|too (?:blurry|small|dark|far away|unclear|low) to\b"
+    r"|no puedo|no lo s\u00e9|je ne (?:peux|sais)|ich (?:kann nicht|wei\u00df (?:es )?nicht)"
+    r"|\u043d\u0435 \u043c\u043e\u0433\u0443|\u043d\u0435 \u0437\u043d\u0430\u044e"
+    r"|\u043d\u0435\u0432\u043e\u0437\u043c\u043e\u0436\u043d\u043e)"
+    r"|\u65e0\u6cd5|\u4e0d(?:\u80fd\u786e\u5b9a|\u77e5\u9053|\u786e\u5b9a|\u6e05\u695a)|\u62b1\u6b49"
+    r"|[\u5206\u308f]\u304b\u308a\u307e\u305b\u3093",
 )
 _DANGLING = re.compile(
-    r"(?:\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as|it"
-    r"|has|have|because|than|into|its|their|this|these|appears|looks|seems|very|i|we|would|should"
+    r"(?:\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as"
+    r"|(?:that|because|since|as|and|if|where|which|so|,) it|has|have|because|than|into|its|their"
+    r"|this|these|appears|looks|seems|says|reads|includes|contains|very|i|we|would|should"
     r"|option|there|can|will|if|not quite|so|based)|[,:;(\[{=+/\u3001]|\s-)$"
 )
 _WHOLE_ENDS = frozenset(".!?)]}\"'%\u2026")

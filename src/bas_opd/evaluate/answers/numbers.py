@@ -38,7 +38,7 @@ _WORDS = (
     rf"(?:(?:-| )(?P<part>{'|'.join(_PARTS)}))?\b"
 )
 _NUMBER = re.compile(
-    rf"(?<![\w.:/,-])(?:{_NUMERAL})(?!-?[a-z]{{2,}}-)|\b(?:{_WORDS})(?!-[a-z])"
+    rf"(?<![.:/,-])(?<![^\W\u2e80-\uffff])(?:{_NUMERAL})(?!-?[a-z]{{2,}}-)|\b(?:{_WORDS})(?!-[a-z])"
     rf"|\b(?P<article>(?:a|one) (?:half|third|quarter)|half(?! past| a dozen|-dozen))\b"
     rf"|\b(?P<some>an? (?:hundred|thousand|million|dozen)|half a dozen|half-dozen)\b"
     rf"|\b(?P<ordinal>{'|'.join(_ORDINALS)})\b"
@@ -46,8 +46,10 @@ _NUMBER = re.compile(
 )
 _UNIT = re.compile(r"[ -]?(%|°[cf]?|[^\W\d_]{1,20}\b(?:/[a-z]{1,4}\b)?)")
 _PRONOUN = re.compile(
-    r"\b(?:the|this|that|which|no|each|every|any|other|another|last|the only|next) $"
+    r"\b(?:the|this|that|which|no|each|every|any|other|another|last|the only|next|the \w{2,12}"
+    r"|first|second|third) $"
 )
+_RESULT = re.compile(r"[.=:\n]|\b(?:so|total|altogether|makes|making|gives|giving)\b")
 _CURRENCY = re.compile(r"([$€£¥]) ?$")
 
 
@@ -68,7 +70,7 @@ def numbers(text: str) -> list[Number]:
     """Find the numbers of a text in lower case; "the one" and parts of codes are none."""
     found = []
     for match in _NUMBER.finditer(text):
-        before = text[max(0, match.start() - 10) : match.start()]
+        before = text[max(0, match.start() - 18) : match.start()]
         if match["words"] == "one" and not match["part"]:
             is_pronoun = _PRONOUN.search(before) or text.startswith(" of ", match.end())
             if is_pronoun:
@@ -88,6 +90,18 @@ def numbers(text: str) -> list[Number]:
             )
         )
     return found
+
+
+def is_sum(text: str, found: list[Number]) -> bool:
+    """Say whether the last of several numbers, set apart, is what the others add or count up to."""
+    counted = [each for each in found if not each.is_ordinal]
+    between = text[counted[-2].end : counted[-1].start] if len(counted) > 2 else ""
+    if not _RESULT.search(between):
+        return False
+    *parts, total = (each.value for each in counted)
+    if parts == list(range(1, len(parts) + 1)) and "=" not in between:
+        return total == len(parts)  # 1, 2, 3 may also number a list
+    return sum(parts) == total
 
 
 def _value(match: re.Match[str]) -> Fraction | None:

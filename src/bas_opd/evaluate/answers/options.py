@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from bas_opd.evaluate.answers.cleaning import clean, lowered, plain
-from bas_opd.evaluate.answers.language import CLAUSE_END, NEGATION
-from bas_opd.evaluate.answers.numbers import numbers
+from bas_opd.evaluate.answers.frames import Frame, distinct
+from bas_opd.evaluate.answers.language import NEGATION
+from bas_opd.evaluate.answers.numbers import Number, numbers
+from bas_opd.evaluate.answers.units import unit_of
 
 _ARTICLE = re.compile(r"^(?:an?|the) (?=\S)")
 _EDGES = " \n.,;:!?\"'()[]{}*"
-_ENDS = re.compile(r"(?: (?:side|colou?r|one))?\W{0,3}$")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
-_ASIDE = {"while", "whereas", "although", "though"}
-_REACH = 160  # no word turns another that is farther away
+_LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
+_OPEN = re.compile(r"\b(?:or|might|could|may|maybe|perhaps|possibly|if|whether)\b|\?")
+_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+_SMALL = "a an the is are was were be being been his her their its my your this that"
+_SMALL_WORDS = frozenset(_SMALL.split())
 _FIRST_BEYOND_WORDS = 0x2E80  # scripts from here on put no spaces between words
-_DENIED_AFTER = re.compile(
-    r"\b(?:is|are|was|were|do|does|did|can|could|would|has|have|be|seems?"
-    r"|looks?)(?: \w{3,9}ly)?(?: not\b|n't\b)"
-    r"|\bcannot\b|\b(?:incorrect|wrong|false|ruled out|eliminated|excluded|unlikely"
-    r"|not (?:correct|right))\b"
-    r"|不对|不正确|错",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,37 +66,35 @@ class Ballot:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.keys = {key.strip().upper(): key for key in options}
-        texts = {key: normal(text) for key, text in options.items()}
-        self.texts = _distinct(texts)
-        self._longest = 40 + 2 * max(map(len, texts.values()), default=0)
-        self._cores = _distinct(_cores(texts))
-        shared = (
-            set.intersection(*(set(text.split()) for text in texts.values())) if texts else set()
-        )
-        self._frame = {word for word in shared if len(word) > 2} - {
-            "the",
-            "and",
-            "are",
-            "was",
-            "for",
-        }
-        values = {key: _whole_number(text) for key, text in texts.items()}
+        self._all = {key: normal(text) for key, text in options.items()}
+        self.texts = distinct(self._all)
+        self._longest = 40 + 2 * max(map(len, self._all.values()), default=0)
+        amounts = {key: _amount(text) for key, text in self._all.items()}
+        frames = {amount[1:] for amount in amounts.values() if amount}
+        self._unit = next(iter(frames))[1] if len(frames) == 1 else ""
         self.values: dict[Fraction, str] = {
-            value: key for key, value in values.items() if value is not None
+            amount[0]: key for key, amount in amounts.items() if amount and len(frames) == 1
         }
         self.is_numeric = len(self.values) == len(options) > 1
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return Frame.around(self._all)
 
     def exact(self, phrase: str) -> str | None:
         """Give the option whose text the phrase is."""
         if len(phrase) > self._longest:
             return None
         low = normal(phrase)
-        for texts in (self.texts, self._cores):
-            for key, text in texts.items():
-                if text == low:
-                    return key
-        value = _whole_number(low)
-        return self.values.get(value) if value is not None else None
+        for key, text in self.texts.items():
+            if text == low:
+                return key
+        for key, text in self._frame.cores.items():
+            if text == low:
+                return key
+        amount = _amount(low)
+        is_bare = amount is not None and amount[2] in ("", self._unit)
+        return self.values.get(amount[0]) if amount and is_bare else None
 
     def is_ambiguous(self, letter: str) -> bool:
         """Say whether a letter names one option and is the text of another."""
@@ -125,12 +119,23 @@ class Ballot:
         if self.is_numeric:
             return self._amounts(low)
         return _found(low, self.texts) or [
-            each for each in _found(low, self._cores) if self._is_framed(low, each)
+            each
+            for each in _found(low, self._frame.cores)
+            if self._frame.holds(low, each.start, each.end)
         ]
+
+    def told(self, low: str) -> str | None:
+        """Give the one option that a sentence tells with other small words ("is riding a bike")."""
+        if _OPEN.search(low) or NEGATION.search(low):
+            return None
+        said = f" {_gist(low)} "
+        gists = {key: _gist(text) for key, text in self.texts.items()}
+        found = [key for key, gist in gists.items() if gist.count(" ") > 1 and f" {gist} " in said]
+        return found[0] if len(found) == 1 else None
 
     def _amounts(self, low: str) -> list[Mention]:
         found = [
-            Mention(start=each.start, end=each.end, key=self.values.get(each.value, ""))
+            Mention(start=each.start, end=each.end, key=self._owner(low, each))
             for each in numbers(low)
             if not each.is_ordinal
         ]
@@ -139,37 +144,27 @@ class Ballot:
             return [Mention(start=empty.end(), end=empty.end() + 1, key=self.values[Fraction(0)])]
         return found
 
-    def _is_framed(self, low: str, core: Mention) -> bool:
-        """Say whether a core ends its text, or stands there with words that all options share."""
-        rest = low[core.end :]
-        words = set(low.replace(".", " ").split())
-        return _ENDS.match(rest) is not None or bool(self._frame & words)
+    def _owner(self, low: str, amount: Number) -> str:
+        """Give the option of an amount; a bound, or an amount in another measure, is none's."""
+        ours, due = unit_of(amount.unit), unit_of(self._unit)
+        is_other = ours is not None and due is not None and ours != due
+        is_bound = _LOOSE.search(low, max(0, amount.start - 20), amount.start)
+        if is_other or is_bound or amount.is_range:
+            return ""
+        return self.values.get(amount.value, "")
 
 
-def _distinct(texts: Mapping[str, str]) -> dict[str, str]:
-    counts = Counter(texts.values())
-    return {key: text for key, text in texts.items() if text and counts[text] == 1}
+def _gist(low: str) -> str:
+    return " ".join(word for word in _WORD.findall(low) if word not in _SMALL_WORDS)
 
 
-def _cores(texts: Mapping[str, str]) -> dict[str, str]:
-    """Give what tells options apart that share their first or last words ("on the left of it")."""
-    words = [text.split() for text in texts.values()]
-    if len(words) < 2:
-        return {}
-    shared = min(map(len, words))
-    head = next((n for n in range(shared) if len({each[n] for each in words}) > 1), shared)
-    tail = next((n for n in range(shared) if len({each[-1 - n] for each in words}) > 1), shared)
-    if head + tail == 0 or any(len(each) <= head + tail for each in words):
-        return {}
-    return {
-        key: " ".join(each[head : len(each) - tail]) for key, each in zip(texts, words, strict=True)
-    }
-
-
-def _whole_number(text: str) -> Fraction | None:
+def _amount(text: str) -> tuple[Fraction, str, str] | None:
+    """Read a text that is a number, with what little stands before and after it."""
     found = numbers(text)
-    is_whole = len(found) == 1 and found[0].start == 0 and found[0].end == len(text)
-    return found[0].value if is_whole and not found[0].is_range else None
+    if len(found) != 1 or found[0].start > 1 or found[0].is_range or found[0].is_ordinal:
+        return None
+    before, after = text[: found[0].start].strip(), text[found[0].end :].strip(" -")
+    return None if " " in after else (found[0].value, before, after)
 
 
 def _found(low: str, texts: Mapping[str, str]) -> list[Mention]:
@@ -190,28 +185,3 @@ def _found(low: str, texts: Mapping[str, str]) -> list[Mention]:
         else:
             kept.append(each)
     return kept
-
-
-class Clauses:
-    """The clauses of a text, and which of its words they deny."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        ends = list(CLAUSE_END.finditer(text))
-        self._starts = [0, *(end.end() for end in ends)]
-        self._ends = [*(end.start() for end in ends), len(text)]
-        self._is_aside = [False, *(end[0] in _ASIDE for end in ends)]
-
-    def around(self, start: int, end: int) -> tuple[str, str]:
-        """Give what the clause of a stretch says before it and after it."""
-        first = bisect_right(self._starts, start) - 1
-        last = bisect_right(self._starts, max(start, end - 1)) - 1
-        head = max(self._starts[first], start - _REACH)
-        return self._text[head:start], self._text[end : min(self._ends[last], end + _REACH)]
-
-    def deny(self, start: int, end: int) -> bool:
-        """Say whether its clause denies a stretch ("not A") or only grants it ("while A")."""
-        if self._is_aside[bisect_right(self._starts, start) - 1]:
-            return True
-        before, after = self.around(start, end)
-        return bool(NEGATION.search(before) or _DENIED_AFTER.search(after))

@@ -82,6 +82,8 @@ def _fields(text: str) -> list[_Span]:
     for field in _FIELD.finditer(text) if "{" in text else ():
         kind = next(group for group in (1, 3, 5, 7) if field[group] is not None)
         content = field[kind].replace("\\n", "\n").replace('\\"', '"')
+        if kind == 7 and content == "null":
+            content = ""
         if kind == 5:
             content = content.replace('"', "").replace("'", "")
         spans.append((field.start(), field.end(), content, kind == 7 or bool(field[kind + 1])))

@@ -28,10 +28,15 @@ _STATED = re.compile(
     re.I,
 )
 _TRAILER = re.compile(
-    r",? (?:because|since|as (?:shown|seen|indicated|it|the)|which|based on|according to)\b|\n"
+    r",? (?:rather than|instead of|as opposed to|unlike|because|since|as (?:shown|seen|indicated"
+    r"|it|the)|which|based on|according to)\b|\n"
     r"|; |(?:, (?:not|as|and it|so|i (?:think|believe|guess|would say)|probably|likely)\b)"
     r"|\s[-\u2013\u2014]\s",
     re.I,
+)
+_PLACE = re.compile(
+    r" (?:on|in|at|near|next to|behind|under|above|beside) (?:the|this|his|her|its|their)"
+    r" [\w-]{1,15}(?: [\w-]{1,15})?\W{0,2}$"
 )
 _POLARITY = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 _LONGEST_CLAIM_WORDS = 25
@@ -72,8 +77,8 @@ def _read(text: str, reference: str) -> Answer:
         return answered(True)
     text = without_questions(text)
     turn = last_correction(text)
-    if turn is not None and turn.start() > 0:
-        tail = text[turn.end() :].strip(" ,.:;!\n-")
+    tail = text[turn.end() :].strip(" ,.:;!\n-") if turn else ""
+    if turn is not None and (tail or turn.start() > 0):
         return _read(tail, reference) if tail else DEFERRED
     cues = deque(_STATED.finditer(text), maxlen=1)
     if cues and text[cues[0].end() :].strip(" .:"):
@@ -106,7 +111,9 @@ def _judged(claim: str, reference: str, text: str) -> Answer:
         verdict = compare(phrase, reference)
         if verdict is not None:
             return answered(verdict)
-    return DEFERRED
+    place = _PLACE.search(claim)
+    is_met = place is not None and compare(claim[: place.start()], reference) is True
+    return answered(True) if is_met else DEFERRED
 
 
 def _told(text: str, reference: str) -> Answer:

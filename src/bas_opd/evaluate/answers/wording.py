@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 from bas_opd.evaluate.answers.answer import DEFERRED, NONE, Answer, answered
+from bas_opd.evaluate.answers.clauses import Clauses
 from bas_opd.evaluate.answers.cleaning import lowered
-from bas_opd.evaluate.answers.labels import labels
+from bas_opd.evaluate.answers.kinds import KIND_OF, names_quality
+from bas_opd.evaluate.answers.labels import Label, labels
 from bas_opd.evaluate.answers.language import after_refusal, is_cut, refuses, sentences
-from bas_opd.evaluate.answers.options import Ballot, Clauses, Mention
+from bas_opd.evaluate.answers.numbers import is_sum, numbers
+from bas_opd.evaluate.answers.options import Ballot, Mention
 from bas_opd.evaluate.answers.yes_no import yes_no
 
 _NO_OPTION = re.compile(
@@ -17,14 +20,41 @@ _NO_OPTION = re.compile(
     r"|\ball of (?:the|these)|\bboth (?:of|are|options|answers|choices|[A-Z]\b)",
     re.I,
 )
-_SUPPOSITION = re.compile(r"^if\b(?! (?:i|forced)\b)|\b(?:whether|suppose|assuming)\b")
+_SUPPOSITION = re.compile(
+    r"\bif\b(?! (?:i|we|you|forced|pressed|anything)\b)|\b(?:whether|suppose|assuming|unless)\b"
+)
+_INTRODUCES = re.compile(
+    r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|option|choice|answer|letter|as|to|with|for|so|and"
+    r"|or|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
+    r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
+    r"|[\u0370-\u1fff\u2e80-\uffff])[ \"']{0,3}$",
+    re.I,
+)
+"""What may stand before a letter that names an option; a noun makes it a name ("vitamin D")."""
 _CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
+_BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
+_BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
+_A = re.compile(r"\b(?:is|it's|are) an? $")
+_COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
+_QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
+_CITES = re.compile(r"\b(?:says?|reads?|letters?) $")
 _WORDY = re.compile(r"[\w+#-]")
 _TOTAL_BEFORE = re.compile(
     r"\b(?:so|therefore|thus|hence|total|altogether|makes|making|sum)\b[^.\d]{0,30}$"
 )
 _TOTAL_AFTER = re.compile(r"(?: [a-z]{2,15}){0,2} (?:in total|in all|altogether|total)\b")
-_PREDICATE = re.compile(r"^(?: (?:side|colou?r|one|part|half|direction|in colou?r))?\W{0,3}$")
+_PREDICATE = re.compile(
+    r"^(?: (?:side|colou?r|one|part|half|direction|in colou?r))?"
+    r"(?: (?:in|of) (?:the|this) (?:image|picture|photo|scene))?\W{0,3}$"
+)
+_RELATION = re.compile(r" (?:of|to|the|an?|it|him|her|them|his|its|their)\b")
+_QUESTION = re.compile(r"^.{0,2000}\bthe question (?:is about|asks|refers to|concerns)\b", re.S)
+_ASIDE = re.compile(
+    r"\b(?:between|among|comparing)(?: the)?(?: two)?:? [^.,;\n]{1,80} and [^.,;\n]{1,60},"
+    r"|(?:^|\b(?:that's|that is|you're|you are) )right,(?= \w{1,20} \w{1,20} \w)"
+    r"|\bright (?=behind|in front|next to|beside|above|below|under|on top|here|there|now)",
+)
+"""Words that set options against each other, or that only sound like one."""
 
 
 def by_words(text: str, ballot: Ballot) -> Answer:
@@ -35,32 +65,77 @@ def by_words(text: str, ballot: Ballot) -> Answer:
         text = after_refusal(text)
     if not text or is_cut(text):
         return NONE
-    low = lowered(text)
+    text, low = _without_asides(text)
     if _NO_OPTION.search(text) or _SUPPOSITION.search(low):
         return DEFERRED
     clauses = Clauses(low)
-    every = labels(text, low, ballot)
+    spoken = ballot.mentions(low)
+    every = [
+        label
+        for label in labels(text, low, ballot)
+        if not any(each.start < label.end and label.start < each.end for each in spoken)
+    ]
     is_denied = [clauses.deny(label.start, label.end) for label in every]
-    named = [label for label, denied in zip(every, is_denied, strict=True) if not denied]
+    named = [
+        label
+        for label, denied in zip(every, is_denied, strict=True)
+        if not denied and _may_be_named(text, label)
+    ]
     denied = {label.letter for label, denied in zip(every, is_denied, strict=True) if denied}
     letters = {ballot.keys[label.letter] for label in named}
-    mentions = [each for each in ballot.mentions(low) if not clauses.deny(each.start, each.end)]
+    mentions = [each for each in spoken if not clauses.deny(each.start, each.end)]
     if ballot.is_numeric:
         mentions = _total(low, mentions)
     bounds = list(sentences(text))
     keys = {each.key for each in mentions}
-    if len(keys | letters) != 1 or "" in keys:
+    if any(_is_mixed(low, each) for each in mentions):
         return DEFERRED
+    if len(keys | letters) != 1 or "" in keys:
+        told = None if every or spoken else ballot.told(low)
+        return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
-    if is_fragment and not _PREDICATE.match(low[mentions[-1].end :]):
+    after = low[mentions[-1].end :] if is_fragment else ""
+    if not (_PREDICATE.match(after) or _RELATION.match(after)):
         return DEFERRED  # "cotton candy" is no cotton
     is_lone = len(set(_CAPITAL.findall(text)) - denied) == 1
     ends_with_label = is_lone and named and not _WORDY.search(text, named[-1].end)
     if len(bounds) == 1 and (keys or ends_with_label):
         return answered(key)
     is_concluded = any(_concludes(low, each.start, each.end, bounds) for each in mentions)
+    is_concluded |= bool(ends_with_label) and named[-1].start >= bounds[-1][0]
     return answered(key) if is_concluded else DEFERRED
+
+
+def _is_mixed(low: str, named: Mention) -> bool:
+    """Say whether a word is one of two of its kind ("red and black"), or part of another name."""
+    said = low[named.start : named.end]
+    word = said.rpartition(" ")[2]
+    kind = KIND_OF.get(word)
+    near = max(0, named.start - 20)
+    beside = [_BESIDE_AFTER.match(low, named.end), _BESIDE_BEFORE.search(low, near, named.start)]
+    others = [KIND_OF.get(match[1]) for match in beside if match]
+    if any(kind and other and other[0] == kind[0] and other != kind for other in others):
+        return True
+    is_compound = _COMPOUND_AFTER.match(low, named.end) and _A.search(low, near, named.start)
+    return bool(is_compound) and not names_quality(word) and not _QUALITY.search(word)
+
+
+def _without_asides(text: str) -> tuple[str, str]:
+    """Blank what names options without a choice; give the text as it is and in lower case."""
+    asked = _QUESTION.match(lowered(text))
+    text = text[asked.end() :] if asked else text
+    for aside in _ASIDE.finditer(lowered(text)):
+        text = f"{text[: aside.start()]}{' ' * len(aside[0])}{text[aside.end() :]}"
+    return text, lowered(text)
+
+
+def _may_be_named(text: str, label: Label) -> bool:
+    """Say whether a letter can mean an option; "vitamin D" and a sign that says "A" do not."""
+    near = max(0, label.start - 16)
+    if _CITES.search(text, near, label.start):
+        return False
+    return label.is_bracketed or _INTRODUCES.search(text, near, label.start) is not None
 
 
 def _yes_and_no(ballot: Ballot) -> bool:
@@ -80,7 +155,11 @@ def _total(low: str, mentions: list[Mention]) -> list[Mention]:
         return []
     last = mentions[-1]
     before = low[max(0, last.start - 60) : last.start]
-    is_total = _TOTAL_BEFORE.search(before) or _TOTAL_AFTER.match(low, last.end)
+    is_total = (
+        _TOTAL_BEFORE.search(before)
+        or _TOTAL_AFTER.match(low, last.end)
+        or is_sum(low, numbers(low))
+    )
     return [last] if is_total else mentions
 
 

@@ -161,15 +161,35 @@ def _described(low: str) -> Answer:
     if polarity.DOUBT.search(low) or polarity.ELSEWHERE.search(low) or _double(low):
         return DEFERRED
     bounds = list(sentences(low))
-    first = low[slice(*bounds[0])]
+    first, last = low[slice(*bounds[0])], low[slice(*bounds[-1])]
     is_negative = polarity.NEGATIVE.search(first) is not None
+    if not is_negative and _only_sets_the_scene(low[: bounds[-1][0]]):
+        is_negative = polarity.NEGATIVE.search(last) is not None
+        first = last if is_negative else first
     if polarity.AFFIRMATION.match(first) and not is_negative:
         is_alone = len(bounds) <= 2 and not (
             polarity.NEGATIVE.search(low) or polarity.LISTED.search(first)
         )
         return answered("yes") if is_alone and not polarity.DENYING.search(low) else DEFERRED
-    is_mixed = polarity.TURN.search(low) or polarity.AFFIRMATION.match(first)
+    is_mixed = _turns_from_denial(low) or polarity.AFFIRMATION.match(first)
     return answered("no") if is_negative and not is_mixed else DEFERRED
+
+
+def _only_sets_the_scene(low: str) -> bool:
+    """Say whether sentences describe or list, and claim of no single thing that it is there."""
+    claims = [low[start:end].strip() for start, end in sentences(low)]
+    return bool(claims) and not any(
+        polarity.AFFIRMATION.match(each) and not polarity.LISTED.search(each) for each in claims
+    )
+
+
+def _turns_from_denial(low: str) -> bool:
+    """Say whether a turn such as "but" may lead away from what was denied."""
+    turn = polarity.TURN.search(low)
+    return turn is not None and (
+        polarity.NEGATIVE.search(low[: turn.start()]) is not None
+        or polarity.NEGATIVE.search(low[turn.start() :]) is None
+    )
 
 
 def _double(low: str) -> bool:

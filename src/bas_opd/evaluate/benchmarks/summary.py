@@ -15,6 +15,8 @@ from bas_opd.audit.statistics import wilson_interval
 
 Outcome = Literal["correct", "wrong", "unscored"]
 Source = Literal["rule", "judge"]
+Note = Literal["", "cut", "empty", "refused"]
+"""What was odd about an answer: cut at the limit, without any text, or refused by the server."""
 
 SEVEN = ("vstar", "zoombench", "hrbench4k", "mmvp", "cvbench", "mmstar", "pope")
 """The paper's benchmarks, in the order of its tables."""
@@ -31,6 +33,7 @@ class Scored:
     groups: Mapping[str, str] = field(default_factory=dict)
     value: str = ""
     """What the rule read, if anything: a letter, yes or no."""
+    note: Note = ""
 
     @property
     def is_correct(self) -> bool:

@@ -261,6 +261,8 @@ It isn't green. => ?
 It is neither red nor blue. => ?
 redwood => ?
 A car is parked on the street. => ?
+The car is red and black. => ?
+The car is black and red. => ?
 A man is standing next to a building. => ?
 I see a car. => ?
 A nice picture. => ?
@@ -307,6 +309,56 @@ If the answer were A the car would be red. The answer is B. => B
 At first the answer seemed to be A, but the answer is D. => D
 I don't think the answer is A. The answer is B. => B
 We can eliminate A, B and D, leaving C. => C
+None of A, B, or C is correct, so it must be D. => D
+None of A, B and C are right. => ?
+Neither A nor B is right; C is. => C
+Between A and B, B is the better match. => B
+The answer could be A or B, but I am leaning towards B. => B
+The color in question matches option D the most. => D
+That makes B the correct answer. => B
+In the image, option B (blue) best describes the car, while option A (red) the truck. => B
+Option A describes the truck, while option B describes the car. => ?
+If the car were red, A would be correct; but it's blue, so B. => B
+C would be right if the car were green. => ?
+I'd pick C if the car were green, which it is not. => ?
+Unless it is red, the answer is B. => ?
+If I had to choose, B. => B
+I would never pick A. => ?
+The least likely answer is A. => ?
+The opposite of A. => ?
+Incorrect: A => ?
+"""),
+    "options with a verdict each": (COLOURS, """
+A. red: incorrect\\nB. blue: correct\\nC. green: incorrect\\nD. yellow: incorrect => B
+- A. red → No\\n- B. blue → Yes\\n- C. green → No\\n- D. yellow → No => B
+| Option | Verdict |\\n|---|---|\\n| A | wrong |\\n| B | correct |\\n| C | wrong | => B
+Option A: It is not red.\\nOption B: It is not blue.\\nOption C: It is green. This matches. => C
+A: the shirt is not red. B: the shirt is blue, which matches. => B
+Option A is wrong because it isn't red. Option C matches what we see. Option D is incorrect. => C
+Given the above, option B holds. => B
+B matches the picture while A and C do not. => B
+A ✓ => A
+A ✗ => ?
+A ✓ B ✓ => ?
+A fits, and B fits as well. => ?
+Option A matches the truck. Option C matches the car. => ?
+B. blue\\nC. green => ?
+B. blue.\\n\\nA, C, and D are incorrect because those colours are not on the car. => B
+选项B正确，其他选项错误。 => B
+"""),
+    "a text and its explanation": (COLOURS, """
+**Blue** – the car next to the red truck. => B
+Blue. The car is red. => ?
+Blue - or maybe green => ?
+Blue. Red. Green. => ?
+The car appears to be blue in the image. The light may change how it looks. => B
+The picture shows a red bus and a blue car. The question is about the car. The car is blue. => B
+Q: What colour is it?\\nA: blue => B
+"""),
+    "letters that are names": (COLOURS, """
+Vitamin D => ?
+The sign says "A". => ?
+Bus C is red. => A
 """),
     "corrections": (COLOURS, """
 A... wait, actually C => C
@@ -455,6 +507,8 @@ It is not possible to determine the colour of the car. => -
 I don't know. => -
 Sorry, I cannot answer this question. => -
 As an AI, I cannot view images. => -
+The image does not provide enough information to tell the colour. => -
+{"answer": null} => -
 There is not enough information to decide whether it is red. => -
 The colour cannot be determined. => -
 It is unclear whether the car is red. => -
@@ -481,11 +535,20 @@ Sorry for the confusion, the answer is C. => C
 选B => B
 我选C => C
 选择 C => C
+选择C，因为车是绿色的。 => C
+不选A => ?
 选项B => B
 所以答案是A。 => A
 因此，选D。 => D
 答案选C => C
 B。因为车是蓝色的。 => B
+A选项正确 => A
+B是正确的 => B
+選B => B
+答案為C => C
+答案是A或者B => ?
+सही उत्तर B है => B
+الإجابة هي D => D
 La respuesta es C. => C
 La respuesta correcta es B. => B
 Respuesta: D => D
@@ -571,6 +634,42 @@ There is a dog and there are 2 cats, 3 in total. => C
 The one on the left. => ?
 The answer is B. There are 2 of them, 1 on the left. => B
 Between 2 and 4. => ?
+2-4 => ?
+Let me count: 1, 2, 3. There are 3 dogs. => C
+1. 2. 3. => ?
+There are 2 dogs, 1 cat and 3 birds. => ?
+1 + 2 = 3 => C
+The second one. => ?
+There are at least 4. => ?
+一共有3个 => C
+"""),
+    "amounts as options": ({"A": "10%", "B": "25%", "C": "50%"}, """
+About 50 percent. => C
+25% => B
+25 kg => ?
+between 25% and 50% => ?
+"""),
+    "directions as options": ({"A": "left", "B": "right", "C": "front", "D": "behind"}, """
+Right behind the tree. => D
+That's right, it is behind the house. => D
+That's right, left. => ?
+in front of it => C
+Right. => B
+"""),
+    "texts with a letter": ({"A": "Plan B poster", "B": "Vitamin C", "C": "Type A"}, """
+The bottle says Vitamin C. => B
+Vitamin D => ?
+Plan B => ?
+"""),
+    "texts told in other small words": (
+        {"A": "A woman walking a dog in the park", "B": "A man riding a bicycle"}, """
+A man is riding a bicycle. => B
+A woman is walking her dog in a park. => A
+A man is not riding a bicycle. => ?
+A man riding a horse. => ?
+"""),
+    "comparisons that name both": ({"A": "the lamp", "B": "the bookshelf"}, """
+Between the lamp and the bookshelf, the lamp is closer to the camera. => A
 """),
     "years as options": (YEARS, """
 1998 => A
@@ -596,6 +695,11 @@ The dog is in front of the car. => ?
 A. The dog is on the left side of the car. => A
 B. The dog is on the left side of the car. => ?
 The answer is left. => A
+The car is on the left side of the dog. => ?
+The car is on the left of the dog, which means the dog is on the right side of the car. => B
+The dog is on the left side of the image. => ?
+A cat is left of the car. => ?
+The house is on the left. => ?
 """),
     "articles in options": (THINGS, """
 A => A
@@ -611,6 +715,8 @@ The Eiffel Tower => D
 It's the Eiffel Tower. => D
 Eiffel Tower => D
 A dog. => ?
+It is a cat flap. => ?
+It is a cat there. => A
 The answer is a cat. => A
 The answer is a dog. => ?
 C. a cotton bag => C

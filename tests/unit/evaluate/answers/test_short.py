@@ -32,14 +32,28 @@ The car is blue. | red | wrong
 dark red | red | ?
 red and blue | red | ?
 red or blue | red | ?
-not red | red | ?
-It is not red. | red | ?
-The car isn't red. | red | ?
+not red | red | wrong
+It is not red. | red | wrong
+The car isn't red. | red | wrong
+It is not only red. | red | ?
+The bench is made of wood. | wood | right
+It looks like wood. | wood | right
+It says STOP on the sign. | STOP | right
+The black car is next to the white one. | white | ?
+The bench is made of metal rather than wood. | metal | right
+The bench is made of metal rather than wood. | wood | wrong
+At first I thought it was red, but it is actually blue. | blue | right
+At first I thought it was red, but it is actually blue. | red | wrong
+white and red | red and white | right
+red & white | red and white | right
+red | red and white | ?
+red, blue and white | red and white | ?
+汽车是红色的。 | 红色 | right
 The car is red. It is parked on the street. | red | right
 The car is red. The bus is blue. | red | ?
 reddish | red | ?
 red | dark red | ?
-gray | grey | ?
+gray | grey | right
 left | left | right
 On the left | left | right
 right | left | wrong
@@ -66,7 +80,7 @@ Answer: umbrella | umbrella | right
 Answer: Umbrella. | umbrella | right
 Final answer: **umbrella** | umbrella | right
 The correct answer is umbrella, because he holds one. | umbrella | right
-The answer is not umbrella. | umbrella | ?
+The answer is not umbrella. | umbrella | wrong
 The answer is an umbrella or a cane. | umbrella | ?
 Umbrella. The man holds it in his left hand. | umbrella | right
 I see a man.\\n\\numbrella | umbrella | right
@@ -152,7 +166,16 @@ fewer than 3 | 3 | ?
 about 3 | 3 | right
 approximately 3 | 3 | right
 exactly 3 | 3 | right
-not 3 | 3 | ?
+not 3 | 3 | wrong
+2½ | 2.5 | right
+I count 5 + 2 = 7 birds. | 7 | right
+5 on the left and 2 on the right, for a total of 7. | 7 | right
+5 on the left and 2 on the right, for a total of 7. | 5 | wrong
+2 dogs, 1 cat and 3 birds | 3 | ?
+图中有五只鸟 | 5 | right
+一共有8个人 | 8 | right
+12:30 PM | 12:30 | right
+12:30 | 12:30 PM | ?
 There are not 3 dogs. | 3 | ?
 1,000 | 1000 | right
 1000 | 1,000 | right

@@ -1,0 +1,212 @@
+"""Gradient geometry: the gradient of the selected rows against that of the others (Figure 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+from torch import Tensor
+
+from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
+from bas_opd.audit.subject import Progress, Subject
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import BasOpdError, CheckpointError
+from bas_opd.runtime.checkpoint import read_checkpoint
+from bas_opd.runtime.integrity import published
+from bas_opd.select import (
+    LearnedSelector,
+    RegressedSelector,
+    query_budget,
+    rollout_features,
+)
+from bas_opd.state import TrainState
+from bas_opd.types import PromptBatch, Rollouts
+
+CHUNK = 2**24
+"""Numbers that are multiplied in float64 at a time."""
+
+Gradient = list[Tensor | None]
+"""In the order of the parameters, in host memory; none where nothing flowed."""
+
+
+def audit_geometry(
+    subject: Subject, progress: Progress, *, checkpoints: int = 6, pairs: int = 20
+) -> GeometryAudit:
+    """Compare both gradients over the batches that follow each of several checkpoints.
+
+    The gradient is that of L_BAS before clipping, over the selected and over the other candidates;
+    no step is taken. However many the batches, there are at most four gradients in host memory (the
+    two of a batch and two sums) and one on the device.
+    """
+    if (obstacle := why_no_geometry(subject, checkpoints)) is not None:
+        raise BasOpdError(obstacle)
+    paths = chosen_checkpoints(subject, checkpoints)
+    data = subject.training_set()
+    progress.start(len(paths) * pairs, "gradients")
+    found = [
+        each
+        for path in paths
+        if (each := _checkpoint(subject, path, data, pairs, progress)) is not None
+    ]
+    if not found:
+        raise BasOpdError(
+            f"No checkpoint of {subject.run} gave a pair of gradients: the checkpoints are "
+            "damaged, or no batch had both selected and other candidates."
+        )
+    return GeometryAudit(**subject.provenance(data, "training"), checkpoints=found)
+
+
+def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
+    """Say why a run has no gradients to compare, or not enough checkpoints; none if it has."""
+    if subject.config.select.query_ratio == 1:
+        return (
+            f"The run in {subject.run} asks the teacher about every candidate "
+            "(select.query_ratio=1): no row is unselected, and there is no gradient to compare."
+        )
+    found = len(chosen_checkpoints(subject, checkpoints))
+    if not found:
+        return f"The run in {subject.run} has no checkpoint to compute gradients at."
+    if found == 1 < checkpoints:
+        return (
+            f"The run in {subject.run} has kept one checkpoint, and gradients are followed along "
+            "several. Train with run.keep_every=N to keep that of every N steps, or look at this "
+            "one alone with --checkpoints 1."
+        )
+    return None
+
+
+def chosen_checkpoints(subject: Subject, n: int) -> list[Path]:
+    """Return at most n checkpoints, spread evenly over the run, the newest always among them."""
+    paths = published(subject.run / "checkpoints")[::-1]
+    if len(paths) <= n:
+        return paths
+    if n == 1:
+        return paths[-1:]
+    return [paths[round(i * (len(paths) - 1) / (n - 1))] for i in range(n)]
+
+
+def _checkpoint(
+    subject: Subject, path: Path, data: PreparedSet, pairs: int, progress: Progress
+) -> CheckpointGeometry | None:
+    try:
+        snapshot = read_checkpoint(path)
+    except CheckpointError as error:
+        subject.hooks.notice(f"{error} It is left out.")
+        return None
+    step = subject.restore(snapshot)
+    del snapshot  # As large as the gradients that follow, and no longer needed.
+    selector = subject.state.stages.selector
+    if isinstance(selector, LearnedSelector | RegressedSelector) and not selector.is_trained:
+        subject.hooks.notice(
+            f"At step {step} the selector had learnt nothing yet: it draws at random."
+        )
+    frozen = selector.state_dict()
+    means = _Means(subject.config.select.query_ratio)
+    for batch in subject.batches(data, "training", step=step, n=pairs):
+        subject.hooks.poll()
+        means.add(subject.state, batch)
+        # Selecting has moved the normaliser; every batch meets the selector of the checkpoint.
+        selector.load_state_dict(frozen)
+        progress.advance()
+    if means.left_out:
+        subject.hooks.notice(
+            f"At step {step}, {means.left_out} of {pairs} batches are left out: they have "
+            "no selected or no other candidate, or a gradient that is not finite or zero."
+        )
+    return means.geometry(step)
+
+
+class _Means:
+    """The pairs so far, and running sums of their gradients."""
+
+    def __init__(self, query_ratio: Decimal) -> None:
+        self.query_ratio = query_ratio
+        self.pairs: list[Pair] = []
+        self.left_out = 0
+        self._selected: Gradient = []
+        self._unselected: Gradient = []
+
+    def add(self, state: TrainState, batch: PromptBatch) -> None:
+        """Compute the two gradients of a batch and take them in."""
+        rollouts = state.stages.policy.generate(batch)
+        chosen, rest = self._split(state, rollouts)
+        if not chosen or not rest:
+            self.left_out += 1
+            return
+        selected = gradient(state, rollouts, chosen)
+        unselected = gradient(state, rollouts, rest)
+        pair = _pair(selected, unselected, len(chosen), len(rest))
+        if pair is None:
+            self.left_out += 1
+            return
+        self.pairs.append(pair)
+        self._selected = _sum(self._selected, selected)
+        self._unselected = _sum(self._unselected, unselected)
+
+    def geometry(self, step: int) -> CheckpointGeometry | None:
+        """Return what was found at a checkpoint; none if no batch gave a pair."""
+        if not self.pairs:
+            return None
+        mean = _pair(
+            self._selected,
+            self._unselected,
+            sum(pair.selected for pair in self.pairs),
+            sum(pair.unselected for pair in self.pairs),
+            scale=1 / len(self.pairs),
+        )
+        return None if mean is None else CheckpointGeometry(step=step, pairs=self.pairs, mean=mean)
+
+    def _split(self, state: TrainState, rollouts: Rollouts) -> tuple[list[int], list[int]]:
+        """Return the candidates that the run would select, and the others."""
+        features = rollout_features(rollouts, rollouts.candidates())
+        budget = query_budget(self.query_ratio, len(features))
+        chosen = state.stages.selector.select(features, budget, step=rollouts.step).rows
+        return list(chosen), sorted(set(features.rows) - set(chosen))
+
+
+def gradient(state: TrainState, rollouts: Rollouts, rows: Sequence[int]) -> Gradient:
+    """Return the gradient of L_BAS over some rows (Eq. 11), before clipping; no step follows."""
+    learner = state.stages.learner
+    learner.accumulate(rollouts, rows, state.stages.teacher.score(rollouts, rows))
+    found = [None if p.grad is None else p.grad.to("cpu") for p in learner.parameters]
+    learner.abandon()
+    return found
+
+
+def _pair(
+    selected: Gradient, unselected: Gradient, rows: int, others: int, *, scale: float = 1.0
+) -> Pair | None:
+    """Return lengths and cosine of two gradients; none where one of them has no direction."""
+    norm, other_norm = math.sqrt(_dot(selected, selected)), math.sqrt(_dot(unselected, unselected))
+    if not (0 < norm < math.inf and 0 < other_norm < math.inf):
+        return None
+    cosine = _dot(selected, unselected) / norm / other_norm
+    return Pair(
+        selected_norm=scale * norm,
+        unselected_norm=scale * other_norm,
+        cosine=max(-1.0, min(1.0, cosine)),
+        selected=rows,
+        unselected=others,
+    )
+
+
+def _dot(a: Gradient, b: Gradient) -> float:
+    """Multiply two gradients in float64, a chunk at a time."""
+    return math.fsum(
+        float(x.double() @ y.double())
+        for left, right in zip(a, b, strict=True)
+        if left is not None and right is not None
+        for x, y in zip(left.flatten().split(CHUNK), right.flatten().split(CHUNK), strict=True)
+    )
+
+
+def _sum(total: Gradient, more: Gradient) -> Gradient:
+    """Add a gradient to a running sum, in place where there is one."""
+    if not total:
+        return more
+    return [
+        new if old is None else old if new is None else old.add_(new)
+        for old, new in zip(total, more, strict=True)
+    ]

@@ -1,0 +1,153 @@
+"""What a user asks for when a run is audited: what is missing is made, what is there is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from bas_opd.audit.geometry import audit_geometry, chosen_checkpoints, why_no_geometry
+from bas_opd.audit.records import (
+    GeometryAudit,
+    Source,
+    Teacher,
+    UtilityAudit,
+    geometry_file,
+    read_audit,
+    utility_file,
+    write_audit,
+)
+from bas_opd.audit.scoring import audit_utility
+from bas_opd.audit.subject import Progress, Subject
+from bas_opd.errors import BasOpdError, DataError, PreemptionError
+from bas_opd.runtime.integrity import published
+from bas_opd.runtime.stopping import StopFlag
+from bas_opd.types import Hooks
+
+Only = Literal["utility", "geometry"]
+Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One audit, as the user put it."""
+
+    run: Path
+    only: Only | None = None
+    batches: int = 10
+    held_out: Path | None = None
+    """A prepared set that is audited besides the batches of training."""
+    checkpoints: int = 6
+    pairs: int = 20
+    teacher: Teacher = "own"
+    device: str = "auto"
+    data: Path | None = None
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is known now."""
+
+    utility: tuple[UtilityAudit, ...] = ()
+    geometry: GeometryAudit | None = None
+    no_geometry: str | None = None
+    """Why the run has no gradients to compare, if that is so."""
+
+
+def audit_run(request: Request, progress: Progress) -> Outcome:
+    """Make the audits that were asked for, each on disk as soon as it is done."""
+    stop = StopFlag()
+    subject = Subject(
+        request.run,
+        teacher=request.teacher,
+        device=request.device,
+        data=request.data,
+        base=request.base,
+        hooks=Hooks(poll=stop.poll, notice=progress.message),
+    )
+    try:
+        with stop.listening():
+            return _audits(request, subject, progress)
+    except PreemptionError as error:
+        raise PreemptionError(
+            f"The audit of {request.run} was stopped by {error}. What it had finished is in "
+            f"{geometry_file(request.run).parent}; the same command makes the rest."
+        ) from error
+
+
+def _audits(request: Request, subject: Subject, progress: Progress) -> Outcome:
+    utility: list[UtilityAudit] = []
+    if request.only != "geometry":
+        utility.append(_utility(request, subject, progress, None))
+        if request.held_out is not None:
+            utility.append(_utility(request, subject, progress, request.held_out))
+    if request.only == "utility":
+        return Outcome(utility=tuple(utility))
+    obstacle = why_no_geometry(subject, request.checkpoints)
+    if obstacle is not None and request.only is None:
+        return Outcome(utility=tuple(utility), no_geometry=obstacle)
+    return Outcome(utility=tuple(utility), geometry=_geometry(request, subject, progress))
+
+
+def _utility(
+    request: Request, subject: Subject, progress: Progress, held_out: Path | None
+) -> UtilityAudit:
+    source: Source = "training" if held_out is None else "held-out"
+    path = utility_file(request.run, source)
+    dataset = subject.identity.fingerprint
+    if held_out is not None:
+        dataset = subject.held_out_set(held_out).fingerprint
+    found = _found(path, UtilityAudit, subject)
+    if (
+        found is not None
+        and (found.dataset, found.step) == (dataset, _newest_step(subject))
+        and max(each.batch for each in found.candidates) == request.batches - 1
+    ):
+        return found
+    audit = audit_utility(subject, progress, batches=request.batches, held_out=held_out)
+    _write(path, audit)
+    return audit
+
+
+def _geometry(request: Request, subject: Subject, progress: Progress) -> GeometryAudit:
+    path = geometry_file(request.run)
+    steps = [_step(each) for each in chosen_checkpoints(subject, request.checkpoints)]
+    found = _found(path, GeometryAudit, subject)
+    if (
+        found is not None
+        and [each.step for each in found.checkpoints] == steps
+        and all(len(each.pairs) == request.pairs for each in found.checkpoints)
+    ):
+        return found
+    audit = audit_geometry(subject, progress, checkpoints=request.checkpoints, pairs=request.pairs)
+    _write(path, audit)
+    return audit
+
+
+def _write(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
+    try:
+        write_audit(path, audit)
+    except OSError as error:
+        raise BasOpdError(
+            f"{path} cannot be written: {error}. Once that is mended, run the command again."
+        ) from error
+
+
+def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
+    """Return an audit of this run by this teacher, if there is one that can be read."""
+    try:
+        audit = read_audit(path, kind)
+    except DataError:
+        return None  # It is made anew, which is what its message would ask for.
+    mine = (subject.identity.config_hash, subject.teacher)
+    return audit if audit and (audit.config_hash, audit.teacher) == mine else None
+
+
+def _newest_step(subject: Subject) -> int:
+    paths = published(subject.run / "checkpoints")
+    return _step(paths[0]) if paths else subject.identity.steps
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))

@@ -1,0 +1,256 @@
+"""What a utility audit says: capture, rank bands, correlation, calibration (Figure 3).
+
+Rankings are made within each batch, as a step makes them, and a budget gives each batch its own K.
+Pure functions of the record; needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+from statistics import fmean
+from typing import Literal, TypeVar
+
+from bas_opd.audit.records import Candidate, UtilityAudit
+from bas_opd.audit.resampling import Estimate, bootstrap_interval, holm, sign_flip_p, spearman
+from bas_opd.audit.statistics import Interval, mean_interval
+from bas_opd.budget import query_budget
+from bas_opd.errors import DataError
+
+Ranking = Literal["oracle", "learned", "entropy", "random"]
+Batches = Sequence[Sequence[Candidate]]
+Item = TypeVar("Item")
+PAPER_BUDGETS = ("0.1", "0.25", "0.5")
+CURVE = tuple(Decimal(percent) / 100 for percent in range(101))
+BANDS = 4
+CALIBRATION_BINS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """The share of all utility that each ranking captures within one budget (Figure 3a)."""
+
+    ratio: str
+    shares: Mapping[Ranking, Estimate]
+    """A ranking that the audit has no scores for is absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A quarter of the predicted ranks of each batch, from the highest (Figure 3b)."""
+
+    utility: Estimate
+    p_above_next: float | None
+    """Of its being worth more than the next: one-sided, Holm-adjusted; none for the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correlation:
+    """Spearman's, of predicted with observed utility; none where one of them is constant."""
+
+    within: Interval | None
+    """Mean over the batches, each by itself."""
+    pooled: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationBin:
+    """Candidates of similar predicted utility, of all batches."""
+
+    predicted: float
+    observed: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """How good the selector's predictions are."""
+
+    bands: tuple[Band, ...] | None
+    """None where a batch has fewer candidates than there are bands."""
+    correlation: Correlation
+    calibration: tuple[CalibrationBin, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The candidates of one kind of question."""
+
+    kind: str
+    n: int
+    utility: float
+    captured: float | None
+    """The share of this kind's utility that the learned ranking captures at the run's ratio; none
+    without predictions, or where the kind has no utility."""
+    selected_share: float | None
+    """The share of this kind among the rows that ranking selects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilityDiagnostics:
+    """Everything that follows from a utility audit."""
+
+    batches: int
+    candidates: int
+    utility: Estimate
+    """Mean over the candidates."""
+    captures: tuple[Capture, ...]
+    """At the paper's budgets and the run's own, rising."""
+    curve: Mapping[Ranking, tuple[float, ...]]
+    """Share captured at each ratio of `CURVE`."""
+    prediction: Prediction | None
+    """None where the policy of the run predicts nothing."""
+    kinds: tuple[Kind, ...]
+
+
+def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
+    """Work out the diagnostics of an audit."""
+    batches = _batches(audit)
+    totals = [_total(batch) for batch in batches]
+    if math.fsum(totals) <= 0:
+        raise DataError(
+            f"None of the {len(audit.candidates):,} candidates of the audit has any utility, so "
+            "there is nothing to capture. Is the teacher the student itself, on the same picture?"
+        )
+    orders = _orders(batches)
+    ratios = sorted({Decimal(ratio).normalize() for ratio in (*PAPER_BUDGETS, audit.query_ratio)})
+    learned = orders.get("learned")
+    return UtilityDiagnostics(
+        batches=len(batches),
+        candidates=len(audit.candidates),
+        utility=bootstrap_interval(totals, [len(batch) for batch in batches]),
+        captures=tuple(
+            Capture(
+                ratio=str(ratio),
+                shares={
+                    ranking: bootstrap_interval(_captured(ranking, order, ratio), totals)
+                    for ranking, order in orders.items()
+                },
+            )
+            for ratio in ratios
+        ),
+        curve={
+            ranking: tuple(
+                math.fsum(_captured(ranking, order, ratio)) / math.fsum(totals) for ratio in CURVE
+            )
+            for ranking, order in orders.items()
+        },
+        prediction=None if learned is None else _prediction(learned),
+        kinds=_kinds(audit.candidates, learned, Decimal(audit.query_ratio)),
+    )
+
+
+def _batches(audit: UtilityAudit) -> Batches:
+    batches: dict[int, list[Candidate]] = {}
+    for candidate in sorted(audit.candidates, key=lambda each: (each.batch, each.row)):
+        batches.setdefault(candidate.batch, []).append(candidate)
+    return list(batches.values())
+
+
+def _orders(batches: Batches) -> dict[Ranking, Batches]:
+    """Return the batches in the order of each ranking that there are scores for."""
+    scores: dict[Ranking, Callable[[Candidate], float | None]] = {
+        "oracle": lambda each: each.utility,
+        "learned": lambda each: each.predicted,
+        "entropy": lambda each: each.entropy,
+    }
+    orders: dict[Ranking, Batches] = {
+        ranking: [sorted(batch, key=lambda each: _falling(score(each))) for batch in batches]
+        for ranking, score in scores.items()
+        if any(score(each) is not None for batch in batches for each in batch)
+    }
+    orders["random"] = batches
+    return orders
+
+
+def _falling(score: float | None) -> float:
+    """Sort by falling score as a step does: ties keep their rows' order, the unscored come last."""
+    return math.inf if score is None else -score
+
+
+def _captured(ranking: Ranking, order: Batches, ratio: Decimal) -> list[float]:
+    """Return what a ranking captures of each batch; at random, what it captures on average."""
+    budgets = [query_budget(ratio, len(batch)) if ratio else 0 for batch in order]
+    if ranking == "random":
+        return [k / len(batch) * _total(batch) for k, batch in zip(budgets, order, strict=True)]
+    return [_total(batch[:k]) for k, batch in zip(budgets, order, strict=True)]
+
+
+def _prediction(ranked: Batches) -> Prediction:
+    pairs = [
+        [(each.predicted, each.utility) for each in batch if each.predicted is not None]
+        for batch in ranked
+    ]
+    within = [rho for batch in pairs if (rho := _spearman(batch)) is not None]
+    everyone = sorted(pair for batch in pairs for pair in batch)
+    return Prediction(
+        bands=_bands(ranked),
+        correlation=Correlation(
+            within=mean_interval(within) if within else None, pooled=_spearman(everyone)
+        ),
+        calibration=tuple(
+            CalibrationBin(
+                predicted=fmean(predicted for predicted, _ in part),
+                observed=fmean(observed for _, observed in part),
+                n=len(part),
+            )
+            for part in _cut(everyone, CALIBRATION_BINS)
+            if part
+        ),
+    )
+
+
+def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
+    return spearman(*zip(*pairs, strict=True)) if pairs else None
+
+
+def _bands(ranked: Batches) -> tuple[Band, ...] | None:
+    if min(map(len, ranked)) < BANDS:
+        return None
+    by_batch = [[_total(part) / len(part) for part in _cut(batch, BANDS)] for batch in ranked]
+    means = list(zip(*by_batch, strict=True))
+    tests = [
+        sign_flip_p([a - b for a, b in zip(upper, lower, strict=True)])
+        for upper, lower in pairwise(means)
+    ]
+    return tuple(
+        Band(utility=bootstrap_interval(mean), p_above_next=p)
+        for mean, p in zip(means, (*holm(tests), None), strict=True)
+    )
+
+
+def _kinds(
+    candidates: Sequence[Candidate], learned: Batches | None, ratio: Decimal
+) -> tuple[Kind, ...]:
+    chosen = None
+    if learned is not None:
+        chosen = [each for batch in learned for each in batch[: query_budget(ratio, len(batch))]]
+    return tuple(
+        _kind(kind, [each for each in candidates if each.kind == kind], chosen)
+        for kind in sorted({each.kind for each in candidates})
+    )
+
+
+def _kind(kind: str, members: Sequence[Candidate], chosen: Sequence[Candidate] | None) -> Kind:
+    total = _total(members)
+    mine = None if chosen is None else [each for each in chosen if each.kind == kind]
+    return Kind(
+        kind=kind,
+        n=len(members),
+        utility=total / len(members),
+        captured=None if mine is None or total <= 0 else _total(mine) / total,
+        selected_share=len(mine) / len(chosen) if mine is not None and chosen else None,
+    )
+
+
+def _cut(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:
+    """Cut a sequence into so many parts whose sizes differ by at most one."""
+    ends = [len(items) * part // parts for part in range(parts + 1)]
+    return [items[start:end] for start, end in pairwise(ends)]
+
+
+def _total(candidates: Sequence[Candidate]) -> float:
+    return math.fsum(each.utility for each in candidates)

@@ -1,0 +1,91 @@
+"""`bas-opd audit`: what the selector is worth, and what its choice does to the gradient."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Only(StrEnum):
+    """The parts of an audit."""
+
+    utility = "utility"
+    geometry = "geometry"
+
+
+class Teacher(StrEnum):
+    """Who is asked."""
+
+    own = "own"
+    student = "student"
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    only: Annotated[Only | None, typer.Option(help="Make this part alone.")] = None,
+    batches: Annotated[
+        int, typer.Option(min=1, max=40, help="Batches whose candidates are all scored.")
+    ] = 10,
+    held_out: Annotated[
+        Path | None, typer.Option(help="Also audit a prepared set that was not trained on.")
+    ] = None,
+    checkpoints: Annotated[
+        int, typer.Option(min=1, help="Checkpoints whose gradients are compared.")
+    ] = 6,
+    pairs: Annotated[int, typer.Option(min=1, help="Batches at each of these checkpoints.")] = 20,
+    teacher: Annotated[
+        Teacher, typer.Option(help="student: the paper's stand-in where the teacher is lost.")
+    ] = Teacher.own,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
+    data: Annotated[
+        Path | None, typer.Option(help="Where the training data lies now, if it has moved.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Where the base model lies now, if it has moved.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Score every candidate of some batches, and compare gradients along the run.
+
+    What RUN/audit holds already is kept and only printed.
+    """
+    import json
+
+    from bas_opd.audit.session import Request, audit_run
+    from bas_opd.audit.summary import geometry_data, geometry_text, utility_data, utility_text
+    from bas_opd.cli.progress import Board
+    from bas_opd.cli.train import quiet_transformers
+    from bas_opd.runtime.console import printable
+
+    quiet_transformers()
+    request = Request(
+        run=run,
+        only=None if only is None else only.value,
+        batches=batches,
+        held_out=held_out,
+        checkpoints=checkpoints,
+        pairs=pairs,
+        teacher=teacher.value,
+        device=device,
+        data=data,
+        base=base,
+    )
+    with Board() as board:
+        done = audit_run(request, board)
+    if as_json:
+        results = {
+            "utility": {each.source: utility_data(each) for each in done.utility},
+            "geometry": None if done.geometry is None else geometry_data(done.geometry),
+            "no_geometry": done.no_geometry,
+        }
+        typer.echo(json.dumps(results, allow_nan=False))
+        return
+    parts = [utility_text(each) for each in done.utility]
+    if done.geometry is not None:
+        parts.append(geometry_text(done.geometry))
+    if done.no_geometry is not None:
+        parts.append(f"No gradients compared. {done.no_geometry}")
+    typer.echo(printable("\n\n".join(parts)))

@@ -1,0 +1,30 @@
+"""`bas-opd report`: what came of a run, or of several, as a page to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories, finished or not.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the files go; unset: the run itself, or ./report for several."),
+    ] = None,
+) -> None:
+    """Write report.html, one page that needs nothing else, and card.md, from records alone."""
+    from bas_opd.report.writing import write_comparison, write_report
+    from bas_opd.runtime.console import printable
+
+    written = (
+        write_report(runs[0], out or runs[0])
+        if len(runs) == 1
+        else write_comparison(runs, out or Path("report"))
+    )
+    typer.echo(printable(written.sentence))
+    typer.echo(f"The page is {written.page.resolve()}, the card {written.card.resolve()}.")

@@ -1,0 +1,102 @@
+"""What the figures of accuracy are drawn from: policies, each with its accuracy and its cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bas_opd.audit.resampling import Estimate
+from bas_opd.audit.statistics import mean_interval
+from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks import Measure
+from bas_opd.report.evaluation import RunEvaluation
+from bas_opd.report.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One policy, over the seeds it was run with."""
+
+    name: str
+    """As in full or learned-25."""
+    budget: float | None
+    """Share of candidates that it may query; none if it was not trained."""
+    parts: Mapping[str, Estimate]
+    """Accuracy on each benchmark, or on each kind of question, between 0 and 1."""
+    mean: Estimate
+    """Accuracy over all parts, each counted alike."""
+    token_share: float | None = None
+    """Scored tokens over those of full querying; none if that was not run."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.budget == 1
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Return a mean with its Student-t interval; of one value no interval is known."""
+    interval = mean_interval(values)
+    reach = interval.half_width if math.isfinite(interval.half_width) else 0.0
+    return Estimate(value=interval.mean, low=interval.mean - reach, high=interval.mean + reach)
+
+
+def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
+    """Return the policies of evaluated runs, full querying last, runs of one policy as seeds."""
+    by_policy: dict[str, list[tuple[Run, RunEvaluation]]] = {}
+    for run in runs:
+        if run.evaluation is None:
+            raise DataError(
+                f"The run in {run.path} was not evaluated, so it has no accuracy to draw. Run "
+                f"`bas-opd eval {run.path} --bench ...` first."
+            )
+        by_policy.setdefault(run.policy, []).append((run, run.evaluation))
+    asked = {
+        run.path: [each.title for each in run.evaluation.results] for run in runs if run.evaluation
+    }
+    if len({tuple(sorted(titles)) for titles in asked.values()}) > 1:
+        raise DataError(
+            "The runs were not put to the same benchmarks, so they cannot stand in one figure: "
+            + "; ".join(f"{path}: {', '.join(titles)}" for path, titles in asked.items())
+            + "."
+        )
+    full = [run.totals["scored_tokens"] for run, _ in by_policy.get("full", [])]
+    return [
+        _arm(policy, mine, fmean(full) if full else None)
+        for policy, mine in sorted(by_policy.items(), key=lambda pair: (pair[0] == "full", pair[0]))
+    ]
+
+
+def _arm(policy: str, runs: Sequence[tuple[Run, RunEvaluation]], full_tokens: float | None) -> Arm:
+    evaluations = [evaluation for _, evaluation in runs]
+    titles = [each.title for each in evaluations[0].results]
+    measures = {
+        title: [
+            each.summary.primary
+            for evaluation in evaluations
+            for each in evaluation.results
+            if each.title == title
+        ]
+        for title in titles
+    }
+    tokens = fmean(run.totals["scored_tokens"] for run, _ in runs)
+    return Arm(
+        name=policy,
+        budget=float(runs[0][0].config.select.query_ratio) if policy != "full" else 1.0,
+        parts={title: _estimate(each) for title, each in measures.items()},
+        mean=_estimate([evaluation.headline for evaluation in evaluations]),
+        token_share=tokens / full_tokens if full_tokens else None,
+    )
+
+
+def _estimate(measures: Sequence[Measure]) -> Estimate:
+    """Over seeds if there are several, else over the questions of the one run."""
+    known = [(each.value, each) for each in measures if each.value is not None]
+    if not known:
+        raise DataError("A benchmark without a single question has no accuracy to draw.")
+    if len(known) > 1:
+        return over_seeds([value for value, _ in known])
+    value, measure = known[0]
+    low, high = measure.interval or (value, value)
+    return Estimate(value=value, low=low, high=high)

@@ -1,0 +1,190 @@
+"""The page of a run, or of several: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from bas_opd import __version__
+from bas_opd.config.identity import flat
+from bas_opd.config.loading import dump
+from bas_opd.config.schema import Config, DataConfig, ModelConfig
+from bas_opd.report import comparison_charts, run_charts
+from bas_opd.report.comparison import RunComparison, findings, headline
+from bas_opd.report.costs import (
+    ODDITIES,
+    SUPERVISION_HEADER,
+    TIME_HEADER,
+    percent,
+    supervision_table,
+    time_table,
+)
+from bas_opd.report.examples import shown_examples, training_set
+from bas_opd.report.findings import budget_sentence, clock, not_run, result, tiles
+from bas_opd.report.geometry_figures import geometry_figures
+from bas_opd.report.run import Run
+from bas_opd.report.selection import reach
+from bas_opd.report.step_drawing import shown_step, step_drawing
+from bas_opd.report.templates import template
+from bas_opd.report.utility_figures import utility_figures
+from bas_opd.runtime.verify import Verification
+
+PATHS = ("model.path", "data.path", "run.output")
+
+
+def run_page(run: Run, checked: Verification) -> str:
+    """Return the page of one run."""
+    examples = training_set(run)
+    kinds = {name: example.kind for name, example in examples.items()}
+    return template("page.html.jinja").render(
+        version=__version__,
+        run=run,
+        checked=checked,
+        result=result(run),
+        tiles=tiles(run),
+        budget=budget_sentence(run),
+        budget_chart=run_charts.budget_chart(run),
+        selection=run_charts.selection_charts(run, kinds),
+        reach=reach(run.steps),
+        drawing=step_drawing(shown_step(run.steps)) if run.steps else None,
+        utility=[figures for each in run.utility_audits if (figures := utility_figures(each))],
+        geometry=None if run.geometry is None else geometry_figures(run.geometry),
+        phases=phases(run),
+        phase_chart=run_charts.phase_chart(run),
+        loss_chart=run_charts.loss_chart(run),
+        supervision=supervision_table({run.policy: run}),
+        times=time_table({run.policy: run}),
+        has_examples=bool(examples),
+        shown=shown_examples(run, examples),
+        not_run=list(not_run(run, checked)),
+        environment=environment(run),
+        settings=settings(run),
+        **_words(),
+    )
+
+
+def comparison_page(comparison: RunComparison, checked: dict[str, Verification]) -> str:
+    """Return the page of several runs; `checked` has the verification of each label."""
+    runs = {entry.label: entry.run for entry in comparison.entries}
+    full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
+    return template("comparison.html.jinja").render(
+        version=__version__,
+        comparison=comparison,
+        checked=checked,
+        result=headline(comparison),
+        findings=findings(comparison),
+        plot=comparison_charts.accuracy_cost(comparison),
+        budget_charts={label: run_charts.budget_chart(run) for label, run in runs.items()},
+        budgets={label: budget_sentence(run) for label, run in runs.items()},
+        phase_charts={label: run_charts.phase_chart(run) for label, run in runs.items()},
+        phases={label: phases(run) for label, run in runs.items()},
+        utilities=comparison_charts.utilities(comparison),
+        supervision=supervision_table(runs, full),
+        times=time_table(runs),
+        environments={label: environment(run) for label, run in runs.items()},
+        differing=differing_settings(runs),
+        **_words(),
+    )
+
+
+def _words() -> dict[str, Any]:
+    """What the templates of both pages use."""
+    return {
+        "supervision_header": SUPERVISION_HEADER,
+        "time_header": TIME_HEADER,
+        "oddities": ODDITIES,
+        "percent": percent,
+        "clock": clock,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Where part of the time went."""
+
+    name: str
+    seconds: str
+    share: str
+    per_step: str
+
+
+def phases(run: Run) -> list[Phase]:
+    """Return the phases of a run in the order of a step, each with its mean a step."""
+    steps = len(run.steps) or 1
+    return [
+        Phase(
+            name=name,
+            seconds=f"{seconds:,.1f} s",
+            share=percent(seconds, run.seconds),
+            per_step=f"{seconds / steps:,.3f} s",
+        )
+        for name, seconds in run.totals["seconds"].items()
+    ]
+
+
+def environment(run: Run) -> dict[str, str]:
+    """Return what the numbers of a run may depend on besides its settings."""
+    started = run.started
+    known = started.environment
+    packages = known.get("packages")
+    versions = packages.items() if isinstance(packages, dict) else ()
+    return {
+        "settings hash": started.config_hash,
+        "base model": f"{_short(run.config.model.path)}, weights {started.base[:16]}",
+        "data": f"{_short(started.data.folder)}, {started.data.examples:,} examples, fingerprint "
+        f"{started.data.fingerprint[:16]}",
+        "device": f"{known.get('gpu') or started.device}, {started.precision}",
+        "machine": f"{known.get('platform')}, {known.get('threads')} threads",
+        "python": str(known.get("python")),
+        "packages": ", ".join(f"{name} {version}" for name, version in versions),
+        "taken up again": ", ".join(f"after step {step:,}" for step in run.resumed) or "never",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a run."""
+
+    key: str
+    value: str
+    default: str
+    """Empty where there is none."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.value != self.default
+
+
+def settings(run: Run) -> list[Setting]:
+    """Return every setting, with the paper's value or ours as its default."""
+    plain = Config(model=ModelConfig(path="-"), data=DataConfig(path="-"))
+    defaults = flat(dump(plain))
+    return [
+        Setting(
+            key=key,
+            value=_short(value) if key in PATHS and value else _written(value),
+            default="" if key in PATHS else _written(defaults[key]),
+        )
+        for key, value in flat(dump(run.config)).items()
+    ]
+
+
+def differing_settings(runs: dict[str, Run]) -> dict[str, tuple[str, ...]]:
+    """Return the settings in which runs differ, with the value of each run."""
+    written = [{each.key: each.value for each in settings(run)} for run in runs.values()]
+    return {
+        key: values
+        for key in written[0]
+        if key not in PATHS and len(set(values := tuple(each[key] for each in written))) > 1
+    }
+
+
+def _written(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+def _short(path: str) -> str:
+    """Leave out where on somebody's disk a folder lies."""
+    parts = PurePath(path).parts
+    return "/".join(("…", *parts[-2:])) if len(parts) > 2 else path

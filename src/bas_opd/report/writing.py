@@ -1,0 +1,66 @@
+"""From run directories to the files of a report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bas_opd.errors import BasOpdError
+from bas_opd.report.card import comparison_card, run_card
+from bas_opd.report.comparison import compare_runs, headline
+from bas_opd.report.findings import result
+from bas_opd.report.page import comparison_page, run_page
+from bas_opd.report.run import read_run
+from bas_opd.runtime.verify import verify
+
+PAGE, CARD = "report.html", "card.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A report on disk, and what it says in one sentence."""
+
+    sentence: str
+    page: Path
+    card: Path
+
+
+def write_report(run: Path, out: Path) -> Written:
+    """Write the page and the card of one run."""
+    read, checked = read_run(run), verify(run, unfinished=True, files=False)
+    return _write(
+        out, sentence=result(read), page=run_page(read, checked), card=run_card(read, checked)
+    )
+
+
+def write_comparison(runs: Sequence[Path], out: Path) -> Written:
+    """Write the page and the card of several runs."""
+    comparison = compare_runs([read_run(run) for run in runs])
+    checked = {
+        entry.label: verify(entry.run.path, unfinished=True, files=False)
+        for entry in comparison.entries
+    }
+    return _write(
+        out,
+        sentence=headline(comparison),
+        page=comparison_page(comparison, checked),
+        card=comparison_card(comparison, checked),
+    )
+
+
+def _write(out: Path, *, sentence: str, page: str, card: str) -> Written:
+    written = Written(sentence=sentence, page=out / PAGE, card=out / CARD)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path, content in ((written.page, page), (written.card, card)):
+            staging = path.with_name(f".{path.name}.partial")
+            staging.write_text(content, encoding="utf-8")
+            os.replace(staging, path)
+    except OSError as error:
+        raise BasOpdError(
+            f"The report cannot be written to {out}: {error.strerror}. Name another folder with "
+            "--out."
+        ) from error
+    return written

@@ -1,0 +1,157 @@
+"""The runs behind a table or figure: trained here at the small scale, or named by the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bas_opd.audit.records import GeometryAudit, UtilityAudit
+from bas_opd.errors import DataError
+from bas_opd.report.figures import Arm, arms_of_runs
+from bas_opd.report.run import Run, read_run
+from bas_opd.reproduce.arms import arm_config
+from bas_opd.reproduce.figures import arms_of, source_of
+from bas_opd.reproduce.policies import Request, common_inputs, reproduce
+from bas_opd.reproduce.results import read_results
+from bas_opd.reproduce.runner import Board
+
+if TYPE_CHECKING:
+    from bas_opd.audit.session import Outcome
+
+AUDITED = "learned25"
+KEEP_EVERY = 18
+"""Leaves six checkpoints of 111 steps, besides the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallScale:
+    """FineSearch and the small model: whatever is missing is trained."""
+
+    request: Request
+    board: Board
+
+    def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
+        """Train the policies that have no result yet, and return them."""
+        self._train(names, self.request.seeds)
+        results = [
+            each
+            for each in read_results(self.request.out / "results")
+            if each.arm in names and (each.seed or 0) < self.request.seeds
+        ]
+        return arms_of(results), source_of(results)
+
+    def runs(self, names: Sequence[str]) -> dict[str, Run]:
+        """Return the run of each policy with the paper's seeds."""
+        self._train(names, seeds=1)
+        return {name: read_run(self.request.out / "runs" / f"{name}-0") for name in names}
+
+    def utility(self) -> list[UtilityAudit]:
+        """Audit a run of the learned policy on training and on held-out batches."""
+        return list(self._audit("utility").utility)
+
+    def geometry(self) -> GeometryAudit:
+        """Compare gradients along that run."""
+        geometry = self._audit("geometry").geometry
+        assert geometry is not None  # asked for alone, it is made or the reason raised
+        return geometry
+
+    def _train(self, names: Sequence[str], seeds: int) -> None:
+        reproduce(replace(self.request, arms=tuple(names), seeds=seeds), self.board)
+
+    def _audit(self, only: Literal["utility", "geometry"]) -> Outcome:
+        from transformers.utils import logging
+
+        from bas_opd import loop
+        from bas_opd.audit import session
+        from bas_opd.data.records import PreparedSet
+
+        logging.disable_progress_bar()
+        inputs = common_inputs(self.request, self.board, split="val")
+        config = arm_config(
+            AUDITED,
+            0,
+            [
+                f"run.checkpoint_every={KEEP_EVERY}",
+                f"run.keep_every={KEEP_EVERY}",
+                "run.examples_per_step=4",
+                *self.request.overrides,
+                f"model.path={inputs.base}",
+                f"model.device={inputs.device}",
+                f"data.path={inputs.train}",
+                f"run.output={self.request.out / 'runs' / f'{AUDITED}-audited'}",
+            ],
+        )
+        run = loop.train(config, _OnBoard(self.board)).directory
+        held_out = PreparedSet.load(inputs.questions.folder)
+        asked = session.Request(
+            run=run,
+            only=only,
+            batches=min(10, len(held_out) // config.rollout.prompts_per_step),
+            held_out=held_out.folder,
+            device=self.request.device,
+        )
+        return session.audit_run(asked, self.board)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRuns:
+    """Runs of any model, trained, evaluated and audited before."""
+
+    paths: tuple[Path, ...]
+
+    def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
+        """Return the policies of these runs, whatever they are."""
+        runs = self._read()
+        seeds = {run.config.run.seed for run in runs}
+        bars = "over seeds" if len(seeds) > 1 else "over questions, one seed"
+        model = ", ".join(sorted({run.config.model.path for run in runs}))
+        return arms_of_runs(runs), f"{model}; intervals: 95 %, {bars}."
+
+    def runs(self, names: Sequence[str]) -> dict[str, Run]:
+        """Return these runs by policy."""
+        runs = {run.policy: run for run in self._read()}
+        if len(runs) < len(self.paths):
+            raise DataError("Two of the runs have the same policy. Name one run of each.")
+        return runs
+
+    def utility(self) -> list[UtilityAudit]:
+        """Return the utility audits of the one run."""
+        return list(self._one().utility_audits)
+
+    def geometry(self) -> GeometryAudit:
+        """Return the gradient audit of the one run."""
+        run = self._one()
+        if run.geometry is None:
+            raise DataError(
+                f"The gradients of {run.path} were not audited. Run `bas-opd audit {run.path}`."
+            )
+        return run.geometry
+
+    def _one(self) -> Run:
+        if len(self.paths) != 1:
+            raise DataError("This figure is of one run. Name one with --run.")
+        return read_run(self.paths[0])
+
+    def _read(self) -> list[Run]:
+        return [read_run(path) for path in self.paths]
+
+
+@dataclass(frozen=True, slots=True)
+class _OnBoard:
+    """Shows the steps of a run on the board of a reproduction."""
+
+    board: Board
+
+    def start(self, total_steps: int, *, done: int = 0) -> None:
+        self.board.start(total_steps)
+        self.board.advance(done)
+
+    def step(self, event: Mapping[str, Any]) -> None:
+        self.board.advance(1)
+
+    def message(self, text: str) -> None:
+        self.board.message(text)
+
+    def finish(self, totals: Mapping[str, Any]) -> None: ...

@@ -1,0 +1,38 @@
+"""What tests of audits need: a display that remembers, and checkpoints that lack a part."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from bas_opd.runtime.integrity import sha256
+
+
+class Quiet:
+    """A display that remembers what was said and counts."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.planned = self.done = 0
+
+    def start(self, steps: int, what: str) -> None:
+        self.planned += steps
+
+    def advance(self) -> None:
+        self.done += 1
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def replace_part(checkpoint: Path, part: str, other: Path | None) -> None:
+    """Replace a part of a checkpoint, or take it out, with a manifest that agrees."""
+    file = checkpoint / f"{part}.safetensors"
+    file.unlink()
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["files"][file.name]
+    if other is not None:
+        shutil.copy(other, file)
+        manifest["files"][file.name] = sha256(file)
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))

@@ -1,0 +1,481 @@
+"""An evaluation whose model, judge or process fails, lies or costs money, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_files import png, stored, write_parquet
+from judge_fixtures import INJECTIONS, read, strict
+from process import Ended, Fault, at, bas_opd, die
+from safetensors.torch import load_file, save_file
+from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
+
+from bas_opd.evaluate import endpoint as endpoints
+from bas_opd.evaluate.endpoint import Endpoint
+from bas_opd.evaluate.harness import OUTPUTS, SCORES
+from bas_opd.evaluate.judge import Judge
+from bas_opd.evaluate.serving import ChatClient
+from bas_opd.evaluate.store import SampleStore
+from bas_opd.evaluate.verdicts import VerdictCache
+
+# Newer versions of Python warn of a fork beside the server's threads, which hold nothing here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+N = 12
+AT_ONCE = Endpoint(url="http://localhost", model="any").at_once
+MODEL, JUDGE = "a-model", "a-judge"
+KEY = "sk-canary-8c1f0d2e77"
+TORN = '{"key":"0123456789abcdef'
+REPORTS = ("report.md", "report.tex", "report.json")
+
+Evaluate = Callable[..., Ended]
+"""`evaluate(out, *options, fault=None)`: one `bas-opd eval` from its beginning to its end."""
+
+
+def number(text: str) -> int:
+    """Which sign a question or an answer is about."""
+    return int(text.split("sign ")[1].split()[0])
+
+
+def question(request: dict[str, Any]) -> str:
+    _, text = request["messages"][0]["content"]
+    return text["text"]
+
+
+def both(answer: Callable[[int], Act | str], verdict: Play) -> Play:
+    """A model that answers by the number of the question, and a judge."""
+
+    def play(request: dict[str, Any]) -> Act | str:
+        is_model = request["model"] == MODEL
+        return answer(number(question(request))) if is_model else verdict(request)
+
+    return play
+
+
+def unclear(sign: int) -> str:
+    """An answer that no rule can read."""
+    return f"On sign {sign} both A and B could be meant."
+
+
+def judged(request: dict[str, Any]) -> str:
+    return "Yes" if number(read(request).answer) % 3 == 0 else "No"
+
+
+CALM = both(unclear, judged)
+
+
+def impatient() -> None:
+    """Wait milliseconds where a server would be given minutes."""
+    hasty: Any = partial(Endpoint, first_wait_seconds=0.001, timeout_seconds=0.5)
+    endpoints.Endpoint = hasty
+
+
+def asking(n: int, folder: Path) -> Path:
+    """So many questions in ZoomBench's layout, the right answer always A."""
+    prompts = [f"What does sign {sign} say?\nA. STOP\nB. GO" for sign in range(n)]
+    rows = [{"query": prompt, "response": "A", "image": stored(png())} for prompt in prompts]
+    write_parquet(folder / "data/test.parquet", rows)
+    return folder
+
+
+def evaluation(who: object, folder: Path, *ways: object) -> Evaluate:
+    words = ("eval", who, "--bench", "zoombench", "--data", f"zoombench={folder}", "--partial")
+
+    def run_to_its_end(out: Path, *options: object, fault: Fault | None = None) -> Ended:
+        return bas_opd(*words, *ways, "--out", out, *options, fault=fault)
+
+    return run_to_its_end
+
+
+def behind(server: ChatServer, folder: Path) -> Evaluate:
+    """Model and judge answer over the network."""
+    judge = ("--judge", server.url, "--judge-model", JUDGE)
+    return evaluation(MODEL, folder, "--server", server.url, *judge)
+
+
+def here(model: Path, folder: Path) -> Evaluate:
+    """A model answers in the process itself, some questions at a time, and nobody judges."""
+    return evaluation(model, folder, "--device", "cpu", "--max-response-tokens", 4, "--batch", 5)
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return asking(N, tmp_path_factory.mktemp("zoombench"))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ChatServer]:
+    with pytest.MonkeyPatch.context() as patch, ChatServer(CALM).running() as server:
+        patch.setenv("no_proxy", "127.0.0.1")
+        yield server
+
+
+@pytest.fixture
+def server(running: ChatServer, served_whole: Path) -> ChatServer:
+    """A model and a judge behind one address, both well until told otherwise."""
+    running.play = CALM
+    running.requests.clear()
+    running.headers.clear()
+    return running
+
+
+@pytest.fixture
+def served(server: ChatServer, questions: Path) -> Evaluate:
+    return behind(server, questions)
+
+
+@pytest.fixture(scope="module")
+def served_whole(
+    running: ChatServer, questions: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """What is left of an evaluation over the network that nothing happened to."""
+    return finished(behind(running, questions), tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def local_whole(model: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is left of an evaluation in the process that nothing happened to."""
+    return finished(here(model, questions), tmp_path_factory.mktemp("local"))
+
+
+def finished(evaluate: Evaluate, out: Path, *options: object, fault: Fault | None = None) -> Path:
+    ended = evaluate(out, *options, fault=fault)
+    assert ended.code == 0, ended.output
+    return out
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file, in no order, but for one that a crash cut short."""
+    text = path.read_text() if path.exists() else ""
+    return sorted(line for line in text.splitlines() if not line.startswith(TORN))
+
+
+def assert_same_end(out: Path, whole: Path) -> None:
+    """Every answer, verdict and score once, and the same report."""
+    for name in (f"zoombench/{OUTPUTS}", f"zoombench/{SCORES}", "verdicts.jsonl"):
+        assert lines(out / name) == lines(whole / name)
+    for name in REPORTS:
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert not list(out.rglob(".*"))
+
+
+def outcomes(out: Path) -> Counter[str]:
+    return Counter(json.loads(line)["outcome"] for line in lines(out / "zoombench" / SCORES))
+
+
+def asked_for(server: ChatServer, model: str) -> int:
+    return sum(request["model"] == model for request in server.requests)
+
+
+def torn(owner: Any, *, call: int) -> Fault:
+    """Die in the middle of the n-th write."""
+
+    def arm() -> None:
+        add, calls = owner.add, 0
+
+        def half(store: Any, *args: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                file = store._file
+                os.write(file if isinstance(file, int) else file.fileno(), TORN.encode())
+                die()
+            add(store, *args)
+
+        owner.add = half
+
+    return arm
+
+
+# 429, 500, timeout
+
+
+def test_a_server_that_fails_for_a_while_changes_nothing(
+    server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    seen: Counter[str] = Counter()
+    bad = [
+        fails(429, Retry_After="0.01"),
+        fails(500),
+        says("A", wait_seconds=1.0),
+        says("A", keep_bytes=40),
+        Act(body=b"<html>Bad gateway</html>"),
+    ]
+
+    def failing_first(request: dict[str, Any]) -> Act | str:
+        is_model = request["model"] == MODEL
+        about = question(request) if is_model else read(request).answer
+        seen[about] += 1
+        return bad[number(about) % len(bad)] if seen[about] == 1 else CALM(request)
+
+    server.play = failing_first
+    finished(served, tmp_path, fault=impatient)
+    assert set(seen.values()) == {2}
+    assert_same_end(tmp_path, served_whole)
+
+
+@pytest.mark.parametrize("down", [fails(503, "overloaded"), says("A", keep_bytes=9)])
+def test_a_model_that_is_gone_stops_it_and_it_goes_on_later(
+    down: Act, server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    server.play = both(lambda sign: down if sign >= 4 else unclear(sign), judged)
+    ended = served(tmp_path, fault=impatient)
+    assert ended.is_explained(1, "gave no usable reply in 6 tries"), ended
+    assert "run the same command again" in ended.output
+    assert asked_for(server, JUDGE) == 0
+    kept = lines(tmp_path / "zoombench" / OUTPUTS)
+    assert len(kept) == 4
+    server.play = CALM
+    server.requests.clear()
+    finished(served, tmp_path)
+    assert asked_for(server, MODEL) == N - len(kept)
+    assert_same_end(tmp_path, served_whole)
+
+
+def test_a_judge_that_is_gone_leaves_answers_unscored_and_they_are_judged_later(
+    server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    server.play = both(unclear, in_turn(fails(500, "out of order")))
+    ended = served(tmp_path, fault=impatient)
+    assert ended.code == 0, ended.output
+    assert f"{N} of {N} answers to ZoomBench have no verdict" in ended.output
+    assert "status 500: out of order" in ended.output
+    assert outcomes(tmp_path) == {"unscored": N}
+    server.play = CALM
+    finished(served, tmp_path)
+    assert asked_for(server, MODEL) == N
+    assert_same_end(tmp_path, served_whole)
+
+
+# Malformed verdict
+
+
+def test_what_is_no_verdict_is_neither_right_nor_wrong_and_is_not_asked_for_for_ever(
+    server: ChatServer, served: Evaluate, tmp_path: Path
+) -> None:
+    malformed = {
+        1: "Yes, because the sign says STOP.",
+        2: "",
+        5: '{"verdict": "Yes"}',
+        7: says("Yes", finish="length"),
+    }
+
+    def verdict(request: dict[str, Any]) -> Act | str:
+        return malformed.get(number(read(request).answer), judged(request))
+
+    server.play = both(unclear, verdict)
+    ended = served(tmp_path)
+    assert ended.code == 0, ended.output
+    assert f"{len(malformed)} of {N} answers to ZoomBench have no verdict: None" in ended.output
+    assert outcomes(tmp_path) == {"correct": 4, "wrong": 4, "unscored": 4}
+    assert asked_for(server, JUDGE) == N + 2 * len(malformed)
+    report = (tmp_path / "report.md").read_text()
+    assert "33.3% unscored" in report
+    server.requests.clear()
+    finished(served, tmp_path)
+    assert server.requests == []
+    assert (tmp_path / "report.md").read_text() == report
+
+
+# Injections
+
+
+def test_no_answer_talks_the_judge_into_a_grade(server: ChatServer, tmp_path: Path) -> None:
+    # A server's reply is UTF-8, which has no lone surrogates.
+    sendable = [text for text in INJECTIONS if text.encode(errors="ignore").decode() == text]
+    served = behind(server, asking(len(sendable), tmp_path / "questions"))
+    server.play = both(lambda sign: sendable[sign], strict)
+    out = finished(served, tmp_path / "out")
+    assert outcomes(out) == {"wrong": len(sendable)}
+    cases = [read(request) for request in server.requests if request["model"] == JUDGE]
+    assert {case.answer for case in cases} <= set(sendable)
+    assert len(cases) >= 30
+
+
+# Kill at sample n
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(at(SampleStore, "add", die, call=1), id="at the first answer"),
+        pytest.param(at(SampleStore, "add", die, call=4), id="within a batch"),
+        pytest.param(at(SampleStore, "add", die, call=5), id="at the end of a batch"),
+        pytest.param(torn(SampleStore, call=8), id="in the middle of a line"),
+        pytest.param(at(SampleStore, "add", die, call=N), id="at the last answer"),
+        pytest.param(at(SampleStore, "add", die, call=N + 1), id="before the scores are there"),
+        pytest.param(at(Path, "replace", die, call=1), id="before the report"),
+    ],
+)
+def test_killed_it_keeps_every_answer_of_a_model_and_asks_for_the_others(
+    fault: Fault, model: Path, questions: Path, local_whole: Path, tmp_path: Path
+) -> None:
+    local = here(model, questions)
+    assert local(tmp_path, fault=fault).code == -9
+    kept = lines(tmp_path / "zoombench" / OUTPUTS)
+    assert kept
+    finished(local, tmp_path)
+    after = (tmp_path / "zoombench" / OUTPUTS).read_text().splitlines()
+    assert sorted(after[: len(kept)]) == kept
+    assert_same_end(tmp_path, local_whole)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(at(SampleStore, "add", die, call=1), id="at the first answer"),
+        pytest.param(torn(SampleStore, call=5), id="in the middle of an answer"),
+        pytest.param(at(SampleStore, "add", die, call=N), id="at the last answer"),
+        pytest.param(at(VerdictCache, "add", die, call=1), id="at the first verdict"),
+        pytest.param(torn(VerdictCache, call=6), id="in the middle of a verdict"),
+        pytest.param(at(VerdictCache, "add", die, call=N), id="at the last verdict"),
+        pytest.param(at(SampleStore, "add", die, call=N + 1), id="before the scores are there"),
+    ],
+)
+def test_killed_it_sends_and_pays_for_nothing_twice_that_is_on_record(
+    fault: Fault, server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    assert served(tmp_path, fault=fault).code == -9
+    answered = {json.loads(line)["id"] for line in lines(tmp_path / "zoombench" / OUTPUTS)}
+    paid = {json.loads(line)["key"] for line in lines(tmp_path / "verdicts.jsonl")}
+    assert answered
+    finished(served, tmp_path)
+    assert_same_end(tmp_path, served_whole)
+
+    with VerdictCache(tmp_path / "any.jsonl") as cache:
+        key = Judge(ChatClient(Endpoint(url=server.url, model=JUDGE)), cache).key
+        times = Counter(
+            f"test-{number(question(request)) + 1}"
+            if request["model"] == MODEL
+            else key(read(request))
+            for request in server.requests
+        )
+    assert len(times) == 2 * N
+    assert {times[name] for name in answered | paid} == {1}
+    assert times.total() - 2 * N <= AT_ONCE, "no more is lost than was under way"
+
+
+# Same cache, other weights
+
+
+def test_a_model_that_differs_in_one_number_never_gets_the_answers_of_another(
+    model: Path, questions: Path, local_whole: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(model, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] += 1
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    alone = finished(here(other, questions), tmp_path / "alone")
+
+    shared = shutil.copytree(local_whole, tmp_path / "shared")
+    finished(here(other, questions), shared)
+    outputs = lines(shared / "zoombench" / OUTPUTS)
+    expected = [line for out in (local_whole, alone) for line in lines(out / "zoombench" / OUTPUTS)]
+    assert outputs == sorted(expected)
+    for name in (f"zoombench/{SCORES}", *REPORTS):
+        assert (shared / name).read_bytes() == (alone / name).read_bytes()
+
+    finished(here(model, questions), shared)
+    assert lines(shared / "zoombench" / OUTPUTS) == outputs, "nothing is asked again"
+    for name in (f"zoombench/{SCORES}", *REPORTS):
+        assert (shared / name).read_bytes() == (local_whole / name).read_bytes()
+
+
+def test_weights_of_another_name_behind_the_same_address_never_get_these_answers(
+    server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    shared = shutil.copytree(served_whole, tmp_path / "shared")
+    server.play = both(lambda _: "A", judged)
+    finished(served, shared, "--server-weights", "step 200")
+    assert asked_for(server, MODEL) == N
+    assert outcomes(shared) == {"correct": N}
+    finished(served, shared)
+    assert asked_for(server, MODEL) == N
+    assert outcomes(shared) == outcomes(served_whole)
+
+
+# Same cache, other judge
+
+
+def test_another_judge_never_takes_over_a_verdict_or_a_score(
+    server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    shared = shutil.copytree(served_whole, tmp_path / "shared")
+    with ChatServer(in_turn("Yes")).running() as elsewhere:
+        named = ("--judge-model", "another-judge")
+        moved = ("--judge", elsewhere.url)
+        for other in (named, moved):
+            ended = served(shared, *other, "--only", "report")
+            assert ended.is_explained(1, "or one of another model, set, parser or judge"), ended
+        server.play = in_turn("No")
+        finished(served, shared, *named)
+        assert outcomes(shared) == {"wrong": N}
+        finished(served, shared, *moved)
+        assert outcomes(shared) == {"correct": N}
+        assert len(elsewhere.requests) == N
+    assert asked_for(server, "another-judge") == N
+    assert asked_for(server, MODEL) == asked_for(server, JUDGE) == 0
+    finished(served, shared)
+    assert asked_for(server, JUDGE) == 0
+    for name in (f"zoombench/{SCORES}", *REPORTS):
+        assert (shared / name).read_bytes() == (served_whole / name).read_bytes()
+
+
+# Key canary
+
+
+def test_the_key_is_in_no_byte_that_is_written_or_printed(
+    server: ChatServer, served: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a server does with it: it may answer, grade, end or refuse with it."""
+    monkeypatch.setenv("A_KEY", KEY)
+    keys = ("--server-key", "A_KEY", "--judge-key", "A_KEY")
+    echo = f"Authorization: Bearer {KEY}"
+    printed = ""
+
+    server.play = both(lambda sign: says(f"On sign {sign} A and B. {echo}", finish=KEY), judged)
+    printed += served(tmp_path, *keys, "--only", "generate", fault=impatient).output
+    assert "[key]" in (tmp_path / "zoombench" / OUTPUTS).read_text()
+    plain = Act(status=400, body=echo.encode())
+    refusals = in_turn(echo, fails(500, echo), plain, fails(403, echo))
+    server.play = both(unclear, refusals)
+    printed += served(tmp_path, *keys, fault=impatient).output
+    assert "[key]" in printed
+    server.play = both(lambda _: fails(401, echo), judged)
+    ended = served(tmp_path, *keys, "--server-weights", "others", fault=impatient)
+    assert ended.is_explained(1, "Check the address"), ended
+    monkeypatch.setenv("BAS_OPD_DEBUG", "1")
+    traced = served(tmp_path, *keys, "--server-weights", "others", fault=impatient)
+    assert "Traceback" in traced.output
+
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in server.headers)
+    assert KEY not in printed + ended.output + traced.output
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert tmp_path / "verdicts.jsonl" in files
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+# Spending ceiling
+
+
+def test_at_the_ceiling_it_stops_spending_says_so_and_goes_on_later(
+    server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
+) -> None:
+    for round_, left in ((1, N - 5), (2, N - 10)):
+        ended = served(tmp_path, "--judge-requests", 5)
+        assert ended.code == 0, ended.output
+        said = f"{left} of {N} answers to ZoomBench have no verdict: The ceiling of 5 requests"
+        assert said in ended.output
+        assert asked_for(server, JUDGE) == 5 * round_
+        assert outcomes(tmp_path)["unscored"] == left
+    finished(served, tmp_path, "--judge-requests", 5)
+    assert asked_for(server, JUDGE) == asked_for(server, MODEL) == N
+    assert_same_end(tmp_path, served_whole)

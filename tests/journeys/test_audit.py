@@ -1,0 +1,164 @@
+"""`bas-opd audit` as a user types it, on a run that `train` made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from audit_fixtures import replace_part
+from run_fixtures import TINY, small_run, small_settings, stop_at
+from typer.testing import CliRunner, Result
+
+from bas_opd.audit import session
+from bas_opd.audit.records import GeometryAudit, UtilityAudit, read_audit
+from bas_opd.cli.main import app
+from bas_opd.data.pictures import make_pictures
+from bas_opd.runtime.checkpoint import published
+
+STAND_IN = "Teacher: the student itself, on the crop, in place of the run's own"
+
+
+def bas_opd(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def audit(run: Path, *options: str | Path) -> Result:
+    small = ("--batches", "2", "--pairs", "1", "--checkpoints", "2", "--device", "cpu")
+    return bas_opd("audit", run, *small, *options)
+
+
+@pytest.fixture(scope="module")
+def trained(small_qwen35: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("audit"), small_qwen35)
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_one_command_makes_every_audit_and_again_only_prints_them(
+    run: Path, small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = make_pictures(tmp_path / "held-out", n=8, seed=9).folder
+    done = audit(run, "--held-out", held_out)
+    assert done.exit_code == 0, done.output
+    for text in (
+        "Utility on training batches, after step 5 (learned, budget 0.25): ",
+        "Utility on held-out batches, after step 5 (learned, budget 0.25): ",
+        "  budget            oracle",
+        "  25 % (the run's)  ",
+        "  quarter 1  ",
+        "Spearman's correlation",
+        "Gradients of the selected against the other rows",
+    ):
+        assert text in done.stdout
+    assert done.stdout.count("Teacher: the run's own (ema).") == 3
+    folder = run / "audit"
+    assert {path.name for path in folder.iterdir()} == {
+        "utility-training.json",
+        "utility-held-out.json",
+        "geometry.json",
+    }
+    geometry = read_audit(folder / "geometry.json", GeometryAudit)
+    assert geometry is not None
+    assert [each.step for each in geometry.checkpoints] == [4, 5]
+
+    # What is there is kept: no model is loaded.
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("everything had been audited")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "audit_utility", loaded)
+        patched.setattr(session, "audit_geometry", loaded)
+        again = audit(run, "--held-out", held_out)
+    assert again.stdout == done.stdout
+    answer = json.loads(audit(run, "--held-out", held_out, "--json").stdout)
+    assert set(answer["utility"]) == {"training", "held-out"}
+    assert answer["utility"]["training"]["diagnostics"]["captures"][1]["ratio"] == "0.25"
+    assert answer["geometry"]["checkpoints"][0]["norm_ratio"]["half_width"] is None
+
+    # The run itself is as sound as before, and a new one in its place has no audit.
+    assert bas_opd("verify", run).exit_code == 0
+    again = ["train", TINY, *small_settings(tmp_path, small_qwen35, "run.steps=1"), "--overwrite"]
+    assert bas_opd(*again).exit_code == 0
+    assert not folder.exists()
+
+
+def test_an_audit_that_does_not_answer_the_question_is_made_anew(run: Path) -> None:
+    path = run / "audit" / "utility-training.json"
+    assert audit(run, "--only", "utility").exit_code == 0
+    assert not (run / "audit" / "geometry.json").exists()
+    assert audit(run, "--only", "utility", "--batches", "1").exit_code == 0
+    found = read_audit(path, UtilityAudit)
+    assert found is not None
+    assert {each.batch for each in found.candidates} == {0}
+    path.write_text("{}")
+    assert audit(run, "--only", "utility", "--batches", "1").exit_code == 0
+    found = read_audit(path, UtilityAudit)
+    assert found is not None
+    assert found.teacher == "own"
+    options = ("--only", "utility", "--batches", "1", "--teacher", "student")
+    assert audit(run, *options).exit_code == 0
+    assert '"teacher": "student"' in path.read_text()
+
+
+def test_an_audit_that_cannot_be_written_is_a_sentence(run: Path) -> None:
+    (run / "audit" / ".utility-training.json.partial").mkdir(parents=True)
+    result = audit(run, "--only", "utility", "--batches", "1")
+    assert result.exit_code == 1
+    assert f"{run / 'audit' / 'utility-training.json'} cannot be written" in result.stderr
+
+
+def test_a_lost_teacher_is_refused_and_a_stand_in_is_named_in_every_summary(run: Path) -> None:
+    for checkpoint in published(run / "checkpoints"):
+        replace_part(checkpoint, "teacher", None)
+    refused = audit(run)
+    assert refused.exit_code == 1
+    assert "--teacher student" in refused.stderr
+    assert not (run / "audit").exists()
+    done = audit(run, "--teacher", "student")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count(STAND_IN) == 2
+    assert "run's own (ema)" not in done.stdout
+    assert '"teacher": "student"' in (run / "audit" / "geometry.json").read_text()
+
+
+def test_a_run_that_asks_about_everything_has_no_gradients_to_compare(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    full = ("select.policy=full", "select.query_ratio=1", "run.steps=1")
+    run = small_run(tmp_path, small_qwen35, *full)
+    done = audit(run)
+    assert done.exit_code == 0, done.output
+    assert "No predictions: " in done.stdout
+    assert "learned" not in done.stdout
+    assert "no row is unselected" in done.stdout
+    alone = audit(run, "--only", "geometry")
+    assert alone.exit_code == 1
+    assert "no row is unselected" in alone.stderr
+
+
+def test_an_audit_that_is_stopped_keeps_what_it_finished(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_at(patched, 1)
+        stopped = audit(run)
+    assert stopped.exit_code == 75
+    assert "was stopped by SIGTERM" in stopped.stderr
+    assert not (run / "audit").exists()
+    assert audit(run, "--only", "utility").exit_code == 0
+    kept = (run / "audit" / "utility-training.json").read_bytes()
+    with monkeypatch.context() as patched:
+        stop_at(patched, 1)
+        assert audit(run).exit_code == 75
+    assert (run / "audit" / "utility-training.json").read_bytes() == kept
+
+
+def test_what_is_no_run_is_a_sentence(tmp_path: Path) -> None:
+    result = audit(tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("bas-opd: There is no run in")

@@ -1,0 +1,278 @@
+"""Runs that never were, with records that check out: for tests of what reads runs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bas_opd.audit.records import (
+    Candidate,
+    CheckpointGeometry,
+    GeometryAudit,
+    Pair,
+    Source,
+    Teacher,
+    UtilityAudit,
+    geometry_file,
+    utility_file,
+    write_audit,
+)
+from bas_opd.budget import exploration_quota, query_budget
+from bas_opd.config.loading import config_hash, dump
+from bas_opd.config.schema import Config
+from bas_opd.data.records import PreparedSet
+from bas_opd.evaluate.benchmarks import Scored, benchmark
+from bas_opd.report.evaluation import REPORT, SCORES
+from bas_opd.runtime.integrity import sha256
+from bas_opd.runtime.records import RecordWriter
+from bas_opd.runtime.step_record import parse_step, totals
+from bas_opd.types import FEATURES
+
+PHASES = {"rollout": 2.0, "select": 0.01, "teacher": 0.5, "student": 3.0, "ema": 0.01}
+REPLAY_START = 8
+
+
+def synthetic_run(
+    path: Path,
+    data: PreparedSet,
+    *,
+    policy: str = "learned",
+    steps: int = 6,
+    planned: int | None = None,
+    prompts: int = 6,
+    per_prompt: int = 4,
+    seed: int = 0,
+    texts: Mapping[str, str] | None = None,
+    shown: int = 2,
+) -> Path:
+    """Write the directory of a run; it has not finished where more steps were planned."""
+    ratio = "1" if policy == "full" else "0.25"
+    planned = planned or steps
+    config = Config.model_validate(
+        {
+            "model": {"path": "somewhere/base"},
+            "data": {"path": str(data.folder)},
+            "rollout": {"prompts_per_step": prompts, "per_prompt": per_prompt},
+            "select": {"policy": policy, "query_ratio": ratio, "replay_start": REPLAY_START},
+            "run": {"steps": planned, "seed": seed, "output": str(path)},
+        }
+    )
+    identity = {
+        "schema_version": 1,
+        "config": dump(config),
+        "config_hash": config_hash(config),
+        "dataset": {"fingerprint": data.fingerprint, "examples": len(data)},
+        "environment": {"python": "3.11", "platform": "a machine", "packages": {"bas-opd": "0"}},
+        "steps": planned,
+        "device": "cpu",
+        "precision": "float32",
+        "base": "b" * 64,
+    }
+    path.mkdir(parents=True)
+    (path / "run.json").write_text(json.dumps(identity))
+    events = _steps(config, data, steps, random.Random(seed), dict(texts or {}), shown)
+    with RecordWriter(path / "records.jsonl") as writer:
+        folder = {"folder": str(data.folder), **identity["dataset"]}
+        writer.write({"event": "started", **identity, "data": folder})
+        for event in events:
+            writer.write(event)
+        if steps == planned:
+            (path / "model").mkdir()
+            (path / "model" / "config.json").write_text("{}")
+            hashes = {"config.json": sha256(path / "model" / "config.json")}
+            sums = totals([parse_step(event) for event in events])
+            writer.write({"event": "finished", "steps": steps, "totals": sums, "model": hashes})
+    return path
+
+
+def _steps(
+    config: Config,
+    data: PreparedSet,
+    steps: int,
+    draw: random.Random,
+    texts: dict[str, str],
+    shown: int,
+) -> list[dict[str, Any]]:
+    events, held, is_trained = [], 0, False
+    for step in range(steps):
+        event = _step(config, data, step, draw, texts, shown, is_trained=is_trained)
+        held = min(config.select.replay_capacity, held + len(event["selected"]))
+        learned = config.select.policy == "learned" and held >= config.select.replay_start
+        event["learned"] = learned
+        is_trained |= learned
+        events.append(event)
+    return events
+
+
+def _step(
+    config: Config,
+    data: PreparedSet,
+    step: int,
+    draw: random.Random,
+    texts: dict[str, str],
+    shown: int,
+    *,
+    is_trained: bool,
+) -> dict[str, Any]:
+    select, per_prompt = config.select, config.rollout.per_prompt
+    examples = draw.sample(data.examples, config.rollout.prompts_per_step)
+    lengths = [draw.randint(2, 40) for _ in range(len(examples) * per_prompt)]
+    rows = [row for row in range(len(lengths)) if examples[row // per_prompt].has_crop]
+    worth = {row: draw.random() ** 3 / lengths[row] for row in rows}
+    budget = query_budget(select.query_ratio, len(rows))
+    scores: dict[int, float] = {}
+    explored: list[int] = []
+    if is_trained:
+        scores = {row: worth[row] + draw.gauss(0, 0.02) for row in rows}
+        order = sorted(rows, key=lambda row: (-scores[row], row))
+        quota = exploration_quota(select.exploration, budget)
+        best, rest = order[: budget - quota], order[budget - quota :]
+        explored = sorted(draw.sample(rest, quota))
+        selected = sorted([*best, *explored])
+    else:
+        selected = sorted(draw.sample(rows, budget))
+    tokens = sum(lengths[row] for row in selected)
+    return {
+        "event": "step",
+        "step": step,
+        "examples": [example.id for example in examples],
+        "per_prompt": per_prompt,
+        "response_tokens": lengths,
+        "candidates": rows,
+        "candidate_tokens": sum(lengths[row] for row in rows),
+        "feature_names": list(FEATURES),
+        "features": [[*(draw.random() for _ in FEATURES[1:]), float(lengths[row])] for row in rows],
+        "has_entropy": True,
+        "query_ratio": str(select.query_ratio),
+        "budget": budget,
+        "selected": selected,
+        "explored": explored,
+        "scores": [scores.get(row) for row in rows],
+        "utility": [worth[row] for row in selected],
+        "scored": selected,
+        "calls": len(selected),
+        "overrun": 0,
+        "scored_tokens": tokens,
+        "processed_tokens": 3 * tokens,
+        "prefilled_prompts": len({row // per_prompt for row in selected}),
+        "student_tokens": 4 * tokens,
+        "loss": 0.1 / (step + 1),
+        "is_valid": True,
+        "dropped_labels": 0,
+        "seconds": dict(PHASES),
+        "shown": [
+            {
+                "row": row,
+                "example": examples[row // per_prompt].id,
+                "image": "not/read.png",
+                "crop": None,
+                "question": examples[row // per_prompt].question,
+                "answer": examples[row // per_prompt].answer,
+                "response": f"rollout {row} of step {step}",
+                "score": scores.get(row),
+                "utility": worth[row],
+                **texts,
+            }
+            for row in selected[:shown]
+        ],
+    }
+
+
+def evaluate(run: Path, right: Sequence[bool], *, questions: str = "q", judged: int = 0) -> None:
+    """Leave an evaluation in a run's folder; the last `judged` answers had no rule to read them."""
+    rule = len(right) - judged
+    scored = [
+        Scored(
+            id=f"question-{number}",
+            outcome="unscored" if number >= rule else "correct" if is_right else "wrong",
+            source="rule" if number < rule else "judge",
+            groups={"kind": ("count", "colour")[number % 2]},
+        )
+        for number, is_right in enumerate(right)
+    ]
+    summary = benchmark("finesearch").summarise(scored)
+    report = {
+        "model": "run",
+        "identity": "i",
+        "judge": None,
+        "benchmarks": [{"fingerprint": questions, "is_partial": False, **asdict(summary)}],
+    }
+    folder = run / "eval" / "finesearch"
+    folder.mkdir(parents=True)
+    (run / "eval" / REPORT).write_text(json.dumps(report))
+    lines = [
+        json.dumps(
+            {
+                "key": each.id,
+                "id": each.id,
+                "outcome": each.outcome,
+                "source": each.source,
+                "value": each.value,
+            }
+        )
+        for each in scored
+    ]
+    (folder / SCORES).write_text("".join(f"{line}\n" for line in lines))
+
+
+def audit(run: Path, *, source: Source = "training", teacher: Teacher = "own") -> None:
+    """Leave a utility audit in a run's folder."""
+    draw = random.Random(1)
+    candidates = []
+    for batch in range(6):
+        for row in range(16):
+            utility = draw.random() ** 2 / 100
+            candidates.append(
+                Candidate(
+                    batch=batch,
+                    row=row,
+                    example=f"e{row}",
+                    kind=("count", "colour")[row % 2],
+                    tokens=5,
+                    predicted=utility + draw.gauss(0, 0.003),
+                    entropy=draw.random(),
+                    utility=utility,
+                )
+            )
+    record = UtilityAudit(**_provenance(source, teacher), step=6, dropped=0, candidates=candidates)
+    write_audit(utility_file(run, source), record)
+
+
+def audit_gradients(run: Path, *, teacher: Teacher = "own") -> None:
+    """Leave an audit of gradients in a run's folder."""
+    draw = random.Random(2)
+
+    def pair() -> Pair:
+        return Pair(
+            selected_norm=draw.uniform(1.5, 2.5),
+            unselected_norm=draw.uniform(0.8, 1.2),
+            cosine=draw.uniform(0.3, 0.5),
+            selected=5,
+            unselected=15,
+        )
+
+    checkpoints = [
+        CheckpointGeometry(step=step, pairs=[pair() for _ in range(5)], mean=pair())
+        for step in range(1, 7)
+    ]
+    record = GeometryAudit(**_provenance("training", teacher), checkpoints=checkpoints)
+    write_audit(geometry_file(run), record)
+
+
+def _provenance(source: Source, teacher: Teacher) -> dict[str, Any]:
+    return {
+        "config_hash": "c",
+        "policy": "learned",
+        "query_ratio": "0.25",
+        "teacher": teacher,
+        "teacher_mode": "ema",
+        "source": source,
+        "dataset": "d",
+        "seed": 0,
+        "device": "cpu",
+        "created": "2026-01-01T00:00:00Z",
+    }

@@ -1,0 +1,185 @@
+"""The utility audit against what training observes, and what it must leave alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from audit_fixtures import Quiet, replace_part
+from run_fixtures import events_of, small_run
+
+from bas_opd.audit.records import UtilityAudit
+from bas_opd.audit.scoring import audit_utility, observed_utility, predicted_utility
+from bas_opd.audit.subject import Subject
+from bas_opd.errors import CheckpointError, DataError, ModelError, PreemptionError
+from bas_opd.runtime.checkpoint import published, read_checkpoint
+from bas_opd.runtime.integrity import sha256
+from bas_opd.select import LearnedSelector, RandomSelector, RegressedSelector
+from bas_opd.types import FEATURES, Features, Hooks
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): sha256(p) for p in folder.rglob("*") if p.is_file()}
+
+
+def utilities(audit: UtilityAudit) -> list[float]:
+    return [each.utility for each in audit.candidates]
+
+
+def test_the_audit_observes_what_the_student_pass_of_training_observes(trained: Path) -> None:
+    subject = Subject(trained, device="cpu")
+    step = subject.restore_newest()
+    stages = subject.state.stages
+    (batch,) = subject.batches(subject.training_set(), "training", step=step, n=1)
+    rollouts = stages.policy.generate(batch)
+    rows = rollouts.candidates()
+    teacher = stages.teacher.score(rollouts, rows)
+    ours = observed_utility(stages.learner, rollouts, rows, teacher)
+    _, theirs, _ = stages.learner.accumulate(rollouts, rows, teacher)
+    assert ours.keys() == theirs.keys()
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    stages.learner.abandon()
+    # In micro-batches of one row, too.
+    stages.learner.tokens_per_micro_batch = 1
+    assert observed_utility(stages.learner, rollouts, rows, teacher) == pytest.approx(
+        ours, rel=1e-4
+    )
+
+
+def test_the_first_batch_is_the_step_that_the_run_took_next(run: Path, quiet: Quiet) -> None:
+    """From the checkpoint before the last, the audit meets the rollouts that the run drew."""
+    shutil.rmtree(published(run / "checkpoints")[0])
+    audit = audit_utility(Subject(run, device="cpu"), quiet, batches=1)
+    (record,) = (e for e in events_of(run) if e["event"] == "step" and e["step"] == 4)
+    assert audit.step == 4
+    assert [each.row for each in audit.candidates] == record["candidates"]
+    observed = {each.row: each.utility for each in audit.candidates}
+    assert [observed[row] for row in record["selected"]] == pytest.approx(
+        record["utility"], rel=1e-4
+    )
+    entropies = [row[FEATURES.index("mean_entropy")] for row in record["features"]]
+    assert [each.entropy for each in audit.candidates] == pytest.approx(entropies)
+
+
+def test_an_audit_learns_nothing_and_writes_nothing(
+    run: Path, held_out: Path, quiet: Quiet
+) -> None:
+    before = files(run)
+    subject = Subject(run, device="cpu")
+    audit = audit_utility(subject, quiet, batches=2)
+    elsewhere = audit_utility(subject, quiet, batches=2, held_out=held_out)
+    assert files(run) == before
+    assert (quiet.planned, quiet.done) == (4, 4)
+    assert (audit.source, elsewhere.source) == ("training", "held-out")
+    assert audit.dataset != elsewhere.dataset
+    assert {each.batch for each in audit.candidates} == {0, 1}
+    once = [{c.example for c in elsewhere.candidates if c.batch == batch} for batch in (0, 1)]
+    assert not once[0] & once[1]
+    assert all(each.predicted is not None for each in audit.candidates)
+    snapshot = read_checkpoint(published(run / "checkpoints")[0])
+    state = subject.state.stages.selector.state_dict()
+    assert all(torch.equal(state[n], t) for n, t in snapshot.tensors["selector"].items())
+    weights = subject.state.model.trainable()
+    assert all(torch.equal(weights[n], t) for n, t in snapshot.tensors["student"].items())
+
+
+def test_a_lost_teacher_is_refused_and_the_student_stands_in_if_asked(
+    run: Path, quiet: Quiet
+) -> None:
+    newest = published(run / "checkpoints")[0]
+    own = audit_utility(Subject(run, device="cpu"), quiet, batches=1)
+    replace_part(newest, "teacher", None)
+    with pytest.raises(CheckpointError, match="--teacher student"):
+        audit_utility(Subject(run, device="cpu"), quiet, batches=1)
+    stood_in = audit_utility(Subject(run, teacher="student", device="cpu"), quiet, batches=1)
+    assert (own.teacher, stood_in.teacher) == ("own", "student")
+    assert utilities(stood_in) != pytest.approx(utilities(own), rel=1e-3)
+
+
+def test_the_stand_in_has_the_weights_of_the_student(run: Path, quiet: Quiet) -> None:
+    stood_in = audit_utility(Subject(run, teacher="student", device="cpu"), quiet, batches=1)
+    newest = published(run / "checkpoints")[0]
+    copy = shutil.copy(newest / "student.safetensors", run.parent)
+    replace_part(newest, "teacher", Path(copy))
+    same = audit_utility(Subject(run, device="cpu"), quiet, batches=1)
+    assert utilities(same) == pytest.approx(utilities(stood_in), rel=1e-5)
+
+
+@pytest.mark.parametrize("lora", [(), ("lora.rank=2", "optim.learning_rate=0.02")])
+def test_the_saved_student_serves_where_no_checkpoint_is_left(
+    lora: tuple[str, ...], trained: Path, small_qwen35: Path, tmp_path: Path, quiet: Quiet
+) -> None:
+    if lora:
+        run = small_run(tmp_path, small_qwen35, *lora, "run.steps=3")
+    else:
+        run = Path(shutil.copytree(trained, tmp_path / "run"))
+    kept = audit_utility(Subject(run, teacher="student", device="cpu"), quiet, batches=1)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(CheckpointError, match="no whole checkpoint and does not hold"):
+        audit_utility(Subject(run, device="cpu"), quiet, batches=1)
+    notices: list[str] = []
+    subject = Subject(run, teacher="student", device="cpu", hooks=Hooks(notice=notices.append))
+    saved = audit_utility(subject, quiet, batches=1)
+    assert saved.step == kept.step
+    assert utilities(saved) == pytest.approx(utilities(kept), rel=1e-5)
+    assert {each.predicted for each in saved.candidates} == {None}
+    assert "its selector is lost" in notices[-1]
+    shutil.rmtree(run / "model")
+    with pytest.raises(CheckpointError, match="nothing to audit"):
+        audit_utility(Subject(run, teacher="student", device="cpu"), quiet, batches=1)
+
+
+def test_what_is_not_the_runs_is_refused(
+    trained: Path, held_out: Path, small_qwen3vl: Path, quiet: Quiet
+) -> None:
+    data = trained.parent / "data"
+    with pytest.raises(DataError, match="is not the set that the run"):
+        audit_utility(Subject(trained, device="cpu", data=held_out), quiet, batches=1)
+    with pytest.raises(DataError, match="nothing in it is held out"):
+        audit_utility(Subject(trained, device="cpu"), quiet, batches=1, held_out=data)
+    with pytest.raises(DataError, match="enough for 2 batches of 4, not for 3"):
+        audit_utility(Subject(trained, device="cpu"), quiet, batches=3, held_out=held_out)
+    with pytest.raises(ModelError, match="is not the one that the run"):
+        audit_utility(Subject(trained, device="cpu", base=str(small_qwen3vl)), quiet, batches=1)
+    with pytest.raises(DataError, match="There is no run in"):
+        Subject(held_out)
+
+
+def test_an_audit_stops_when_asked(trained: Path, quiet: Quiet) -> None:
+    def stop() -> None:
+        if quiet.done == 1:
+            raise PreemptionError("SIGTERM")
+
+    subject = Subject(trained, device="cpu", hooks=Hooks(poll=stop))
+    with pytest.raises(PreemptionError):
+        audit_utility(subject, quiet, batches=3)
+    assert quiet.done == 1
+
+
+def features(n: int) -> Features:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(n, len(FEATURES), generator=generator, dtype=torch.float64)
+    return Features(rows=tuple(range(n)), values=values)
+
+
+def test_a_policy_that_has_learnt_nothing_predicts_nothing() -> None:
+    for selector in (RandomSelector(), LearnedSelector(), RegressedSelector()):
+        assert predicted_utility(selector, features(3)) == [None, None, None]
+
+
+def test_a_predicted_root_is_squared_in_the_order_of_the_roots() -> None:
+    selector = RegressedSelector()
+    selector.is_trained = True
+    selector.coefficients[1:7] = 1.0
+    some = features(20)
+    some.values[3, 0] = torch.nan
+    roots = selector.predict(some.values).tolist()
+    found = predicted_utility(selector, some)
+    assert found.pop(3) is None
+    roots.pop(3)
+    squares = [each for each in found if each is not None]
+    assert [abs(each) for each in squares] == pytest.approx([root**2 for root in roots])
+    assert min(squares) < 0 < max(squares)
+    assert sorted(range(19), key=squares.__getitem__) == sorted(range(19), key=roots.__getitem__)

@@ -1,0 +1,180 @@
+"""Diagnostics of a utility audit, against cases worked out by hand."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from bas_opd.audit.records import Candidate, UtilityAudit
+from bas_opd.audit.utility import CURVE, diagnose
+from bas_opd.errors import DataError
+
+Row = tuple[float, float | None, float | None]
+"""Utility, predicted, entropy."""
+
+
+def audit(*batches: list[Row], kinds: list[str] | None = None, **changes: Any) -> UtilityAudit:
+    candidates = [
+        Candidate(
+            batch=number,
+            row=row,
+            example=f"e{row}",
+            kind=kinds[row] if kinds else "",
+            tokens=3,
+            predicted=predicted,
+            entropy=entropy,
+            utility=utility,
+        )
+        for number, batch in enumerate(batches)
+        for row, (utility, predicted, entropy) in enumerate(batch)
+    ]
+    provenance = {
+        "config_hash": "c",
+        "policy": "learned",
+        "query_ratio": "0.25",
+        "teacher": "own",
+        "teacher_mode": "ema",
+        "source": "training",
+        "dataset": "d",
+        "seed": 42,
+        "device": "cpu",
+        "created": "2026-01-01T00:00:00Z",
+        "step": 5,
+        "dropped": 0,
+    }
+    return UtilityAudit(**{**provenance, **changes}, candidates=candidates)
+
+
+# Falling utility; predictions rank 2nd, 1st, 4th, 3rd; entropies are upside down.
+FOUR: list[Row] = [(4.0, 0.3, 0.1), (3.0, 0.4, 0.2), (2.0, 0.1, 0.3), (1.0, 0.2, 0.4)]
+
+
+def shares(found: Any, ratio: str) -> dict[str, float]:
+    (capture,) = (each for each in found.captures if each.ratio == ratio)
+    return {ranking: share.value for ranking, share in capture.shares.items()}
+
+
+def test_each_ranking_captures_what_it_ranks_first() -> None:
+    found = diagnose(audit(FOUR, FOUR))
+    assert shares(found, "0.25") == pytest.approx(
+        {"oracle": 0.4, "learned": 0.3, "entropy": 0.1, "random": 0.25}
+    )
+    assert shares(found, "0.5") == pytest.approx(
+        {"oracle": 0.7, "learned": 0.7, "entropy": 0.3, "random": 0.5}
+    )
+    # floor(0.1 * 4) is no query at all, for chance as for the others.
+    assert set(shares(found, "0.1").values()) == {0.0}
+
+
+def test_a_batch_is_ranked_by_itself_with_its_own_budget() -> None:
+    """Pooled, the budget would go to the rows of the first batch alone."""
+    rich: list[Row] = [(u * 10, None, None) for u, _, _ in FOUR]
+    poor: list[Row] = [(u, None, None) for u, _, _ in (*FOUR, *FOUR)]
+    found = diagnose(audit(rich, poor))
+    # 1 of 4 rows and 2 of 8: 40 of 40 + 30 + 20 + 10, and 4 + 4 of 20.
+    assert shares(found, "0.25")["oracle"] == pytest.approx((40 + 8) / 120)
+    assert shares(found, "0.25")["random"] == pytest.approx(0.25)
+
+
+def test_the_runs_own_budget_is_among_those_shown_once() -> None:
+    assert [c.ratio for c in diagnose(audit(FOUR)).captures] == ["0.1", "0.25", "0.5"]
+    own = diagnose(audit(FOUR, query_ratio="0.75"))
+    assert [c.ratio for c in own.captures] == ["0.1", "0.25", "0.5", "0.75"]
+    assert [c.ratio for c in diagnose(audit(FOUR, query_ratio="0.50")).captures][-1] == "0.5"
+
+
+def test_the_curve_rises_from_nothing_to_everything_under_the_oracle() -> None:
+    draws = random.Random(0)
+    rows: list[Row] = [(draws.random(), draws.random(), draws.random()) for _ in range(50)]
+    curve = diagnose(audit(rows, rows[:30])).curve
+    for ranking, values in curve.items():
+        assert len(values) == len(CURVE) == 101
+        assert (values[0], values[-1]) == (0.0, pytest.approx(1.0))
+        assert list(values) == sorted(values)
+        oracle = curve["oracle"]
+        assert all(v <= o + 1e-12 for v, o in zip(values, oracle, strict=True)), ranking
+
+
+def test_a_ranking_without_scores_is_absent_and_not_made_up() -> None:
+    found = diagnose(audit([(u, None, None) for u, _, _ in FOUR]))
+    assert set(found.curve) == {"oracle", "random"}
+    assert found.prediction is None
+    assert [(k.captured, k.selected_share) for k in found.kinds] == [(None, None)]
+
+
+def test_a_row_without_a_score_comes_last_and_ties_go_to_the_lower_row() -> None:
+    rows: list[Row] = [(8.0, None, 0.0), (4.0, 0.5, 0.0), (2.0, 0.5, 0.0), (1.0, 0.1, 0.0)]
+    found = diagnose(audit(rows))
+    assert shares(found, "0.25")["learned"] == pytest.approx(4 / 15)
+    assert shares(found, "0.25")["entropy"] == pytest.approx(8 / 15)
+
+
+def falling(scale: float) -> list[Row]:
+    """Eight rows whose predictions rank them by utility: quarters of 8, 6, 4 and 2 at scale 1."""
+    return [(scale * (9 - i), -float(i), None) for i in range(8)]
+
+
+def test_bands_are_quarters_of_the_predicted_rank_and_ten_batches_that_agree_are_significant() -> (
+    None
+):
+    found = diagnose(audit(*(falling(1 + i / 10) for i in range(10))))
+    assert found.prediction is not None
+    bands = found.prediction.bands
+    assert bands is not None
+    mean_scale = 1.45
+    assert [b.utility.value for b in bands] == pytest.approx(
+        [mean_scale * u for u in (8.5, 6.5, 4.5, 2.5)]
+    )
+    assert [b.p_above_next for b in bands] == [3 / 1024, 3 / 1024, 3 / 1024, None]
+    assert all(b.utility.low < b.utility.value < b.utility.high for b in bands)
+    upside_down = audit(*([(-u + 10, p, e) for u, p, e in falling(1)] for _ in range(10)))
+    prediction = diagnose(upside_down).prediction
+    assert prediction is not None
+    assert prediction.bands is not None
+    assert [b.p_above_next for b in prediction.bands] == [1.0, 1.0, 1.0, None]
+
+
+def test_three_candidates_make_no_four_bands() -> None:
+    prediction = diagnose(audit(FOUR, FOUR[:3])).prediction
+    assert prediction is not None
+    assert prediction.bands is None
+
+
+def test_correlation_within_batches_does_not_see_what_tells_batches_apart() -> None:
+    # Within each batch predictions are upside down; between the two they are right.
+    low: list[Row] = [(1.0, 0.3, None), (2.0, 0.2, None), (3.0, 0.1, None)]
+    high: list[Row] = [(u + 10, (p or 0) + 10, None) for u, p, _ in low]
+    prediction = diagnose(audit(low, high)).prediction
+    assert prediction is not None
+    assert prediction.correlation.within is not None
+    assert prediction.correlation.within.mean == pytest.approx(-1.0)
+    assert prediction.correlation.pooled == pytest.approx(19 / 35)
+    constant = diagnose(audit([(u, 0.5, None) for u, _, _ in FOUR])).prediction
+    assert constant is not None
+    assert (constant.correlation.within, constant.correlation.pooled) == (None, None)
+
+
+def test_calibration_bins_hold_every_prediction_once_in_rising_order() -> None:
+    rows: list[Row] = [(2.0 * i, float(i), None) for i in range(25)]
+    prediction = diagnose(audit(rows)).prediction
+    assert prediction is not None
+    bins = prediction.calibration
+    assert sum(each.n for each in bins) == 25
+    assert {each.n for each in bins} == {2, 3}
+    assert [each.observed for each in bins] == pytest.approx([2 * each.predicted for each in bins])
+    assert [each.predicted for each in bins] == sorted(each.predicted for each in bins)
+
+
+def test_a_kind_has_its_own_share_of_the_choice() -> None:
+    found = diagnose(audit(FOUR, kinds=["a", "b", "a", "b"], query_ratio="0.5"))
+    a, b = found.kinds
+    assert (a.kind, a.n, a.utility) == ("a", 2, 3.0)
+    assert (a.captured, a.selected_share) == (pytest.approx(4 / 6), 0.5)
+    assert (b.utility, b.captured) == (2.0, pytest.approx(3 / 4))
+
+
+def test_an_audit_without_any_utility_is_refused() -> None:
+    with pytest.raises(DataError, match="nothing to capture"):
+        diagnose(audit([(0.0, 1.0, None)]))

@@ -1,0 +1,145 @@
+"""Several runs together: who is compared with whom, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_fixtures import evaluate, synthetic_run
+
+from bas_opd.data.pictures import make_pictures
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import DataError
+from bas_opd.report.comparison import compare_runs, findings, headline
+from bas_opd.report.run import Run, read_run
+
+RIGHT, HALF = [True] * 40, [True, True, False, False] * 10
+
+
+@pytest.fixture
+def learned(pictures: PreparedSet, tmp_path: Path) -> Path:
+    return synthetic_run(tmp_path / "learned", pictures, steps=3)
+
+
+@pytest.fixture
+def full(pictures: PreparedSet, tmp_path: Path) -> Path:
+    return synthetic_run(tmp_path / "full", pictures, steps=3, policy="full")
+
+
+def read(*paths: Path) -> list[Run]:
+    return [read_run(path) for path in paths]
+
+
+def test_a_run_is_measured_against_full_querying_on_the_same_task(
+    learned: Path, full: Path
+) -> None:
+    entries = compare_runs(read(learned, full)).entries
+    assert [entry.label for entry in entries] == ["learned-25", "full"]
+    assert entries[0].full is not None
+    assert entries[0].token_share == pytest.approx(
+        entries[0].run.totals["scored_tokens"] / entries[1].run.totals["scored_tokens"]
+    )
+    assert entries[1].full is None
+    assert entries[1].token_share == 1.0
+
+
+def test_full_querying_on_other_data_is_no_measure(learned: Path, tmp_path: Path) -> None:
+    other = make_pictures(tmp_path / "other", n=12, seed=9)
+    comparison = compare_runs(
+        read(learned, synthetic_run(tmp_path / "f", other, steps=3, policy="full"))
+    )
+    assert comparison.entries[0].full is None
+    assert any("on different data" in note for note in comparison.notes)
+
+
+def test_a_difference_inside_its_interval_is_called_that(learned: Path, full: Path) -> None:
+    evaluate(learned, [*HALF[:-1], True])
+    evaluate(full, HALF)
+    comparison = compare_runs(read(learned, full))
+    (sentence,) = findings(comparison)
+    assert "+2.5 points over 40 questions" in sentence
+    assert "inside its interval, so neither is shown to be better" in sentence
+    assert not comparison.pairs[0].is_shown
+    assert headline(comparison).startswith("learned-25 against full on FineSearch: +2.5 points")
+
+
+def test_a_gain_and_a_loss_are_called_that(learned: Path, full: Path) -> None:
+    evaluate(learned, RIGHT)
+    evaluate(full, HALF)
+    assert findings(compare_runs(read(learned, full)))[0].endswith("a gain.")
+    assert findings(compare_runs(read(full, learned)))[0].endswith("a loss.")
+
+
+def test_a_difference_must_outlast_the_adjustment_for_all_pairs(learned: Path, full: Path) -> None:
+    """Five of forty: the interval leaves out zero, McNemar's p of 1/16 does not reach 0.05."""
+    evaluate(learned, [*[True] * 5, *[False] * 35])
+    evaluate(full, [False] * 40)
+    comparison = compare_runs(read(learned, full))
+    assert not comparison.pairs[0].comparison.difference.holds_zero
+    assert comparison.pairs[0].adjusted_p == 0.0625
+    assert not comparison.pairs[0].is_shown
+    assert findings(comparison)[0].endswith("not shown, since its adjusted p is above 0.05.")
+
+
+def test_equal_answers_are_called_equal(learned: Path, full: Path) -> None:
+    evaluate(learned, HALF)
+    evaluate(full, HALF)
+    (sentence,) = findings(compare_runs(read(learned, full)))
+    assert sentence == "learned-25 and full have the same questions of FineSearch right."
+
+
+def test_answers_to_other_questions_are_never_paired(learned: Path, full: Path) -> None:
+    evaluate(learned, RIGHT)
+    evaluate(full, RIGHT, questions="others")
+    comparison = compare_runs(read(learned, full))
+    assert comparison.pairs == ()
+    assert "no two runs were judged on the same questions" in headline(comparison)
+
+
+def test_p_is_adjusted_for_the_number_of_pairs(
+    learned: Path, full: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    random = synthetic_run(tmp_path / "random", pictures, steps=3, policy="random")
+    for path, right in ((learned, RIGHT), (full, HALF), (random, HALF)):
+        evaluate(path, right)
+    pairs = compare_runs(read(learned, full, random)).pairs
+    assert [(pair.a, pair.b) for pair in pairs] == [
+        ("learned-25", "full"),
+        ("learned-25", "random-25"),
+        ("full", "random-25"),
+    ]
+    assert pairs[0].adjusted_p == pytest.approx(3 * pairs[0].comparison.p_value)
+
+
+def test_seeds_of_one_policy_are_summed_up(
+    learned: Path, full: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    other = synthetic_run(tmp_path / "learned-1", pictures, steps=3, seed=1)
+    evaluate(learned, HALF)
+    evaluate(other, RIGHT)
+    comparison = compare_runs(read(learned, other, full))
+    (group,) = comparison.groups
+    assert group.labels == ("learned", "learned-1")
+    assert group.accuracy is not None
+    assert group.accuracy.mean == pytest.approx(0.75)
+    assert not any("One seed" in note for note in comparison.notes)
+
+
+def test_what_stands_in_the_way_is_said(
+    learned: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    short = synthetic_run(tmp_path / "r", pictures, steps=2, planned=9, policy="random")
+    notes = " ".join(compare_runs(read(learned, short)).notes)
+    for words in (
+        "Not evaluated: learned-25, random-25",
+        "Not finished: random-25",
+        "for different numbers of steps",
+        "No run with full querying",
+        "One seed of each policy",
+    ):
+        assert words in notes
+
+
+def test_a_run_is_not_compared_with_itself(learned: Path) -> None:
+    with pytest.raises(DataError, match="given twice"):
+        compare_runs(read(learned, learned))

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
+from result_fixtures import cost, result
+
+from bas_opd.cli.reproduce import app
+from bas_opd.config import load_config, preset
+from bas_opd.data.pictures import make_pictures
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import ConfigError, DataError
+from bas_opd.reproduce.arms import ARMS
+from bas_opd.reproduce.catalogue import ITEMS, item
+from bas_opd.reproduce.figures import arms_of, source_of
+from bas_opd.reproduce.listing import listing
+from bas_opd.reproduce.making import make_item
+from bas_opd.reproduce.paper_scale import instructions
+from bas_opd.reproduce.policies import Request
+from bas_opd.reproduce.settings import overrides_of, run_settings, selector_settings
+from bas_opd.reproduce.texts import policy_table
+
+
+class Quiet:
+    """A board that nobody looks at."""
+
+    def start(self, steps: int, what: str = "steps") -> None: ...
+    def advance(self, steps: int = 1) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+def request(out: Path, scale: str = "small") -> Request:
+    return Request(
+        out=out,
+        scale=scale,
+        arms=None,
+        seeds=1,
+        jobs=1,
+        device="cpu",
+        data=None,
+        base=None,
+        train_n=16,
+        test_n=12,
+        rates=None,
+        overrides=(),
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
+    return make_pictures(tmp_path_factory.mktemp("catalogue") / "data", n=16, seed=1)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, data: PreparedSet) -> tuple[Path, ...]:
+    """A run of full querying and one of learned-25, both evaluated, the second audited."""
+    full = synthetic_run(tmp_path / "full", data, policy="full")
+    learned = synthetic_run(tmp_path / "learned", data)
+    evaluate(full, [True, False] * 5)
+    evaluate(learned, [True, True, False, True, False] * 2)
+    audit(learned)
+    audit(learned, source="held-out")
+    audit_gradients(learned)
+    return full, learned
+
+
+def test_every_item_can_be_made_or_says_why_not_and_has_a_command() -> None:
+    commands = {command.name for command in app.registered_commands}
+    for each in ITEMS:
+        assert (each.make is None) == bool(each.absent)
+        assert each.name in commands
+        assert set(each.arms) <= set(ARMS)
+        assert re.search(rf"^{each.name} ", listing(), re.MULTILINE)
+
+
+def test_what_the_paper_does_not_have_is_named() -> None:
+    with pytest.raises(ConfigError, match="no 'table9'"):
+        item("table9")
+
+
+def test_a_part_that_does_not_exist_yet_is_said_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the baselines do not exist yet"):
+        make_item("table2", request(tmp_path), (), Quiet())
+
+
+@pytest.mark.parametrize("name", ["figure0", "figure5"])
+def test_figures_of_accuracy_are_made_of_evaluated_runs(
+    tmp_path: Path, runs: tuple[Path, ...], name: str
+) -> None:
+    told = make_item(name, request(tmp_path / "out"), runs, Quiet())
+    assert told.splitlines() == [str(tmp_path / "out" / f"{name}.{end}") for end in ("svg", "pdf")]
+    assert (tmp_path / "out" / f"{name}.svg").read_text().startswith("<?xml")
+
+
+def test_a_table_of_policies_is_made_of_evaluated_runs(
+    tmp_path: Path, runs: tuple[Path, ...]
+) -> None:
+    told = make_item("table3", request(tmp_path / "out"), runs, Quiet())
+    lines = told.splitlines()
+    assert lines[0].startswith("| policy | query ratio | token ratio |")
+    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| learned-25", "| full"]
+    assert " | 25.00 | " in lines[2]
+    assert " | 100.00 | 100.00 | " in lines[3]
+    assert (tmp_path / "out" / "table3.md").read_text() == f"{told}\n"
+
+
+@pytest.mark.parametrize("name", ["table7", "table8"])
+def test_cost_tables_have_the_papers_rows_marked_as_quoted(
+    tmp_path: Path, runs: tuple[Path, ...], name: str
+) -> None:
+    told = make_item(name, request(tmp_path / "out"), runs, Quiet())
+    rows = [line.split(" | ")[0] for line in told.splitlines()[2:]]
+    assert rows[:2] == ["| full", "| learned-25"]
+    assert len(rows) == 6
+    assert all(row.endswith("(quoted from the paper)") for row in rows[2:])
+
+
+def test_audits_become_figures_one_for_each_set_of_batches(
+    tmp_path: Path, runs: tuple[Path, ...]
+) -> None:
+    out = tmp_path / "out"
+    make_item("figure3", request(out), runs[1:], Quiet())
+    make_item("figure4", request(out), runs[1:], Quiet())
+    assert sorted(path.name for path in out.iterdir()) == [
+        "figure3-held-out.pdf",
+        "figure3-held-out.svg",
+        "figure3-training.pdf",
+        "figure3-training.svg",
+        "figure4.pdf",
+        "figure4.svg",
+    ]
+
+
+@pytest.mark.parametrize("name", ["figure3", "figure4"])
+def test_a_run_that_was_not_audited_is_sent_to_audit(
+    tmp_path: Path, runs: tuple[Path, ...], name: str
+) -> None:
+    with pytest.raises(DataError, match="bas-opd audit"):
+        make_item(name, request(tmp_path / "out"), runs[:1], Quiet())
+
+
+def test_a_run_that_was_not_evaluated_is_sent_to_eval(tmp_path: Path, data: PreparedSet) -> None:
+    run = synthetic_run(tmp_path / "run", data)
+    with pytest.raises(DataError, match="bas-opd eval"):
+        make_item("figure5", request(tmp_path / "out"), (run,), Quiet())
+
+
+def test_runs_on_other_benchmarks_do_not_stand_in_one_figure(
+    tmp_path: Path, runs: tuple[Path, ...]
+) -> None:
+    report = runs[0] / "eval" / "report.json"
+    report.write_text(report.read_text().replace('"finesearch"', '"pope"'))
+    (runs[0] / "eval" / "finesearch").rename(runs[0] / "eval" / "pope")
+    with pytest.raises(DataError, match="not put to the same benchmarks"):
+        make_item("table3", request(tmp_path / "out"), runs, Quiet())
+
+
+def test_at_the_papers_scale_the_commands_name_what_each_policy_changes(tmp_path: Path) -> None:
+    told = make_item("table3", request(tmp_path, "paper"), (), Quiet())
+    assert "select.policy=full select.query_ratio=1" in told
+    assert "run.output=runs/random25 select.policy=random" in told
+    assert "run.output=runs/learned25\n" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_item_at_the_papers_scale_says_what_it_needs() -> None:
+    assert "bas-opd audit runs/learned25 --only geometry" in instructions(item("figure4"))
+    assert "run.keep_every=18" in instructions(item("figure4"))
+    assert "bas-opd eval" not in instructions(item("table7"))
+    assert "distill.use_overlap=false" in instructions(item("table4"))
+
+
+def test_overrides_make_the_papers_run_follow_a_preset() -> None:
+    for policy in ("full", "entropy25", "learned50", "learned25-without-exploration"):
+        typed = load_config(preset("qwen3.5-4b"), ["data.path=x", *overrides_of(policy)])
+        laid = load_config(preset(policy), ["data.path=x"], over=preset("qwen3.5-4b"))
+        assert typed.model_copy(update={"run": laid.run}) == laid
+
+
+def test_settings_are_those_in_force() -> None:
+    assert "| select.replay_start | 96 |" in selector_settings()
+    assert "| select.query_ratio | 1 | 0.25 |" in run_settings(("full", "learned25"))
+
+
+def test_arms_of_results_have_their_budgets_and_shares_of_full_querying() -> None:
+    results = [
+        result("base", None, 3),
+        result("full", 0, 5, cost=cost(scored_tokens=4000)),
+        result("learned25", 0, 6, cost=cost(scored_tokens=900)),
+        result("learned25", 1, 8, cost=cost(scored_tokens=1100)),
+    ]
+    base, full, learned = arms_of(results)
+    assert (base.budget, base.token_share) == (None, None)
+    assert (full.budget, full.token_share) == (1.0, 1.0)
+    assert (learned.budget, learned.token_share) == (0.25, 0.25)
+    assert learned.parts["colour"].value == pytest.approx(0.7)
+    assert learned.parts["colour"].low < 0.6
+    assert "2 seeds" in source_of(results)
+    assert "| learned25 | 25.00 | 25.00 | 70.0 ± " in policy_table([learned])
