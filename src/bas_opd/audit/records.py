@@ -5,9 +5,10 @@ Needs no torch: whoever has the files can work out the diagnostics and draw the 
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -120,8 +121,17 @@ def write_audit(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
     """Replace an audit, whole or not at all."""
     path.parent.mkdir(exist_ok=True)
     staging = path.with_name(f".{path.name}.partial")
-    staging.write_text(audit.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    parts = audit.model_dump(mode="json").items()
+    lines = [f"{json.dumps(name)}: {_written(value)}" for name, value in parts]
+    staging.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     os.replace(staging, path)
+
+
+def _written(value: Any) -> str:
+    """Put each measurement on a line of its own: thousands of them stay readable, and small."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in value) + "\n]"
+    return json.dumps(value)
 
 
 def read_audit(path: Path, kind: type[Audit]) -> Audit | None:

@@ -121,6 +121,9 @@ def _command(name: str) -> None:
         run: Annotated[
             list[Path] | None, typer.Option(help="Make it of this run instead; repeatable.")
         ] = None,
+        results: Annotated[
+            Path | None, typer.Option(help="Make it of results (*.json) that were kept.")
+        ] = None,
         seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 5,
         jobs: Annotated[
             int | None, typer.Option(min=1, help="Runs side by side; unset: one for each core.")
@@ -156,7 +159,7 @@ def _command(name: str) -> None:
             overrides=tuple(overrides or ()),
         )
         with Board() as board:
-            told = make_item(name, request, tuple(run or ()), board)
+            told = make_item(name, request, board, runs=tuple(run or ()), results=results)
         typer.echo(told)
 
 

@@ -7,20 +7,36 @@ from pathlib import Path
 from bas_opd.errors import ConfigError
 from bas_opd.report.figures import save
 from bas_opd.reproduce.catalogue import Made, Material, item
-from bas_opd.reproduce.material import GivenRuns, SmallScale
+from bas_opd.reproduce.material import GivenRuns, KeptResults, SmallScale
 from bas_opd.reproduce.paper_scale import instructions
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.runner import Board
 
 
-def make_item(name: str, request: Request, runs: tuple[Path, ...], board: Board) -> str:
-    """Make a table or figure, and return what the user is to read."""
+def make_item(
+    name: str,
+    request: Request,
+    board: Board,
+    *,
+    runs: tuple[Path, ...] = (),
+    results: Path | None = None,
+) -> str:
+    """Make a table or figure, and return what the user is to read.
+
+    It is made of `runs` or of kept `results` if they are given, else of what is trained for it.
+    """
     wanted = item(name)
     if wanted.make is None:
         raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
-    material: Material = GivenRuns(runs) if runs else SmallScale(request=request, board=board)
-    if request.scale == "paper" and not runs and wanted.arms:
+    material: Material
+    if runs:
+        material = GivenRuns(runs)
+    elif results is not None:
+        material = KeptResults(results)
+    elif request.scale == "paper" and wanted.arms:
         return instructions(wanted)
+    else:
+        material = SmallScale(request=request, board=board)
     return _written(name, wanted.make(material, wanted.arms), request.out)
 
 

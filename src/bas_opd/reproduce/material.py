@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bas_opd.audit.records import GeometryAudit, UtilityAudit
+from bas_opd.audit.records import (
+    SOURCES,
+    GeometryAudit,
+    UtilityAudit,
+    geometry_file,
+    read_audit,
+    utility_file,
+)
 from bas_opd.errors import DataError
 from bas_opd.report.figures import Arm, arms_of_runs
 from bas_opd.report.run import Run, read_run
@@ -35,12 +42,7 @@ class SmallScale:
     def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
         """Train the policies that have no result yet, and return them."""
         self._train(names, self.request.seeds)
-        results = [
-            each
-            for each in read_results(self.request.out / "results")
-            if each.arm in names and (each.seed or 0) < self.request.seeds
-        ]
-        return arms_of(results), source_of(results)
+        return _arms(self.request.out / "results", names, self.request.seeds)
 
     def runs(self, names: Sequence[str]) -> dict[str, Run]:
         """Return the run of each policy with the paper's seeds."""
@@ -118,24 +120,67 @@ class GivenRuns:
 
     def utility(self) -> list[UtilityAudit]:
         """Return the utility audits of the one run."""
-        return list(self._one().utility_audits)
+        files = [utility_file(self._one(), source) for source in SOURCES]
+        found = [read_audit(file, UtilityAudit) for file in files]
+        return [each for each in found if each is not None]
 
     def geometry(self) -> GeometryAudit:
         """Return the gradient audit of the one run."""
-        run = self._one()
-        if run.geometry is None:
+        audit = read_audit(geometry_file(self._one()), GeometryAudit)
+        if audit is None:
             raise DataError(
-                f"The gradients of {run.path} were not audited. Run `bas-opd audit {run.path}`."
+                f"The gradients of {self._one()} were not audited. Run `bas-opd audit "
+                f"{self._one()}`."
             )
-        return run.geometry
+        return audit
 
-    def _one(self) -> Run:
+    def _one(self) -> Path:
         if len(self.paths) != 1:
             raise DataError("This figure is of one run. Name one with --run.")
-        return read_run(self.paths[0])
+        return self.paths[0]
 
     def _read(self) -> list[Run]:
         return [read_run(path) for path in self.paths]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResults:
+    """Results that were kept of runs which may be gone: accuracy and cost, nothing else."""
+
+    folder: Path
+
+    def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
+        """Return those of the policies that have results."""
+        return _arms(self.folder, names)
+
+    def runs(self, names: Sequence[str]) -> dict[str, Run]:
+        """Refuse: results hold no run."""
+        raise self._too_little()
+
+    def utility(self) -> list[UtilityAudit]:
+        """Refuse: results hold no audit."""
+        raise self._too_little()
+
+    def geometry(self) -> GeometryAudit:
+        """Refuse: results hold no audit."""
+        raise self._too_little()
+
+    def _too_little(self) -> DataError:
+        return DataError(
+            f"The results in {self.folder} hold accuracy and cost alone. Name the run itself with "
+            "--run."
+        )
+
+
+def _arms(folder: Path, names: Sequence[str], seeds: int | None = None) -> tuple[list[Arm], str]:
+    results = [
+        each
+        for each in read_results(folder)
+        if each.arm in names and (seeds is None or (each.seed or 0) < seeds)
+    ]
+    if not results:
+        raise DataError(f"None of {', '.join(names)} has a result in {folder}.")
+    return arms_of(results), source_of(results)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from bas_opd.reproduce.listing import listing
 from bas_opd.reproduce.making import make_item
 from bas_opd.reproduce.paper_scale import instructions
 from bas_opd.reproduce.policies import Request
+from bas_opd.reproduce.results import write_result
 from bas_opd.reproduce.settings import overrides_of, run_settings, selector_settings
 from bas_opd.reproduce.texts import policy_table
 
@@ -82,14 +83,14 @@ def test_what_the_paper_does_not_have_is_named() -> None:
 
 def test_a_part_that_does_not_exist_yet_is_said_to(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the baselines do not exist yet"):
-        make_item("table2", request(tmp_path), (), Quiet())
+        make_item("table2", request(tmp_path), Quiet())
 
 
 @pytest.mark.parametrize("name", ["figure0", "figure5"])
 def test_figures_of_accuracy_are_made_of_evaluated_runs(
     tmp_path: Path, runs: tuple[Path, ...], name: str
 ) -> None:
-    told = make_item(name, request(tmp_path / "out"), runs, Quiet())
+    told = make_item(name, request(tmp_path / "out"), Quiet(), runs=runs)
     assert told.splitlines() == [str(tmp_path / "out" / f"{name}.{end}") for end in ("svg", "pdf")]
     assert (tmp_path / "out" / f"{name}.svg").read_text().startswith("<?xml")
 
@@ -97,7 +98,7 @@ def test_figures_of_accuracy_are_made_of_evaluated_runs(
 def test_a_table_of_policies_is_made_of_evaluated_runs(
     tmp_path: Path, runs: tuple[Path, ...]
 ) -> None:
-    told = make_item("table3", request(tmp_path / "out"), runs, Quiet())
+    told = make_item("table3", request(tmp_path / "out"), Quiet(), runs=runs)
     lines = told.splitlines()
     assert lines[0].startswith("| policy | query ratio | token ratio |")
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| learned-25", "| full"]
@@ -110,7 +111,7 @@ def test_a_table_of_policies_is_made_of_evaluated_runs(
 def test_cost_tables_have_the_papers_rows_marked_as_quoted(
     tmp_path: Path, runs: tuple[Path, ...], name: str
 ) -> None:
-    told = make_item(name, request(tmp_path / "out"), runs, Quiet())
+    told = make_item(name, request(tmp_path / "out"), Quiet(), runs=runs)
     rows = [line.split(" | ")[0] for line in told.splitlines()[2:]]
     assert rows[:2] == ["| full", "| learned-25"]
     assert len(rows) == 6
@@ -121,8 +122,8 @@ def test_audits_become_figures_one_for_each_set_of_batches(
     tmp_path: Path, runs: tuple[Path, ...]
 ) -> None:
     out = tmp_path / "out"
-    make_item("figure3", request(out), runs[1:], Quiet())
-    make_item("figure4", request(out), runs[1:], Quiet())
+    make_item("figure3", request(out), Quiet(), runs=runs[1:])
+    make_item("figure4", request(out), Quiet(), runs=runs[1:])
     assert sorted(path.name for path in out.iterdir()) == [
         "figure3-held-out.pdf",
         "figure3-held-out.svg",
@@ -138,13 +139,13 @@ def test_a_run_that_was_not_audited_is_sent_to_audit(
     tmp_path: Path, runs: tuple[Path, ...], name: str
 ) -> None:
     with pytest.raises(DataError, match="bas-opd audit"):
-        make_item(name, request(tmp_path / "out"), runs[:1], Quiet())
+        make_item(name, request(tmp_path / "out"), Quiet(), runs=runs[:1])
 
 
 def test_a_run_that_was_not_evaluated_is_sent_to_eval(tmp_path: Path, data: PreparedSet) -> None:
     run = synthetic_run(tmp_path / "run", data)
     with pytest.raises(DataError, match="bas-opd eval"):
-        make_item("figure5", request(tmp_path / "out"), (run,), Quiet())
+        make_item("figure5", request(tmp_path / "out"), Quiet(), runs=(run,))
 
 
 def test_runs_on_other_benchmarks_do_not_stand_in_one_figure(
@@ -154,11 +155,23 @@ def test_runs_on_other_benchmarks_do_not_stand_in_one_figure(
     report.write_text(report.read_text().replace('"finesearch"', '"pope"'))
     (runs[0] / "eval" / "finesearch").rename(runs[0] / "eval" / "pope")
     with pytest.raises(DataError, match="not put to the same benchmarks"):
-        make_item("table3", request(tmp_path / "out"), runs, Quiet())
+        make_item("table3", request(tmp_path / "out"), Quiet(), runs=runs)
+
+
+def test_figures_are_made_of_kept_results_too(tmp_path: Path) -> None:
+    for each in (result("full", 0, 5), result("learned25", 0, 6), result("learned10", 0, 4)):
+        write_result(tmp_path / f"{each.arm}.json", each)
+    make_item("figure2", request(tmp_path / "out"), Quiet(), results=tmp_path)
+    assert (tmp_path / "out" / "figure2.svg").exists()
+    with pytest.raises(DataError, match="accuracy and cost alone"):
+        make_item("figure3", request(tmp_path / "out"), Quiet(), results=tmp_path)
+    (tmp_path / "learned25.json").unlink()
+    with pytest.raises(DataError, match="None of learned25"):
+        make_item("table4", request(tmp_path / "out"), Quiet(), results=tmp_path)
 
 
 def test_at_the_papers_scale_the_commands_name_what_each_policy_changes(tmp_path: Path) -> None:
-    told = make_item("table3", request(tmp_path, "paper"), (), Quiet())
+    told = make_item("table3", request(tmp_path, "paper"), Quiet())
     assert "select.policy=full select.query_ratio=1" in told
     assert "run.output=runs/random25 select.policy=random" in told
     assert "run.output=runs/learned25\n" in told
