@@ -59,7 +59,7 @@ def test_a_command_of_a_page_exists(page: str, line: str) -> None:
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
     elif program == "bas-opd":
         command: Any = typer.main.get_command(app)
-        while words and hasattr(command, "commands"):
+        while words and not words[0].startswith("-") and hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options
