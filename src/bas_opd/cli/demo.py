@@ -36,6 +36,7 @@ def demo(
     for part in (text_table(table(results)), gap(results), "\n".join(finding(results))):
         typer.echo(f"\n{part}")
     typer.echo(f"\nThe page with pictures is {page.resolve()}; open it in a browser.")
+    typer.echo(f"`bas-opd report {home / 'learned25'}` makes the report of that run.")
 
 
 def new_folder(parent: Path, name: str) -> Path:
