@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bas_opd.cli.lmms_eval import lmms_eval
+
 app = typer.Typer(help="Prepare, check, look at, and make training sets.", no_args_is_help=True)
 make_app = typer.Typer(help="Make a training set from nothing.", no_args_is_help=True)
 app.add_typer(make_app, name="make")
@@ -224,3 +226,6 @@ def pictures(
     made = make_pictures(out, n=n, seed=seed)
     with_crop = sum(example.has_crop for example in made.examples)
     typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")
+
+
+app.command("lmms-eval")(lmms_eval)

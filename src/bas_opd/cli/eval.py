@@ -23,21 +23,29 @@ def eval_(
         typer.Argument(metavar="RUN", help="A run, a model's folder, or a served model's name."),
     ],
     bench: Annotated[
-        str, typer.Option(help="Benchmarks, as in vstar,pope; names: see docs/evaluation.md.")
+        str,
+        typer.Option(
+            help="Some of vstar, zoombench, hrbench4k, mmvp, cvbench, mmstar, pope and finesearch, "
+            "as in vstar,pope."
+        ),
     ],
     data: Annotated[
         list[str],
-        typer.Option(help="NAME=FOLDER of a benchmark, or a folder that has one for each name."),
+        typer.Option(
+            help="A folder with one for each benchmark, or NAME=FOLDER, or NAME=HUB_ID, as in "
+            "mmstar=Lin-Chen/MMStar."
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where it all goes; unset: RUN/eval or eval/<model>.")
+        Path | None,
+        typer.Option(help="Where it all goes; unset: RUN/eval, or eval/ and the model."),
     ] = None,
     only: Annotated[Only | None, typer.Option(help="Take this step alone.")] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Accept a set of another size; results say so.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Questions answered together.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Questions asked at once.")] = 16,
     max_response_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 1024,
     max_pixels: Annotated[
         int | None, typer.Option(min=1, help="Largest picture; unset: the model's own.")
@@ -49,7 +57,10 @@ def eval_(
         str, typer.Option(help="Name of the environment variable with its key.")
     ] = "",
     server_weights: Annotated[
-        str, typer.Option(help="Names the weights it serves: others never get these answers.")
+        str,
+        typer.Option(
+            help="Names the weights it serves, as it does not: others never get these answers."
+        ),
     ] = "",
     server_extra: Annotated[
         str, typer.Option(help="JSON object of further request fields, as for thinking.")
@@ -61,11 +72,16 @@ def eval_(
     judge_key: Annotated[
         str, typer.Option(help="Name of the environment variable with its key.")
     ] = "",
+    judge_extra: Annotated[
+        str, typer.Option(help="JSON object of further fields of its requests.")
+    ] = "{}",
     judge_requests: Annotated[
-        int | None, typer.Option(min=1, help="Ask the judge at most so often.")
+        int | None,
+        typer.Option(min=1, help="Ask the judge at most so often, earlier commands included."),
     ] = None,
     judge_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Let the judge cost at most so many tokens.")
+        int | None,
+        typer.Option(min=1, help="Let it cost at most so many tokens, earlier commands included."),
     ] = None,
 ) -> None:
     """Ask a model the questions of benchmarks, score its answers and print the table.
@@ -74,6 +90,7 @@ def eval_(
     """
     from bas_opd.cli.progress import Board
     from bas_opd.errors import ConfigError
+    from bas_opd.evaluate.benchmarks.sources import sources
     from bas_opd.evaluate.endpoint import Endpoint
     from bas_opd.evaluate.serving import Spending
     from bas_opd.evaluate.session import Request, evaluate_model
@@ -84,7 +101,7 @@ def eval_(
     request = Request(
         model=model,
         benchmarks=names,
-        data=_sources(data, names),
+        data=sources(data, names),
         out=out or _default_out(model),
         only=None if only is None else only.value,
         partial=partial,
@@ -95,12 +112,21 @@ def eval_(
         server=None
         if server is None
         else Endpoint(
-            url=server, model=model, key_variable=server_key, extra=_fields(server_extra)
+            url=server,
+            model=model,
+            key_variable=server_key,
+            extra=_fields("--server-extra", server_extra),
+            at_once=batch,
         ),
         server_weights=server_weights,
         judge=None
         if judge is None
-        else Endpoint(url=judge, model=judge_model, key_variable=judge_key),
+        else Endpoint(
+            url=judge,
+            model=judge_model,
+            key_variable=judge_key,
+            extra=_fields("--judge-extra", judge_extra),
+        ),
         ceiling=Spending(max_requests=judge_requests, max_tokens=judge_tokens),
     )
     with Board() as board:
@@ -108,7 +134,7 @@ def eval_(
     typer.echo(text or f"Done so far; it is in {request.out}.", nl=not text)
 
 
-def _fields(text: str) -> dict[str, Any]:
+def _fields(option: str, text: str) -> dict[str, Any]:
     import json
 
     from bas_opd.errors import ConfigError
@@ -119,25 +145,15 @@ def _fields(text: str) -> dict[str, Any]:
             raise TypeError
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"--server-extra {text!r} is no JSON object. Write it as in "
+            f"{option} {text!r} is no JSON object. Write it as in "
             '\'{"chat_template_kwargs": {"enable_thinking": false}}\'.'
         ) from error
     return fields
 
 
-def _sources(given: list[str], names: list[str]) -> dict[str, str]:
-    """Return where each benchmark lies: as named, or in the folder of its name."""
-    named = dict(each.split("=", 1) for each in given if "=" in each)
-    parents = [each for each in given if "=" not in each]
-    for parent in parents:
-        named |= {
-            name: str(Path(parent) / name)
-            for name in names
-            if name not in named and (Path(parent) / name).is_dir()
-        }
-    return named
-
-
 def _default_out(model: str) -> Path:
-    run = Path(model)
-    return run / "eval" if (run / "records.jsonl").exists() else Path("eval") / run.name
+    """Return a folder of the model's own: the last part of a path may be the name of many."""
+    run = Path(model).expanduser()
+    if (run / "records.jsonl").exists():
+        return run / "eval"
+    return Path("eval") / "-".join(part for part in run.parts if part not in (run.anchor, ".."))

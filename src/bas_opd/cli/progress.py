@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -9,22 +11,26 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
-from bas_opd.runtime.console import printable
+from bas_opd.runtime.console import duration, printable
+
+SECONDS_BETWEEN_LINES = 60.0
 
 
 class Board:
     """Shows one bar after another on standard error; use it as a context.
 
-    The bars go away at its end, and the lines stay.
+    The bars go away at its end, and the lines stay. Where there is no terminal, as in a log, a line
+    a minute says how far it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         stderr = Console(stderr=True, markup=False, highlight=False)
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -37,6 +43,9 @@ class Board:
             transient=True,
         )
         self._bar: TaskID | None = None
+        self._clock = clock
+        self._began = self._spoke = clock()
+        self._done_before = 0
 
     def __enter__(self) -> Board:
         self._bars.start()
@@ -52,13 +61,23 @@ class Board:
 
     def start(self, steps: int, what: str = "steps", *, done: int = 0) -> None:
         """Begin a bar; the one before stays as it is."""
+        self._began, self._done_before = self._clock(), done
         self._bar = self._bars.add_task(what, total=steps, completed=done)
 
     def advance(self, steps: int = 1) -> None:
         """Move the newest bar on."""
         if self._bar is not None:
             self._bars.advance(self._bar, steps)
+            now = self._clock()
+            if self._bars.disable and now - self._spoke >= SECONDS_BETWEEN_LINES:
+                self._spoke = now
+                self.message(self._line(self._bars.tasks[self._bar], now))
 
     def message(self, text: str) -> None:
         """Print a line, which may hold anything a server or a model wrote."""
         self._bars.console.print(printable(text), soft_wrap=True)
+
+    def _line(self, bar: Task, now: float) -> str:
+        done, total = round(bar.completed), round(bar.total or 0)
+        left = (now - self._began) / max(1, done - self._done_before) * (total - done)
+        return f"{bar.description}: {done:,} of {total:,}, about {duration(left)} left"

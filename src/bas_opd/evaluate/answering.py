@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.store import key_of
-from bas_opd.evaluate.weights import weights_fingerprint
+from bas_opd.evaluate.weights import weights_fingerprint, weights_hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,8 @@ class Output:
     """Whether it ran into the limit of tokens before it ended."""
     note: str = ""
     """What had to be done to get it, if anything."""
+    refusal: str = ""
+    """Why a server would not answer, if so: then there is no text."""
 
 
 class Answerer(Protocol):
@@ -46,16 +48,28 @@ class LocalAnswerer:
     max_response_tokens: int = 1024
     max_pixels: int | None = None
     prompts_per_batch: int = 16
+    memory: Path | None = None
+    """Where the hashes of its files are remembered."""
     poll: Callable[[], None] = lambda: None
 
     @property
+    def hashes(self) -> dict[str, str]:
+        """File name -> sha256, of all that makes the checkpoint the one it is."""
+        return weights_hashes(self.folder, memory=self.memory)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The checkpoint, and how it decodes."""
+        return {
+            "weights": weights_fingerprint(self.hashes),
+            "decoding": "greedy, one full image, no thinking",
+            "max_response_tokens": self.max_response_tokens,
+            "max_pixels": self.max_pixels,
+        }
+
+    @property
     def identity(self) -> str:
-        return key_of(
-            weights=weights_fingerprint(self.folder),
-            decoding="greedy, one full image, no thinking",
-            max_response_tokens=self.max_response_tokens,
-            max_pixels=self.max_pixels,
-        )
+        return key_of(**self.settings)
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         # Loaded here: a resumed evaluation with nothing left to ask needs no torch.
@@ -82,13 +96,16 @@ class LocalAnswerer:
                 self.poll()
                 picture = decode_image(question.picture(), name=f"of question {question.id}")
                 prompts.append(model.processor.encode(picture, question.prompt))
-            for place, tokens in greedy_responses(
+            responses = greedy_responses(
                 model,
                 prompts,
                 max_response_tokens=self.max_response_tokens,
                 prompts_per_batch=self.prompts_per_batch,
-            ):
-                self.poll()
+            )
+            for number, (place, tokens) in enumerate(responses, start=1):
                 is_cut = int(tokens[-1]) not in model.processor.eos_ids
                 text = model.processor.decode(tokens)
                 yield start + place, Output(text=text, is_cut=is_cut)
+                # Between batches alone: what was decoded is handed over, and not decoded again.
+                if number % self.prompts_per_batch == 0:
+                    self.poll()

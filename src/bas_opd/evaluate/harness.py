@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,15 +11,19 @@ from typing import Any, Protocol
 from bas_opd.errors import BasOpdError
 from bas_opd.evaluate.answering import Answerer, Output
 from bas_opd.evaluate.answers import PARSER_VERSION
-from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet, Scored
+from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet
 from bas_opd.evaluate.benchmarks.summary import Source
+from bas_opd.evaluate.concluded import Concluded, Line, digest, score_line
 from bas_opd.evaluate.judge import Judge, Verdict
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.scoring import Sample, by_judge, by_rule, case_of
+from bas_opd.evaluate.serving import ServerError
 from bas_opd.evaluate.store import SampleStore, key_of
 
 OUTPUTS, SCORES = "outputs.jsonl", "scores.jsonl"
 SOURCES: tuple[Source, ...] = ("rule", "judge")
+MOST_REFUSED_IN_A_ROW = 20
+"""So many, none of them refused before, mean that the server cannot be asked this way at all."""
 
 
 class Progress(Protocol):
@@ -56,77 +60,128 @@ class Evaluation:
         object.__setattr__(self, "_keys", keys)
 
     def generate(self, answerer: Answerer, progress: Progress) -> None:
-        """Ask every question that has no answer yet; each answer is on disk when it counts."""
+        """Ask every question that has no answer yet; each answer is on disk when it counts.
+
+        A question that a server refuses has none, so the next command asks it again.
+        """
         with SampleStore(self.folder / OUTPUTS) as store:
-            left = [q for q in self.loaded.questions if self._keys[q.id] not in store]
+            left = [q for q in self.loaded.questions if not self._is_answered(q, store)]
             total = len(self.loaded)
             progress.start(total, f"{self.benchmark.name}: asking", done=total - len(left))
             if not left:
                 return
+            refused: dict[str, str] = {}
+            new_in_a_row = 0
             for place, output in answerer.answers(left):
                 question = left[place]
-                store.add({self._keys[question.id]: _output_line(question, output)})
+                key, line = self._keys[question.id], _output_line(question, output)
+                is_new = key not in store
+                if is_new or store[key] != line:
+                    store.add({key: line})
                 progress.advance()
+                if not output.refusal:
+                    new_in_a_row = 0
+                    continue
+                refused[question.id] = output.refusal
+                new_in_a_row += is_new
+                if new_in_a_row >= MOST_REFUSED_IN_A_ROW:
+                    raise ServerError(self._on_refusals(refused, "So many in a row stop it here."))
+        if refused:
+            progress.message(self._on_refusals(refused, "They count as unscored."))
 
-    def score(self, judge: Judge | None, progress: Progress, *, poll: Callable[[], None]) -> None:
+    def answered(self) -> int:
+        """Return how many questions have their answer on record."""
+        with SampleStore(self.folder / OUTPUTS) as store:
+            return sum(self._is_answered(question, store) for question in self.loaded.questions)
+
+    def score(
+        self, judge: Judge | None, progress: Progress, *, poll: Callable[[], None]
+    ) -> Concluded:
         """Give every answer its verdict, by rule where the rule commits itself, else by the judge.
 
-        Scores by rule are worked out anew each time; a verdict of the judge is its cache's to
-        remember. The file of scores is what was concluded this time, whole or not at all.
+        What the rule made of the same output before is taken over; a verdict of the judge is its
+        cache's to remember. The file of scores is replaced whole or not at all, and keeps what was
+        concluded of other models, of other sets, or by other judges.
         """
         samples = self._samples()
         progress.start(len(samples), f"{self.benchmark.name}: scoring", done=0)
-        scored: list[Scored | None] = []
+        with SampleStore(self.folder / SCORES) as store:
+            known = store.all()
+        by = self.scorings(judge)
+        lines: dict[str, Line] = {}
+        deferred: list[Sample] = []
         verdicts: dict[int, Verdict] = {}
         for sample in samples:
-            scored.append(by_rule(self.benchmark, sample))
-            if scored[-1] is not None:
+            key = _score_key(by["rule"], sample.question)
+            line = known.get(key)
+            if line is None or line["output"] != digest(sample.output):
+                scored = by_rule(self.benchmark, sample)
+                line = None if scored is None else score_line(sample, scored)
+            if line is None:
+                deferred.append(sample)
+            else:
+                lines[key] = line
                 progress.advance()
-        deferred = [place for place, each in enumerate(scored) if each is None]
         if judge is not None:
-            cases = [case_of(samples[place]) for place in deferred]
-            for number, verdict in judge.judge_all(cases, poll=poll):
-                verdicts[deferred[number]] = verdict
+            for place, verdict in judge.judge_all([case_of(each) for each in deferred], poll=poll):
+                verdicts[place] = verdict
                 progress.advance()
-        final = tuple(
-            each or by_judge(samples[place].question, verdicts.get(place))
-            for place, each in enumerate(scored)
-        )
-        self._write_scores(samples, final, verdicts, judge)
+        for place, sample in enumerate(deferred):
+            verdict = verdicts.get(place)
+            key = _score_key(by["judge"], sample.question)
+            lines[key] = score_line(sample, by_judge(sample.question, verdict), verdict)
+        others = {key: line for key, line in known.items() if _scoring(key) not in by.values()}
+        self._write_scores({**others, **lines})
         for reason, count in _commonest_reasons(verdicts.values()):
             progress.message(
                 f"{count:,} of {len(samples):,} answers to {self.benchmark.title} have no verdict: "
                 f"{reason}"
             )
+        return self._concluded(lines, by)
 
-    def scores(self, judge: Judge | None) -> tuple[Scored, ...]:
+    def scores(self, judge: Judge | None) -> Concluded:
         """Return what scoring concluded last, if it was about these answers and by this judge."""
         with SampleStore(self.folder / SCORES) as store:
-            found = [
-                next(
-                    (
-                        Scored(
-                            id=question.id,
-                            outcome=store[key]["outcome"],
-                            source=source,
-                            groups=question.groups,
-                            value=store[key]["value"],
-                        )
-                        for source in SOURCES
-                        if (key := self._score_key(question, source, judge)) in store
-                    ),
-                    None,
-                )
-                for question in self.loaded.questions
-            ]
-        scored = tuple(each for each in found if each is not None)
-        if len(scored) < len(found):
+            return self._concluded(store.all(), self.scorings(judge))
+
+    def scorings(self, judge: Judge | None) -> dict[Source, str]:
+        """Return what the keys of scores begin with: by rule, and by this judge or none."""
+        by_whom = {"rule": "", "judge": "" if judge is None else judge.identity}
+        return {
+            source: key_of(
+                model=self.model,
+                benchmark=self.loaded.fingerprint,
+                parser=PARSER_VERSION,
+                source=source,
+                judge=by_whom[source],
+            )
+            for source in SOURCES
+        }
+
+    def _is_answered(self, question: Question, store: SampleStore) -> bool:
+        key = self._keys[question.id]
+        return key in store and not _output(store[key]).refusal
+
+    def _on_refusals(self, refused: Mapping[str, str], what_follows: str) -> str:
+        first, reason = next(iter(refused.items()))
+        return (
+            f"{len(refused):,} questions of {self.benchmark.title} were refused, {first!r} first: "
+            f"{reason} {what_follows} If pictures or prompts are too large for the server, raise "
+            "its limits; the same command asks these questions again."
+        )
+
+    def _concluded(self, lines: Mapping[str, Line], by: Mapping[Source, str]) -> Concluded:
+        found: list[tuple[Question, Line]] = []
+        for question in self.loaded.questions:
+            keys = [_score_key(by[source], question) for source in SOURCES]
+            found += [(question, lines[key]) for key in keys if key in lines][:1]
+        if missing := len(self.loaded) - len(found):
             raise BasOpdError(
-                f"{len(found) - len(scored):,} of {len(found):,} answers to {self.benchmark.title} "
+                f"{missing:,} of {len(self.loaded):,} answers to {self.benchmark.title} "
                 f"have no score in {self.folder / SCORES}, or one of another model, set, parser or "
                 "judge. Run the same command with --only score first, or without --only."
             )
-        return scored
+        return Concluded.of(found)
 
     def _samples(self) -> list[Sample]:
         with SampleStore(self.folder / OUTPUTS) as store:
@@ -143,36 +198,20 @@ class Evaluation:
                 for question in self.loaded.questions
             ]
 
-    def _write_scores(
-        self,
-        samples: Sequence[Sample],
-        scored: Sequence[Scored],
-        verdicts: dict[int, Verdict],
-        judge: Judge | None,
-    ) -> None:
+    def _write_scores(self, lines: Mapping[str, Line]) -> None:
         staging = self.folder / f".{SCORES}.partial"
         staging.unlink(missing_ok=True)
-        lines: dict[str, dict[str, Any]] = {}
-        for place, (sample, each) in enumerate(zip(samples, scored, strict=True)):
-            verdict = verdicts.get(place)
-            lines[self._score_key(sample.question, each.source, judge)] = {
-                "id": each.id,
-                "outcome": each.outcome,
-                "source": each.source,
-                "value": each.value,
-                "reference": sample.question.reference,
-                "judge": "" if verdict is None else verdict.text,
-                "reason": "" if verdict is None else verdict.reason,
-            }
         with SampleStore(staging) as store:
             store.add(lines)
         staging.replace(self.folder / SCORES)
 
-    def _score_key(self, question: Question, source: Source, judge: Judge | None) -> str:
-        by_whom = judge.identity if source == "judge" and judge is not None else ""
-        return key_of(
-            answer=self._keys[question.id], parser=PARSER_VERSION, source=source, judge=by_whom
-        )
+
+def _score_key(scoring: str, question: Question) -> str:
+    return f"{scoring}:{question.id}"
+
+
+def _scoring(score_key: str) -> str:
+    return score_key.partition(":")[0]
 
 
 def _commonest_reasons(verdicts: Iterable[Verdict]) -> list[tuple[str, int]]:
@@ -186,8 +225,14 @@ def _output_line(question: Question, output: Output) -> dict[str, Any]:
         "output": output.text,
         "is_cut": output.is_cut,
         "note": output.note,
+        "refusal": output.refusal,
     }
 
 
 def _output(line: dict[str, Any]) -> Output:
-    return Output(text=line["output"], is_cut=line["is_cut"], note=line["note"])
+    return Output(
+        text=line["output"],
+        is_cut=line["is_cut"],
+        note=line["note"],
+        refusal=line.get("refusal", ""),  # Answers of an earlier version have none.
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
@@ -11,7 +12,8 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 
@@ -66,7 +68,7 @@ def post(endpoint: Endpoint, body: bytes) -> Said:
     seconds = endpoint.timeout_seconds
     deadline = time.monotonic() + seconds
     try:
-        with build_opener(_NoRedirect).open(request, timeout=seconds) as response:
+        with build_opener(*_handlers(endpoint.url)).open(request, timeout=seconds) as response:
             raw = _body(response, deadline)
         said = _Completion.model_validate_json(raw)
     except HTTPError as error:
@@ -105,6 +107,16 @@ class _NoRedirect(HTTPRedirectHandler):
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> None:
         return None
+
+
+def _handlers(url: str) -> list[Any]:
+    """Return how a request travels: a server on this machine is no business of a proxy's."""
+    host = urlsplit(url).hostname or ""
+    try:
+        is_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost" or host.endswith(".localhost")
+    return [_NoRedirect, ProxyHandler({})] if is_here else [_NoRedirect]
 
 
 def _body(response: Any, deadline: float) -> bytes:
@@ -152,7 +164,7 @@ def _complaint(raw: bytes) -> tuple[str, str | None]:
         return message, error["param"]
     if not _OBJECTION.search(message.lower()):
         return message, None
-    named = re.search(r"\b(temperature|max_tokens)\b", message)
+    named = re.search(r"\b(temperature|max_tokens|seed)\b", message)
     return message, named and named[1]
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from bas_opd.evaluate.answering import Output
 from bas_opd.evaluate.answers import Answer, choice, short, yes_no
 from bas_opd.evaluate.benchmarks import Benchmark, Scored
+from bas_opd.evaluate.benchmarks.summary import Note, Outcome
+from bas_opd.evaluate.cases import Case
 from bas_opd.evaluate.finesearch import grade
-from bas_opd.evaluate.judge import Case, Verdict
+from bas_opd.evaluate.judge import Verdict
 from bas_opd.evaluate.questions import Question
 
 
@@ -22,17 +24,19 @@ class Sample:
 
 def by_rule(benchmark: Benchmark, sample: Sample) -> Scored | None:
     """Return the verdict of the benchmark's rule; None where it leaves that to a judge."""
-    question, text = sample.question, sample.output.text
+    question, output = sample.question, sample.output
+    if output.refusal:
+        return _scored(sample, "unscored")
     if benchmark.grader == "finesearch":
-        return _scored(question, is_right=grade(text, question.reference))
-    answer = _read(question, text)
+        return _scored(sample, _graded(grade(output.text, question.reference)))
+    answer = _read(question, output.text)
     if answer.status == "answered":
         if question.form == "short":
-            return _scored(question, is_right=answer.value is True)
+            return _scored(sample, _graded(answer.value is True))
         value = str(answer.value)
-        return _scored(question, is_right=value == question.reference, value=value)
-    if answer.status == "none" or sample.output.is_cut:
-        return _scored(question, is_right=False)
+        return _scored(sample, _graded(value == question.reference), value=value)
+    if answer.status == "none" or output.is_cut:
+        return _scored(sample, "wrong")
     return None
 
 
@@ -59,6 +63,23 @@ def _read(question: Question, text: str) -> Answer:
     return short(text, question.reference)
 
 
-def _scored(question: Question, *, is_right: bool, value: str = "") -> Scored:
-    outcome = "correct" if is_right else "wrong"
-    return Scored(id=question.id, outcome=outcome, groups=question.groups, value=value)
+def _graded(is_right: bool) -> Outcome:
+    return "correct" if is_right else "wrong"
+
+
+def _scored(sample: Sample, outcome: Outcome, *, value: str = "") -> Scored:
+    return Scored(
+        id=sample.question.id,
+        outcome=outcome,
+        groups=sample.question.groups,
+        value=value,
+        note=_note(sample.output),
+    )
+
+
+def _note(output: Output) -> Note:
+    if output.refusal:
+        return "refused"
+    if output.is_cut:
+        return "cut"
+    return "" if output.text.strip() else "empty"

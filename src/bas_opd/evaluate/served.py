@@ -6,11 +6,12 @@ import base64
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.answering import Output
 from bas_opd.evaluate.questions import Question
-from bas_opd.evaluate.serving import ChatClient, Message, Reply
+from bas_opd.evaluate.serving import ChatClient, Message, RefusedError
 from bas_opd.evaluate.store import key_of
 
 SEED = 42
@@ -25,34 +26,41 @@ class ServedAnswerer:
     """
 
     client: ChatClient
-    weights: str = ""
+    weights: str
     """What tells these weights from others that this server had under the same name: a server
     does not say."""
     max_response_tokens: int = 1024
     poll: Callable[[], None] = lambda: None
 
     @property
-    def identity(self) -> str:
-        """A hash of the model, as far as it has a name, and of how it decodes."""
+    def settings(self) -> dict[str, Any]:
+        """The model, as far as it has a name, and how it decodes."""
         endpoint = self.client.endpoint
-        return key_of(
-            url=endpoint.url,
-            model=endpoint.model,
-            weights=self.weights,
-            extra=dict(endpoint.extra),
-            decoding=f"temperature 0, seed {SEED}, one full image",
-            max_response_tokens=self.max_response_tokens,
-        )
+        return {
+            "url": endpoint.url,
+            "model": endpoint.model,
+            "weights": self.weights,
+            "extra": dict(endpoint.extra),
+            "decoding": f"temperature 0, seed {SEED}, one full image",
+            "max_response_tokens": self.max_response_tokens,
+        }
+
+    @property
+    def identity(self) -> str:
+        return key_of(**self.settings)
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         """Yield the place of each question and its answer, as they come."""
-        for place, reply in self.client.side_by_side(self._ask, questions, poll=self.poll):
-            note = "; ".join(reply.fallbacks)
-            yield place, Output(text=reply.text, is_cut=reply.finish == "length", note=note)
+        yield from self.client.side_by_side(self._answer, questions, poll=self.poll)
 
-    def _ask(self, question: Question) -> Reply:
+    def _answer(self, question: Question) -> Output:
         messages = [picture_message(question)]
-        return self.client.ask(messages, max_tokens=self.max_response_tokens, seed=SEED)
+        try:
+            reply = self.client.ask(messages, max_tokens=self.max_response_tokens, seed=SEED)
+        except RefusedError as error:
+            return Output(text="", is_cut=False, refusal=str(error))
+        note = "; ".join(reply.fallbacks)
+        return Output(text=reply.text, is_cut=reply.finish == "length", note=note)
 
 
 def picture_message(question: Question) -> Message:

@@ -22,13 +22,14 @@ Message = Mapping[str, Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_REPLACED_BY = {"temperature": None, "max_tokens": "max_completion_tokens"}
+_REPLACED_BY = {"temperature": None, "max_tokens": "max_completion_tokens", "seed": None}
 """Parameters that some models reject, and what they want instead."""
 _FALLBACK = {
     "temperature": "sent without temperature",
     "max_tokens": "sent max_completion_tokens in place of max_tokens",
+    "seed": "sent without seed",
 }
-_NO_ACCESS = (301, 302, 303, 307, 308, 401, 404, 405)
+_NO_ACCESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
 _POLL_SECONDS = 0.2
 
 
@@ -38,6 +39,10 @@ class ServerError(BasOpdError, ConnectionError):
 
 class AccessError(ServerError):
     """A server will answer nothing as things are: not under this address, key or model."""
+
+
+class RefusedError(ServerError):
+    """A server will not answer this one request, whatever it may do with others."""
 
 
 class CeilingError(ServerError):
@@ -68,8 +73,7 @@ class Spending:
     """Counts what is asked and used, and says when no more may be.
 
     Requests are counted as they leave, so that the ceiling holds whatever happens to them; tokens
-    as replies arrive, so that those under way at that moment may go beyond it. It counts one
-    program from its start to its end.
+    as replies arrive, so that those under way at that moment may go beyond it.
     """
 
     def __init__(self, *, max_requests: int | None = None, max_tokens: int | None = None) -> None:
@@ -93,10 +97,17 @@ class Spending:
         with self._lock:
             self.tokens += tokens
 
+    def resume(self, *, requests: int, tokens: int) -> None:
+        """Count what was spent before: a ceiling is not for one command, but for all of them."""
+        with self._lock:
+            self.requests += requests
+            self.tokens += tokens
+
     @staticmethod
     def _reached(ceiling: int, what: str) -> CeilingError:
         return CeilingError(
-            f"The ceiling of {ceiling:,} {what} is reached. Run the same command again to go on."
+            f"The ceiling of {ceiling:,} {what} is reached, earlier commands included. Run the "
+            "same command with a higher one to go on."
         )
 
 
@@ -202,7 +213,7 @@ class ChatClient:
                 "key, and run the same command again."
             )
         if not failure.may_pass:
-            raise ServerError(f"{end.url} refused one request: it {failure}.")
+            raise RefusedError(f"{end.url} refused one request: it {failure}.")
         if tries >= end.tries or failure.retry_after > end.longest_wait_seconds:
             raise ServerError(
                 f"{end.url} gave no usable reply in {tries} tries; at last it {failure}. Check "

@@ -12,12 +12,25 @@ from typing import Any
 
 from bas_opd.errors import DataError
 
-_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+# Built once: `json.dumps` would build them anew for each of thousands of samples.
+_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def key_of(**parts: Any) -> str:
     """Return the hash of all that a sample depends on, named part by part."""
-    return hashlib.sha256(_encoded(parts).encode()).hexdigest()
+    return hashlib.sha256(_sorted(parts).encode()).hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put a text in the place of a file, whole or not at all."""
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        staging.write_text(text, encoding="utf-8")
+        staging.replace(path)
+    except OSError:
+        staging.unlink(missing_ok=True)
+        raise
 
 
 class SampleStore:
@@ -44,11 +57,14 @@ class SampleStore:
     def __len__(self) -> int:
         return len(self._samples)
 
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Return every sample by its key, in the order of the file."""
+        return dict(self._samples)
+
     def add(self, samples: Mapping[str, Mapping[str, Any]]) -> None:
         """Append samples by their keys and wait until they are on disk."""
         for key, sample in samples.items():
-            line = json.dumps({"key": key, **sample}, separators=(",", ":")).encode("ascii")
-            self._file.write(line + b"\n")
+            self._file.write(_line({"key": key, **sample}).encode("ascii") + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
         self._samples |= {key: dict(sample) for key, sample in samples.items()}

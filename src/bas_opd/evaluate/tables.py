@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Summary, benchmark, overall
+from bas_opd.runtime.console import printable
 
 QUOTED: dict[str, tuple[float, ...]] = {
     # The paper's Table 1, in the order of SEVEN: quoted, not measured here.
@@ -14,81 +16,145 @@ QUOTED: dict[str, tuple[float, ...]] = {
     "BAS-OPD (4B)": (90.58, 59.88, 85.62, 79.33, 87.63, 79.27, 88.91),
     "BAS-OPD (9B)": (92.67, 63.08, 87.25, 83.33, 90.23, 83.07, 90.00),
 }
+NOTES = {
+    "†": "Not the whole benchmark.",
+    "‡": "Some answers are unscored, and count as not correct.",
+}
 
-_ESCAPED = {"\\": r"\textbackslash{}"}
+_TEX = {
+    "†": r"\dagger",
+    "‡": r"\ddagger",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
 
 
 def markdown(model: str, summaries: Sequence[Summary]) -> str:
     """Return the whole report: the paper's layout, then every number of every benchmark."""
-    parts = [_overview(model, summaries), *(_details(summary) for summary in summaries)]
+    overview = _overview(model, summaries)
+    header = ["model", *(benchmark(name).title for name in overview.names), "average of seven"]
+    rows = [
+        [overview.model, *(f"{cell.text} {cell.marks}".strip() for cell in overview.cells)],
+        *([f"{name} (quoted from the paper)", *row] for name, row in overview.quoted.items()),
+    ]
+    notes = "".join(f"\n\n{mark} {NOTES[mark]}" for mark in overview.marks)
+    parts = [_table(header, rows) + notes, *(_details(summary) for summary in summaries)]
     return "\n\n".join(parts) + "\n"
 
 
 def latex(model: str, summaries: Sequence[Summary]) -> str:
     """Return a table of booktabs in the paper's layout, the paper's rows marked as quoted."""
-    by_name = {summary.benchmark: summary for summary in summaries}
-    rows = [
-        rf"{_tex(name)} (quoted) & {' & '.join(f'{value:.2f}' for value in values)} \\"
-        for name, values in QUOTED.items()
+    overview = _overview(model, summaries)
+    titles = [_tex(benchmark(name).title) for name in overview.names]
+    mine = [f"{_tex_number(cell.text)}{_tex_marks(cell.marks)}" for cell in overview.cells]
+    quoted = [
+        [f"{_tex(name)} (quoted)", *map(_tex_number, row)] for name, row in overview.quoted.items()
     ]
-    mine = [_percent(by_name[name].primary) if name in by_name else "--" for name in SEVEN]
-    titles = " & ".join(_tex(benchmark(name).title) for name in SEVEN)
+    width = len(titles) + 2
     lines = [
-        r"\begin{tabular}{l" + "c" * len(SEVEN) + "}",
+        r"\begin{tabular}{l" + "c" * (width - 1) + "}",
         r"\toprule",
-        rf"Model & {titles} \\",
+        _tex_row(["Model", *titles, "Avg."]),
         r"\midrule",
-        *rows,
+        *map(_tex_row, quoted),
         r"\midrule",
-        rf"{_tex(model)} & {' & '.join(mine)} \\",
+        _tex_row([_tex(overview.model), *mine]),
         r"\bottomrule",
+        *(
+            rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex_marks(mark)} {NOTES[mark]}}} \\"
+            for mark in overview.marks
+        ),
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _overview(model: str, summaries: Sequence[Summary]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """One number, with the marks of what a reader must know about it."""
+
+    text: str
+    marks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overview:
+    """The model's row beside the paper's: the seven, what else was asked, the average."""
+
+    model: str
+    names: tuple[str, ...]
+    cells: tuple[_Cell, ...]
+    quoted: dict[str, list[str]]
+
+    @property
+    def marks(self) -> list[str]:
+        """Those that stand at some number."""
+        return [mark for mark in NOTES if any(mark in cell.marks for cell in self.cells)]
+
+
+def _overview(model: str, summaries: Sequence[Summary]) -> _Overview:
     by_name = {summary.benchmark: summary for summary in summaries}
-    names = [*SEVEN, *(name for name in by_name if name not in SEVEN)]
-    header = ["model", *(benchmark(name).title for name in names), "average of seven"]
+    others = tuple(name for name in by_name if name not in SEVEN)
+    names = (*SEVEN, *others)
     average = overall(summaries)
-    rows = [
-        [model, *_cells(by_name, names), "-" if average is None else _percent(average)],
-        *(
-            [
-                f"{name} (quoted from the paper)",
+    return _Overview(
+        model=printable(model).replace("\n", " "),
+        names=names,
+        cells=(
+            *(
+                _marked(by_name[name].primary, [by_name[name]])
+                if name in by_name
+                else _Cell(text="-")
+                for name in names
+            ),
+            _Cell(text="-")
+            if average is None
+            else _marked(average, [by_name[name] for name in SEVEN]),
+        ),
+        quoted={
+            name: [
                 *(f"{value:.2f}" for value in values),
-                *["-"] * (len(names) - len(SEVEN)),
+                *("-" for _ in others),
                 f"{sum(values) / len(values):.2f}",
             ]
             for name, values in QUOTED.items()
-        ),
-    ]
-    return _table(header, rows)
+        },
+    )
 
 
-def _cells(by_name: Mapping[str, Summary], names: Sequence[str]) -> list[str]:
-    cells = []
-    for name in names:
-        summary = by_name.get(name)
-        cell = "-" if summary is None else _percent(summary.primary)
-        cells.append(f"{cell} (partial)" if summary is not None and summary.is_partial else cell)
-    return cells
+def _marked(measure: Measure, behind: Sequence[Summary]) -> _Cell:
+    """Return a number with the marks of everything that it comes from."""
+    partial = "†" if any(each.is_partial for each in behind) else ""
+    unscored = "‡" if any(each.unscored for each in behind) else ""
+    return _Cell(text=_percent(measure), marks=partial + unscored)
 
 
 def _details(summary: Summary) -> str:
-    of = f" of {summary.expected:,}" if summary.is_partial else ""
     words = (
-        f"**{benchmark(summary.benchmark).title}**: {summary.n:,}{of} questions; "
+        f"**{benchmark(summary.benchmark).title}**: {_count(summary)}; "
         f"{summary.deferral_rate:.1%} deferred to a judge, {summary.unscored_rate:.1%} unscored "
-        "(counted as not correct)."
+        f"(counted as not correct); {summary.rate(summary.cut):.1%} cut at the limit, "
+        f"{summary.rate(summary.empty):.1%} empty, {summary.rate(summary.refused):.1%} refused by "
+        "the server."
     )
     rows = [
         ["rule and judge", *_measure(summary.primary)],
         ["rule alone", *_measure(summary.rule_only)],
-        *([f"{each.name} {each.part}".strip(), *_measure(each)] for each in summary.also),
+        *([each.label, *_measure(each)] for each in summary.also),
     ]
     return f"{words}\n\n{_table(['', '%', '95 % interval', 'n'], rows)}"
+
+
+def _count(summary: Summary) -> str:
+    if not summary.is_partial:
+        return f"{summary.n:,} questions"
+    if summary.n == summary.expected:
+        return f"{summary.n:,} questions, not in the parts of the whole benchmark"
+    return f"{summary.n:,} of {summary.expected:,} questions"
 
 
 def _measure(measure: Measure) -> list[str]:
@@ -109,8 +175,21 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+    """Names of groups come from a dataset: they may steer neither a terminal nor the table."""
+    return printable(text).replace("|", r"\|").replace("\n", " ")
+
+
+def _tex_row(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
+
+
+def _tex_number(text: str) -> str:
+    return "--" if text == "-" else text
+
+
+def _tex_marks(marks: str) -> str:
+    return f"$^{{{''.join(_TEX[mark] for mark in marks)}}}$" if marks else ""
 
 
 def _tex(text: str) -> str:
-    return re.sub(r"[\\&%$#_{}]", lambda found: _ESCAPED.get(found[0], f"\\{found[0]}"), text)
+    return re.sub(r"[\\&%$#_{}~^<>|]", lambda found: _TEX.get(found[0], f"\\{found[0]}"), text)

@@ -30,8 +30,9 @@ class VerdictCache:
     """An append-only JSONL file of replies; one that was added survives a crash of the machine.
 
     Replies are kept as they were said, also those that are no verdict: what they mean is read anew
-    each time. A line that a crash cut short is passed over, and its reply asked for again. Other
-    programs that append meanwhile are heard at every look.
+    each time. Only what a judge thought first is left out. A line that a crash cut short is passed
+    over, and its reply asked for again. Other programs that append meanwhile are heard at every
+    look.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,6 +47,13 @@ class VerdictCache:
         with self._lock:
             self._catch_up()
             return tuple(self._said.get(key, ()))
+
+    def spent(self) -> tuple[int, int]:
+        """Return how many replies are on record, and how many tokens they took."""
+        with self._lock:
+            self._catch_up()
+            replies = [said for those in self._said.values() for said in those]
+        return len(replies), sum(said.tokens for said in replies)
 
     def add(self, key: str, said: Said) -> None:
         """Append one reply and wait until it is on disk."""

@@ -1,22 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bas_opd.errors import BasOpdError, DataError, ModelError
+from bas_opd.evaluate import harness
 from bas_opd.evaluate.answering import Output
 from bas_opd.evaluate.benchmarks import Scored, benchmark
-from bas_opd.evaluate.benchmarks.benchmark import Benchmark, LoadedSet
+from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
+from bas_opd.evaluate.cases import Case
 from bas_opd.evaluate.harness import OUTPUTS, SCORES, Evaluation
-from bas_opd.evaluate.judge import Case, Verdict
+from bas_opd.evaluate.judge import Verdict
 from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.serving import ServerError
 from bas_opd.evaluate.session import model_folder
 from bas_opd.evaluate.store import SampleStore, key_of
-from bas_opd.evaluate.tables import QUOTED, latex, markdown
-from bas_opd.evaluate.weights import weights_fingerprint
-from bas_opd.model.base import small_base
 
 OPTIONS = {"A": "red", "B": "blue"}
 
@@ -26,13 +27,17 @@ class KilledError(Exception):
 
 
 class Quiet:
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
     def start(self, steps: int, what: str, *, done: int) -> None:
         self.done = done
 
     def advance(self) -> None:
         self.done += 1
 
-    def message(self, text: str) -> None: ...
+    def message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 class Parrot:
@@ -40,8 +45,8 @@ class Parrot:
 
     identity = "parrot"
 
-    def __init__(self, *words: str, dies_after: int = 1_000) -> None:
-        self.words, self.dies_after = words, dies_after
+    def __init__(self, *words: str, dies_after: int = 1_000, refuses: Collection[int] = ()) -> None:
+        self.words, self.dies_after, self.refuses = words, dies_after, refuses
         self.asked: list[str] = []
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
@@ -51,7 +56,11 @@ class Parrot:
                 raise KilledError
             self.asked.append(questions[place].id)
             number = int(questions[place].id)
-            yield place, Output(text=self.words[number % len(self.words)], is_cut=False)
+            if number in self.refuses:
+                yield place, Output(text="", is_cut=False, refusal="It said 400.")
+                continue
+            word = self.words[number % len(self.words)]
+            yield place, Output(text=word.removesuffix("..."), is_cut=word.endswith("..."))
 
 
 class Gavel:
@@ -85,13 +94,15 @@ def questions(n: int = 6) -> tuple[Question, ...]:
     )
 
 
-def evaluation(folder: Path, *, model: str = "parrot", fingerprint: str = "set") -> Evaluation:
+def evaluation(
+    folder: Path, *, model: str = "parrot", fingerprint: str = "set", n: int = 6
+) -> Evaluation:
     return Evaluation(
         benchmark=benchmark("vstar"),
         loaded=LoadedSet(
             benchmark="vstar",
             folder=folder,
-            questions=questions(),
+            questions=questions(n),
             fingerprint=fingerprint,
             is_partial=True,
         ),
@@ -102,7 +113,7 @@ def evaluation(folder: Path, *, model: str = "parrot", fingerprint: str = "set")
 
 def score(each: Evaluation, judge: Gavel | None = None) -> list[Scored]:
     each.score(judge, Quiet(), poll=lambda: None)  # pyright: ignore[reportArgumentType]
-    return list(each.scores(judge))  # pyright: ignore[reportArgumentType]
+    return list(each.scores(judge).scored)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 3, 5])
@@ -130,7 +141,7 @@ def test_an_answer_cut_short_by_a_crash_is_asked_for_again(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("other", [{"model": "owl"}, {"fingerprint": "another set"}])
 def test_another_model_or_set_never_gets_these_answers(
-    tmp_path: Path, other: dict[str, str]
+    tmp_path: Path, other: dict[str, Any]
 ) -> None:
     evaluation(tmp_path).generate(Parrot("A"), Quiet())
     score(evaluation(tmp_path))
@@ -175,11 +186,90 @@ def test_a_report_is_of_the_scores_that_were_made_last(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A", "B"), Quiet())
     score(each)
-    summary = each.benchmark.summarise(each.scores(None))
+    summary = each.benchmark.summarise(each.scores(None).scored)
     assert (summary.primary.correct, summary.n, summary.is_partial) == (3, 6, True)
     (tmp_path / "vstar" / SCORES).unlink()
     with pytest.raises(BasOpdError, match="--only score"):
         each.scores(None)
+
+
+def test_the_scores_of_two_models_and_of_two_judges_live_side_by_side(tmp_path: Path) -> None:
+    one, two = evaluation(tmp_path), evaluation(tmp_path, model="owl")
+    one.generate(Parrot("A", "Both A and B could be meant here."), Quiet())
+    two.generate(Parrot("B"), Quiet())
+    alone, judged, other = score(one), score(one, Gavel()), score(two)
+    assert list(one.scores(None).scored) == alone
+    assert list(one.scores(Gavel()).scored) == judged  # pyright: ignore[reportArgumentType]
+    assert list(two.scores(None).scored) == other
+    before = (tmp_path / "vstar" / SCORES).read_bytes()
+    score(two)
+    assert (tmp_path / "vstar" / SCORES).read_bytes() == before, "nothing piles up"
+
+
+def test_an_answer_is_read_by_the_rule_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = evaluation(tmp_path)
+    each.generate(Parrot("A", "B", "Both A and B could be meant here."), Quiet())
+    first = score(each)
+    read: list[str] = []
+    monkeypatch.setattr(harness, "by_rule", lambda _, sample: read.append(sample.question.id))
+    judge = Gavel()
+    again = score(each, judge)
+    assert read == ["2", "5"], "what no rule could read is tried again"
+    assert len(judge.cases) == 2
+    assert [s for s in again if s.source == "rule"] == [s for s in first if s.source == "rule"]
+
+
+def test_a_score_of_another_output_is_not_taken_over(tmp_path: Path) -> None:
+    each = evaluation(tmp_path)
+    each.generate(Parrot("A"), Quiet())
+    assert all(s.is_correct for s in score(each))
+    (tmp_path / "vstar" / OUTPUTS).unlink()
+    each.generate(Parrot("B", "Both A and B could be meant here."), Quiet())
+    assert [s.outcome for s in score(each)] == ["wrong", "unscored"] * 3
+
+
+def test_what_was_cut_empty_or_refused_is_on_record(tmp_path: Path) -> None:
+    each = evaluation(tmp_path)
+    each.generate(Parrot("A", "It is the colour...", " ", "A...", refuses=[4]), Quiet())
+    scored = score(each)
+    assert [s.note for s in scored] == ["", "cut", "empty", "cut", "refused", "cut"]
+    assert [s.outcome for s in scored] == [
+        *("correct", "wrong", "wrong", "correct", "unscored", "wrong"),
+    ]
+    assert {s.source for s in scored} == {"rule"}
+    assert list(each.score(None, Quiet(), poll=lambda: None).scored) == scored
+
+
+def test_a_question_that_is_refused_is_named_and_asked_again_and_blocks_no_other(
+    tmp_path: Path,
+) -> None:
+    shown = Quiet()
+    evaluation(tmp_path).generate(Parrot("A", refuses=[1, 4]), shown)
+    (message,) = shown.messages
+    assert message.startswith("2 questions of V*Bench were refused, '4' first: It said 400.")
+    assert evaluation(tmp_path).answered() == 4
+    before = (tmp_path / "vstar" / OUTPUTS).read_bytes()
+    still = Parrot("A", refuses=[1, 4])
+    evaluation(tmp_path).generate(still, Quiet())
+    assert sorted(still.asked) == ["1", "4"]
+    assert (tmp_path / "vstar" / OUTPUTS).read_bytes() == before
+    healed = Parrot("A")
+    evaluation(tmp_path).generate(healed, Quiet())
+    assert sorted(healed.asked) == ["1", "4"]
+    assert all(s.is_correct for s in score(evaluation(tmp_path)))
+
+
+def test_a_server_that_refuses_everything_is_not_asked_to_the_end_nor_blocked_by_a_few(
+    tmp_path: Path,
+) -> None:
+    everything = Parrot("A", refuses=range(60))
+    with pytest.raises(ServerError, match=r"20 questions of .* '59' first: It said 400\."):
+        evaluation(tmp_path, n=60).generate(everything, Quiet())
+    assert len(everything.asked) == 20
+    evaluation(tmp_path, n=60).generate(Parrot("A", refuses=range(30, 60)), Quiet())
+    assert evaluation(tmp_path, n=60).answered() == 30
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
@@ -194,46 +284,6 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_a_key_depends_on_every_part() -> None:
     assert key_of(a="x", b="y") == key_of(b="y", a="x")
     assert len({key_of(a="x", b="y"), key_of(a="xy", b=""), key_of(a="x", b="z")}) == 3
-
-
-def test_the_table_shows_the_papers_rows_as_quoted_and_a_partial_set_as_partial() -> None:
-    each: Benchmark = benchmark("vstar")
-    scored = [
-        Scored(id=str(n), outcome="correct" if n % 2 else "wrong", groups={"category": "x"})
-        for n in range(10)
-    ]
-    summaries = [each.summarise(scored)]
-    text = markdown("my_model|1", summaries)
-    assert r"| my\_model" not in text
-    assert r"| my_model\|1 | 50.00 (partial) | -" in text
-    assert text.count("(quoted from the paper)") == len(QUOTED)
-    assert "10 of 191 questions" in text
-    table = latex("my_model & {co}", summaries)
-    assert r"my\_model \& \{co\} & 50.00 & -- &" in table
-    assert table.count("(quoted)") == len(QUOTED)
-
-
-def test_the_quoted_rows_average_to_what_the_paper_states() -> None:
-    # The paper prints 81.60 for its learned selector at 4B.
-    assert round(sum(QUOTED["BAS-OPD (4B)"]) / 7, 2) == 81.60
-
-
-def test_a_model_is_known_by_any_of_its_bytes_and_by_its_settings(tmp_path: Path) -> None:
-    import shutil
-
-    shutil.copytree(small_base(), tmp_path / "copy")
-    assert weights_fingerprint(tmp_path / "copy") == weights_fingerprint(small_base())
-    weights = tmp_path / "copy" / "model.safetensors"
-    changed = bytearray(weights.read_bytes())
-    changed[-1] ^= 1
-    weights.write_bytes(changed)
-    other = weights_fingerprint(tmp_path / "copy")
-    assert other != weights_fingerprint(small_base())
-    (tmp_path / "copy" / "generation_config.json").write_text("{}")
-    assert weights_fingerprint(tmp_path / "copy") != other
-    weights.unlink()
-    with pytest.raises(ModelError, match="no weights"):
-        weights_fingerprint(tmp_path / "copy")
 
 
 def test_a_run_an_adapter_and_nothing_are_told_apart(tmp_path: Path) -> None:

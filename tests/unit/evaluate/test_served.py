@@ -15,6 +15,7 @@ from bas_opd.evaluate.answering import Answerer, Output
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.served import ServedAnswerer
 from bas_opd.evaluate.serving import ChatClient
+from bas_opd.evaluate.store import key_of
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def question(data: bytes, prompt: str = "What colour?") -> Question:
 
 def answers(play: Play, *questions: Question) -> tuple[dict[int, Output], ChatServer]:
     with ChatServer(play).running() as server:
-        answerer: Answerer = ServedAnswerer(client=ChatClient(server.endpoint()))
+        answerer: Answerer = ServedAnswerer(client=ChatClient(server.endpoint()), weights="w")
         return dict(answerer.answers(questions)), server
 
 
@@ -76,6 +77,25 @@ def test_an_answer_says_whether_it_was_cut_and_what_it_took() -> None:
     assert got == {0: Output(text="It is", is_cut=True, note="sent without temperature")}
 
 
+def test_a_question_that_is_refused_is_no_answer_and_stops_no_other() -> None:
+    def play(request: dict[str, Any]) -> Any:
+        text = request["messages"][0]["content"][1]["text"]
+        return fails(400, "picture too large") if text == "1" else "red"
+
+    got, _ = answers(play, *(question(picture(), prompt=str(n)) for n in range(3)))
+    assert [got[place].text for place in range(3)] == ["red", "", "red"]
+    assert [bool(got[place].refusal) for place in range(3)] == [False, True, False]
+    assert "status 400: picture too large" in got[1].refusal
+
+
+def test_a_server_that_takes_no_seed_still_answers() -> None:
+    got, _ = answers(
+        lambda request: fails(422, param="seed") if "seed" in request else "red",
+        question(picture()),
+    )
+    assert got == {0: Output(text="red", is_cut=False, note="sent without seed")}
+
+
 def test_a_plain_jpeg_goes_as_it_is() -> None:
     data = picture()
     assert sent_picture(data) == ("data:image/jpeg", data)
@@ -98,14 +118,14 @@ def test_a_transparent_picture_goes_on_white() -> None:
 def test_a_picture_that_cannot_be_used_is_named_and_not_sent() -> None:
     broken = question(picture()[:200])
     with ChatServer(in_turn("red")).running() as server:
-        answerer = ServedAnswerer(client=ChatClient(server.endpoint()))
+        answerer = ServedAnswerer(client=ChatClient(server.endpoint()), weights="w")
         with pytest.raises(DataError, match="of question q"):
             list(answerer.answers([broken]))
     assert server.requests == []
 
 
 def test_another_model_or_decoding_is_another_identity() -> None:
-    def identity(*, weights: str = "", tokens: int = 1024, **settings: Any) -> str:
+    def identity(*, weights: str = "w", tokens: int = 1024, **settings: Any) -> str:
         client = ChatClient(server.endpoint(**settings))
         return ServedAnswerer(client=client, weights=weights, max_response_tokens=tokens).identity
 
@@ -121,3 +141,18 @@ def test_another_model_or_decoding_is_another_identity() -> None:
         ]
         assert len(set(identities)) == len(identities)
         assert identity(at_once=1, tries=2, timeout_seconds=1.0) == identities[0]
+
+
+def test_what_is_behind_an_identity_can_be_read() -> None:
+    with ChatServer(in_turn("red")).running() as server:
+        endpoint = server.endpoint(extra={"top_k": 1})
+    answerer = ServedAnswerer(client=ChatClient(endpoint), weights="step-200")
+    assert answerer.settings == {
+        "url": endpoint.url,
+        "model": "a-judge",
+        "weights": "step-200",
+        "extra": {"top_k": 1},
+        "decoding": "temperature 0, seed 42, one full image",
+        "max_response_tokens": 1024,
+    }
+    assert key_of(**answerer.settings) == answerer.identity

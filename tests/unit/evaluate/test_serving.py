@@ -19,6 +19,7 @@ from bas_opd.evaluate.serving import (
     AccessError,
     CeilingError,
     ChatClient,
+    RefusedError,
     Reply,
     ServerError,
     Spending,
@@ -95,6 +96,22 @@ def test_a_reply_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPa
     assert "more than 1,000 bytes" in str(error)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_on_this_machine_is_asked_without_a_proxy(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with ChatServer(in_turn("through a proxy")).running() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        with ChatServer(in_turn("Hi")).running() as server:
+            url = server.url.replace("127.0.0.1", host)
+            assert ChatClient(server.endpoint(url=url)).ask(HELLO, max_tokens=7).text == "Hi"
+        away = proxy.endpoint(url="http://model.example/v1")
+        assert ChatClient(away).ask(HELLO, max_tokens=7).text == "through a proxy"
+
+
 def test_there_are_no_more_tries_than_allowed() -> None:
     error, server = failure(in_turn(fails(503, "overloaded")), tries=4)
     assert len(server.requests) == 4
@@ -110,15 +127,15 @@ def test_a_server_that_is_not_there_is_a_sentence() -> None:
     assert "Check that the server is up" in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [400, 402, 403, 413, 422])
+@pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_request_that_is_refused_is_not_sent_again(status: int) -> None:
     error, server = failure(in_turn(fails(status, "too long")))
     assert len(server.requests) == 1
-    assert not isinstance(error, AccessError)
+    assert isinstance(error, RefusedError)
     assert f"status {status}: too long" in str(error)
 
 
-@pytest.mark.parametrize("status", [401, 404, 405])
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 405])
 def test_what_no_request_can_pass_is_told_apart(status: int) -> None:
     error, server = failure(in_turn(fails(status)))
     assert len(server.requests) == 1
@@ -190,6 +207,30 @@ def test_a_rejected_parameter_is_left_out_or_renamed_and_that_is_on_record(named
         "sent max_completion_tokens in place of max_tokens",
         "sent without temperature",
     )
+
+
+FORBIDDEN = {
+    "type": "extra_forbidden",
+    "loc": ["body", "seed"],
+    "msg": "Extra inputs are not permitted",
+}
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        fails(400, "Unsupported parameter", param="seed"),
+        fails(422, "seed: Extra inputs are not permitted"),
+        Act(status=422, body=json.dumps({"detail": [FORBIDDEN]}).encode()),
+    ],
+)
+def test_a_server_that_takes_no_seed_is_asked_without_it_and_that_is_on_record(
+    refusal: Act,
+) -> None:
+    with ChatServer(lambda request: refusal if "seed" in request else "Hi").running() as server:
+        reply = ChatClient(server.endpoint(tries=1)).ask(HELLO, max_tokens=7, seed=42)
+    assert reply.decoding == {"temperature": 0, "max_tokens": 7}
+    assert reply.fallbacks == ("sent without seed",)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +346,18 @@ def test_the_ceiling_counts_tokens_as_the_server_does() -> None:
         with pytest.raises(CeilingError, match="12 tokens"):
             client.ask(HELLO, max_tokens=7)
     assert (len(server.requests), client.spending.tokens) == (2, 22)
+
+
+def test_the_ceiling_counts_what_was_spent_before() -> None:
+    spending = Spending(max_requests=3, max_tokens=100)
+    spending.resume(requests=2, tokens=99)
+    spending.reserve()
+    with pytest.raises(CeilingError, match=r"3 requests .* earlier commands included"):
+        spending.reserve()
+    tokens = Spending(max_tokens=100)
+    tokens.resume(requests=9, tokens=100)
+    with pytest.raises(CeilingError, match="100 tokens"):
+        tokens.reserve()
 
 
 @pytest.mark.parametrize(

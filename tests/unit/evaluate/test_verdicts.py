@@ -97,3 +97,13 @@ def test_any_reply_comes_back_as_it_was_written(tmp_path: Path) -> None:
     with VerdictCache(tmp_path / "verdicts.jsonl") as cache:
         cache.add("a", said(text))
         assert cache.find("a") == (said(text),)
+
+
+def test_what_was_spent_is_told_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    with VerdictCache(path) as cache:
+        assert cache.spent() == (0, 0)
+        for key in ("a", "a", "b"):
+            cache.add(key, said())
+    with VerdictCache(path) as cache:
+        assert cache.spent() == (3, 9)

@@ -60,6 +60,8 @@ class Benchmark:
     also: Also
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Group -> part -> how many questions it has."""
+    even_parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Group -> how many parts it has, whatever their names, and how many questions each has."""
     grader: Grader = "answers"
     files: tuple[str, ...] = ()
     """Patterns of what to fetch where a hub id is given."""
@@ -82,8 +84,8 @@ class Benchmark:
         difference = self._difference(questions)
         if difference and not partial:
             raise DataError(
-                f"{self.title} in {folder} {difference}. Fetch it again: {self.obtain} Or accept a "
-                "partial set, and results will say so."
+                f"{self.title} in {folder} {difference}. Fetch it again: {self.obtain} Or accept "
+                "it as it is with --partial, and the results will say so."
             )
         return LoadedSet(
             benchmark=self.name,
@@ -96,7 +98,12 @@ class Benchmark:
     def summarise(self, scored: Sequence[Scored]) -> Summary:
         """Return this benchmark's numbers."""
         return summarise(
-            self.name, scored, expected=self.expected, primary=self.primary, also=self.also
+            self.name,
+            scored,
+            expected=self.expected,
+            is_partial=bool(self._difference(scored)),
+            primary=self.primary,
+            also=self.also,
         )
 
     def _folder(self, source: Path | str) -> Path:
@@ -107,18 +114,26 @@ class Benchmark:
             return _fetched(source, self.files, self.obtain)
         raise DataError(f"{self.title} is not there: {source} is not a folder. {self.obtain}")
 
-    def _difference(self, questions: Sequence[Question]) -> str:
+    def _difference(self, questions: Sequence[Question] | Sequence[Scored]) -> str:
         """Say how the numbers of questions differ from those of the benchmark, if they do."""
         odd = []
         if self.expected not in (None, len(questions)):
             odd.append(f"has {len(questions):,} questions, where {self.expected:,} were expected")
         for group, parts in self.parts.items():
-            found = Counter(question.groups[group] for question in questions)
+            found = Counter(question.groups.get(group) for question in questions)
             odd += [
                 f"has {found[part]:,} of {part} {group}, where {number:,} were expected"
                 for part, number in parts.items()
                 if found[part] != number
             ]
+        for group, (number, size) in self.even_parts.items():
+            found = Counter(question.groups.get(group) for question in questions)
+            whole = sum(count == size for count in found.values())
+            if whole != number:
+                odd.append(
+                    f"has {whole:,} whole groups of {size:,} by {group}, where {number:,} were "
+                    "expected"
+                )
         return "; it ".join(odd)
 
 

@@ -25,7 +25,7 @@ _LAYOUTS = (
     Layout(
         tables=("test_*d.jsonl", "test.jsonl"),
         columns=_COLUMNS,
-        picture="filename",
+        picture=("filename",),
         places=("{}", "img/{}"),
     ),
 )

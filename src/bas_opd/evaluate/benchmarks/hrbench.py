@@ -93,4 +93,5 @@ HRBENCH4K = Benchmark(
     read=lambda folder: read_records(folder, _LAYOUTS),
     ask=ask,
     also=also,
+    even_parts={"cycle": (CYCLES, 200)},
 )

@@ -10,11 +10,13 @@ from bas_opd.evaluate.benchmarks.reading import Layout, Record, read_records
 from bas_opd.evaluate.benchmarks.summary import all_right
 from bas_opd.evaluate.questions import Question
 
+_INDEX = ("Index", "lndex")
+"""Copies of the file spell it with a capital i or with a small L."""
 _LAYOUTS = (
     Layout(
         tables=("Questions.csv",),
         columns=(("Question",), ("Options",), ("Correct Answer",)),
-        picture="Index",
+        picture=_INDEX,
         places=("MMVP Images/{}.jpg",),
     ),
 )
@@ -29,7 +31,7 @@ def ask(records: Sequence[Record]) -> list[Question]:
 
 
 def _question(record: Record) -> Question:
-    index = record.text("Index")
+    index = record.text(*_INDEX)
     if not index.isdecimal() or int(index) < 1:
         raise record.refused(f"Its Index {index!r} is not a whole number from 1 on.")
     options = listed_options(record.text("Options"))
@@ -60,4 +62,5 @@ MMVP = Benchmark(
     read=lambda folder: read_records(folder, _LAYOUTS),
     ask=ask,
     also=lambda scored: (all_right(scored, "pair", size=2, name="pair accuracy"),),
+    even_parts={"pair": (150, 2)},
 )

@@ -73,11 +73,17 @@ def _five(scored: Sequence[Scored], split: str) -> tuple[Measure, ...]:
     hits = sum(each.is_correct for each in true)
     both = yes + len(true)
     return (
-        accuracy(scored, part=split),
-        share("precision", hits, yes, part=split),
-        share("recall", hits, len(true), part=split),
-        Measure(name="F1", part=split, value=2 * hits / both if both else None, n=len(scored)),
-        share("yes ratio", yes, len(scored), part=split),
+        accuracy(scored, group="split", part=split),
+        share("precision", hits, yes, group="split", part=split),
+        share("recall", hits, len(true), group="split", part=split),
+        Measure(
+            name="F1",
+            group="split",
+            part=split,
+            value=2 * hits / both if both else None,
+            n=len(scored),
+        ),
+        share("yes ratio", yes, len(scored), group="split", part=split),
     )
 
 

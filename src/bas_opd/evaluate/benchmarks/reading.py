@@ -68,8 +68,8 @@ class Layout:
     """Patterns of its tables; all that match are read, in the order of their names."""
     columns: tuple[tuple[str, ...], ...]
     """Columns that must be there; of each tuple, one."""
-    picture: str = "image"
-    """The column with the picture: its content, or the name of its file."""
+    picture: tuple[str, ...] = ("image",)
+    """The column with the picture: its content, or the name of its file; the first there is."""
     places: tuple[str, ...] = ()
     """Where a named picture may lie, as in `val2014/{}`; none: the column holds the content."""
 
@@ -118,7 +118,7 @@ def _naming(folder: Path, table: Path, layout: Layout) -> Iterator[_Row]:
         try:
             cells = fields_of(row)
             _check_columns(cells, layout)
-            path = located(str(cells[layout.picture]))
+            path = located(str(cells[_picture(cells, layout)]))
         except DataError as reason:
             raise DataError(f"{table}, row {number}: {reason}") from reason
         yield number, cells, partial(read_file, path), known(path)
@@ -148,19 +148,19 @@ def _opened(cell: Callable[[], Any], where: str, folder: Path) -> bytes:
 
 
 def _parquet(table: Path, layout: Layout) -> Iterator[tuple[Mapping[str, Any], Callable[[], Any]]]:
-    def read(file: Any) -> tuple[list[dict[str, Any]], list[int]]:
+    def read(file: Any) -> tuple[list[dict[str, Any]], ParquetColumn]:
         schema, groups = file.schema_arrow, file.metadata
         _check_columns(schema.names, layout, where=f"{table}: ")
         texts = [
             field.name
             for field in schema
-            if field.name != layout.picture and not _is_content(str(field.type))
+            if field.name not in layout.picture and not _is_content(str(field.type))
         ]
         counts = [groups.row_group(place).num_rows for place in range(groups.num_row_groups)]
-        return file.read(columns=texts).to_pylist(), counts
+        picture = _picture(schema.names, layout)
+        return file.read(columns=texts).to_pylist(), ParquetColumn(table, picture, counts)
 
-    rows, counts = with_parquet(table, read)
-    pictures = ParquetColumn(table, layout.picture, counts)
+    rows, pictures = with_parquet(table, read)
     for place, cells in enumerate(rows):
         yield cells, partial(pictures.cell, place)
 
@@ -176,7 +176,8 @@ def _tsv(table: Path, layout: Layout) -> Iterator[tuple[Mapping[str, Any], Calla
     if header is None:
         return
     _check_columns(header.cells, layout, where=f"{table}: ")
-    place = header.cells.index(layout.picture)
+    picture = _picture(header.cells, layout)
+    place = header.cells.index(picture)
     for number, record in enumerate(records, 1):
         if len(record.cells) != len(header.cells):
             raise DataError(
@@ -184,12 +185,17 @@ def _tsv(table: Path, layout: Layout) -> Iterator[tuple[Mapping[str, Any], Calla
                 f"{len(header.cells)} columns. Fetch the file again."
             )
         cells = dict(zip(header.cells, record.cells, strict=True))
-        del cells[layout.picture]
+        del cells[picture]
         yield cells, partial(tsv_cell, table, record.start, record.length, place)
 
 
+def _picture(names: Collection[str], layout: Layout) -> str:
+    """Return the column with the picture, of a table that was seen to have one."""
+    return next(name for name in layout.picture if name in names)
+
+
 def _check_columns(names: Collection[str], layout: Layout, *, where: str = "") -> None:
-    for alternatives in (*layout.columns, (layout.picture,)):
+    for alternatives in (*layout.columns, layout.picture):
         if not any(name in names for name in alternatives):
             raise DataError(
                 f"{where}There is no column {' or '.join(alternatives)}, only {', '.join(names)}. "

@@ -7,6 +7,7 @@ independent; where several questions share a picture, they are somewhat too narr
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -45,6 +46,8 @@ class Measure:
     """One number between 0 and 1, of one part of a benchmark or of all of it."""
 
     name: str
+    group: str = ""
+    """What it is a part by: category, split, cycle."""
     part: str = ""
     value: float | None
     """None where there is nothing to divide by."""
@@ -53,6 +56,12 @@ class Measure:
     n: int
     correct: int | None = None
     """How many of n, where the number is a plain share."""
+
+    @property
+    def label(self) -> str:
+        """What a table calls it, as in "accuracy, cycle 0"."""
+        part = f"{self.group} {self.part}".strip()
+        return f"{self.name}, {part}" if part else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +79,26 @@ class Summary:
     also: tuple[Measure, ...]
     deferred: int
     unscored: int
-
-    @property
-    def is_partial(self) -> bool:
-        return self.expected is not None and self.n != self.expected
+    is_partial: bool = False
+    """Whether these are not the questions of the whole benchmark."""
+    cut: int = 0
+    """Answers that ran into the limit of tokens."""
+    empty: int = 0
+    """Answers without any text."""
+    refused: int = 0
+    """Questions that the server would not answer."""
 
     @property
     def deferral_rate(self) -> float:
-        return self.deferred / self.n if self.n else 0.0
+        return self.rate(self.deferred)
 
     @property
     def unscored_rate(self) -> float:
-        return self.unscored / self.n if self.n else 0.0
+        return self.rate(self.unscored)
+
+    def rate(self, count: int) -> float:
+        """Return a count of samples as a share of all."""
+        return count / self.n if self.n else 0.0
 
 
 Primary = Callable[[Sequence[Scored]], Measure]
@@ -89,12 +106,19 @@ Also = Callable[[Sequence[Scored]], tuple[Measure, ...]]
 
 
 def summarise(
-    benchmark: str, scored: Sequence[Scored], *, expected: int | None, primary: Primary, also: Also
+    benchmark: str,
+    scored: Sequence[Scored],
+    *,
+    expected: int | None,
+    is_partial: bool,
+    primary: Primary,
+    also: Also,
 ) -> Summary:
     """Apply a benchmark's own aggregates to scored samples."""
     by_rule = [
         each if each.source == "rule" else replace(each, outcome="unscored") for each in scored
     ]
+    notes = Counter(each.note for each in scored)
     return Summary(
         benchmark=benchmark,
         n=len(scored),
@@ -104,21 +128,27 @@ def summarise(
         also=also(scored),
         deferred=sum(each.source == "judge" for each in scored),
         unscored=sum(each.outcome == "unscored" for each in scored),
+        is_partial=is_partial,
+        cut=notes["cut"],
+        empty=notes["empty"],
+        refused=notes["refused"],
     )
 
 
-def share(name: str, correct: int, n: int, *, part: str = "") -> Measure:
+def share(name: str, correct: int, n: int, *, group: str = "", part: str = "") -> Measure:
     """Return correct over n with its Wilson interval."""
-    if n == 0:
-        return Measure(name=name, part=part, value=None, n=0, correct=0)
-    interval = wilson_interval(correct, n)
-    return Measure(name=name, part=part, value=correct / n, interval=interval, n=n, correct=correct)
+    value, interval = (correct / n, wilson_interval(correct, n)) if n else (None, None)
+    return Measure(
+        name=name, group=group, part=part, value=value, interval=interval, n=n, correct=correct
+    )
 
 
-def accuracy(scored: Iterable[Scored], *, name: str = "accuracy", part: str = "") -> Measure:
+def accuracy(
+    scored: Iterable[Scored], *, name: str = "accuracy", group: str = "", part: str = ""
+) -> Measure:
     """Return the share of samples that are correct."""
     outcomes = [each.is_correct for each in scored]
-    return share(name, sum(outcomes), len(outcomes), part=part)
+    return share(name, sum(outcomes), len(outcomes), group=group, part=part)
 
 
 def grouped(scored: Iterable[Scored], group: str) -> dict[str, list[Scored]]:
@@ -132,7 +162,9 @@ def grouped(scored: Iterable[Scored], group: str) -> dict[str, list[Scored]]:
 
 def accuracy_by(scored: Iterable[Scored], group: str) -> tuple[Measure, ...]:
     """Return the accuracy of every part."""
-    return tuple(accuracy(those, part=part) for part, those in grouped(scored, group).items())
+    return tuple(
+        accuracy(those, group=group, part=part) for part, those in grouped(scored, group).items()
+    )
 
 
 def all_right(scored: Iterable[Scored], group: str, *, size: int, name: str) -> Measure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
@@ -12,6 +13,7 @@ from bas_opd.evaluate.questions import Question
 
 _GROUPS = ("dimension", "category", "question_type")
 _MARKER = "<image>"
+_CHOICE = re.compile(r"mcq|choice", re.IGNORECASE)
 _LAYOUTS = (
     Layout(
         tables=("data/test*.parquet", "test*.parquet"),
@@ -30,6 +32,11 @@ def _question(record: Record) -> Question:
     answer = record.text("response", "answer")
     options = listed_options(prompt)
     letter = answer_letter(answer, options)
+    if letter is None and _CHOICE.search(record.optional("question_type")):
+        raise record.refused(
+            f"It is a multiple choice, but its answer {answer!r} is none of the options that could "
+            "be read in it."
+        )
     return Question(
         id=record.optional("id") or record.address,
         picture=record.picture,

@@ -12,7 +12,7 @@ import pytest
 from benchmark_files import base64_of, png, stored, write_file, write_lines, write_parquet
 
 from bas_opd.errors import ConfigError, DataError
-from bas_opd.evaluate.benchmarks import NAMES, SEVEN, benchmark
+from bas_opd.evaluate.benchmarks import NAMES, SEVEN, LoadedSet, Scored, benchmark
 
 VSTAR = benchmark("vstar")
 MMSTAR = benchmark("mmstar")
@@ -42,6 +42,10 @@ def v_set(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return folder
 
 
+def scored(loaded: LoadedSet) -> list[Scored]:
+    return [Scored(id=each.id, outcome="wrong", groups=each.groups) for each in loaded.questions]
+
+
 def print_of(folder: Path, name: str = "vstar") -> str:
     return benchmark(name).load(folder, partial=True).fingerprint
 
@@ -54,13 +58,31 @@ def test_names_are_the_papers_seven_and_finesearch() -> None:
 
 
 def test_the_whole_of_a_benchmark_is_accepted(tmp_path: Path) -> None:
-    loaded = MMSTAR.load(stars(tmp_path, [star(n, image=png()) for n in range(1500)]))
+    rows = [star(n, image=png(), category=f"category {n % 6}") for n in range(1500)]
+    loaded = MMSTAR.load(stars(tmp_path, rows))
     assert (len(loaded), loaded.is_partial, loaded.benchmark) == (1500, False, "mmstar")
+    assert not MMSTAR.summarise(scored(loaded)).is_partial
+
+
+def test_a_category_in_place_of_another_is_refused_and_shown_where_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    rows = [star(n, image=png(), category=f"category {n % 5}") for n in range(1500)]
+    stars(tmp_path, rows)
+    with pytest.raises(
+        DataError, match=r"has 0 whole groups of 250 by category, where 6 .*--partial"
+    ):
+        MMSTAR.load(tmp_path)
+    loaded = MMSTAR.load(tmp_path, partial=True)
+    assert loaded.is_partial
+    assert MMSTAR.summarise(scored(loaded)).is_partial
 
 
 def test_another_number_of_rows_is_refused_with_both_numbers(tmp_path: Path) -> None:
     stars(tmp_path, [star(0), star(1)])
-    with pytest.raises(DataError, match=r"has 2 questions, where 1,500 were expected. Fetch it"):
+    with pytest.raises(
+        DataError, match=r"has 2 questions, where 1,500 were expected; it .*Fetch it"
+    ):
         MMSTAR.load(tmp_path)
     assert MMSTAR.load(tmp_path, partial=True).is_partial
 

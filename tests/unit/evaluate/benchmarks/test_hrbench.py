@@ -96,14 +96,23 @@ def test_the_numbers_of_cycles_and_categories() -> None:
         turn("s", 0, True, "cross"),
     ]
     summary = HRBENCH.summarise(scored)
-    numbers = {(each.name, each.part): (each.correct, each.n) for each in summary.also}
+    numbers = {each.label: (each.correct, each.n) for each in summary.also}
     assert (summary.primary.correct, summary.primary.n) == (8, 9)
     assert numbers == {
-        ("FSP", ""): (4, 4),
-        ("FCP", ""): (4, 5),
-        ("accuracy", "0"): (2, 3),
-        ("accuracy", "1"): (2, 2),
-        ("accuracy", "2"): (2, 2),
-        ("accuracy", "3"): (2, 2),
-        ("all four right", ""): (1, 2),
+        "FSP": (4, 4),
+        "FCP": (4, 5),
+        "accuracy, cycle 0": (2, 3),
+        "accuracy, cycle 1": (2, 2),
+        "accuracy, cycle 2": (2, 2),
+        "accuracy, cycle 3": (2, 2),
+        "all four right": (1, 2),
     }
+
+
+def test_as_many_questions_in_other_cycles_are_not_the_benchmark(tmp_path: Path) -> None:
+    held = rows(pictures=200)
+    assert not HRBENCH.load(parquet(tmp_path / "whole", held)).is_partial
+    moved = [*held[:-1], held[-1] | {"cycle_category": "cycle_0"}]
+    parquet(tmp_path / "moved", moved)
+    with pytest.raises(DataError, match=r"has 2 whole groups of 200 by cycle, where 4"):
+        HRBENCH.load(tmp_path / "moved")

@@ -54,6 +54,22 @@ def test_the_csv_is_read_through_the_links_of_the_hubs_cache(tmp_path: Path) -> 
     ]
 
 
+def test_the_index_may_be_spelt_with_a_small_l(tmp_path: Path) -> None:
+    folder = write(tmp_path, rows())
+    whole = MMVP.load(folder, partial=True)
+    spelt = [{"lndex": row["Index"]} | row for row in rows()]
+    write_table(folder / "Questions.csv", [{k: r[k] for k in r if k != "Index"} for r in spelt])
+    assert MMVP.load(folder, partial=True).fingerprint == whole.fingerprint
+
+
+def test_as_many_questions_without_their_pairs_are_not_the_benchmark(tmp_path: Path) -> None:
+    held = [rows()[0] | {"Index": index} for index in (*range(1, 300), 301)]
+    with pytest.raises(DataError, match=r"has 149 whole groups of 2 by pair, where 150"):
+        MMVP.load(write(tmp_path, held))
+    held[-1]["Index"] = 300
+    assert not MMVP.load(write(tmp_path, held)).is_partial
+
+
 def test_a_question_without_its_picture_is_refused(tmp_path: Path) -> None:
     write(tmp_path, rows())
     (tmp_path / "MMVP Images/2.jpg").unlink()

@@ -6,7 +6,7 @@ import pytest
 
 from bas_opd.audit.statistics import wilson_interval
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Scored, Summary, benchmark, overall
-from bas_opd.evaluate.benchmarks.summary import accuracy, blend, grouped, mean, share
+from bas_opd.evaluate.benchmarks.summary import Note, accuracy, blend, grouped, mean, share
 
 
 def summary(name: str, correct: int, n: int) -> Summary:
@@ -41,6 +41,14 @@ def test_what_the_judge_called_right_is_not_the_rules() -> None:
         ]
     )
     assert (shown.primary.correct, shown.rule_only.correct, shown.rule_only.n) == (2, 1, 3)
+
+
+def test_answers_that_were_cut_empty_or_refused_are_counted() -> None:
+    notes: list[Note] = ["cut", "cut", "empty", "refused", "", "", "", ""]
+    scored = [Scored(id=str(n), outcome="wrong", note=note) for n, note in enumerate(notes)]
+    shown = benchmark("mmstar").summarise(scored)
+    assert (shown.cut, shown.empty, shown.refused) == (2, 1, 1)
+    assert shown.rate(shown.cut) == 0.25
 
 
 def test_a_mean_of_shares_has_an_interval_narrower_than_theirs() -> None:

@@ -79,3 +79,19 @@ def test_what_the_judge_adds_is_told_from_what_the_rule_found() -> None:
     assert (summary.primary.value, summary.rule_only.value) == (0.5, 0.25)
     assert (summary.deferral_rate, summary.unscored_rate) == (0.5, 0.25)
     assert {each.part: each.correct for each in summary.also} == {"multiple choice": 1, "open": 1}
+
+
+def test_a_multiple_choice_whose_options_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    row = {"query": "Which sign? one; two", "response": "B", "image": stored(png())}
+    write_parquet(tmp_path / "data/test.parquet", [row | {"question_type": "MCQ"}])
+    with pytest.raises(DataError, match=r"row 1: It is a multiple choice, but its answer 'B' is"):
+        ZOOMBENCH.load(tmp_path, partial=True)
+
+
+def test_two_groups_with_a_part_of_one_name_are_told_apart() -> None:
+    groups = {"form": "open", "question_type": "open"}
+    summary = ZOOMBENCH.summarise([Scored(id="1", outcome="correct", groups=groups)])
+    assert [each.label for each in summary.also] == [
+        "accuracy, form open",
+        "accuracy, question_type open",
+    ]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bas_opd.evaluate import reporting
+from bas_opd.evaluate.benchmarks import Scored, benchmark
+from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
+from bas_opd.evaluate.concluded import Concluded
+from bas_opd.evaluate.harness import Evaluation
+from bas_opd.evaluate.reporting import entry, write_report
+
+
+def result(name: str, *, correct: int = 3, judge: str = "") -> dict[str, Any]:
+    """What the report holds of a benchmark of four questions."""
+    loaded = LoadedSet(
+        benchmark=name, folder=Path(), questions=(), fingerprint=f"of {name}", is_partial=True
+    )
+    each = Evaluation(benchmark=benchmark(name), loaded=loaded, model="m", folder=Path())
+    scored = tuple(
+        Scored(id=str(n), outcome="correct" if n < correct else "wrong", groups={"category": "x"})
+        for n in range(4)
+    )
+    made = entry(each, None, Concluded(scored=scored, fallbacks=(), judge_fallbacks=()))
+    return {**made, "judge": {"model": judge} if judge else None}
+
+
+def write(out: Path, *entries: dict[str, Any], weights: str = "w") -> tuple[str, dict[str, Any]]:
+    settings = {"weights": weights}
+    text = write_report(out, model="mine", settings=settings, weights=None, entries=entries)
+    assert (out / "report.md").read_text() == text
+    return text, json.loads((out / "report.json").read_text())
+
+
+def names(report: dict[str, Any]) -> list[str]:
+    return [each["benchmark"] for each in report["benchmarks"]]
+
+
+def test_what_was_found_out_about_the_same_model_stays_in_the_report(tmp_path: Path) -> None:
+    write(tmp_path, result("mmstar", judge="one"))
+    text, report = write(tmp_path, result("vstar", judge="two"))
+    assert names(report) == ["vstar", "mmstar"]
+    assert "**V*Bench**" in text
+    assert "**MMStar**" in text
+    assert text.count("75.00") >= 2
+    assert report["judge"] == "two, one"
+    assert [each["judge"]["model"] for each in report["benchmarks"]] == ["two", "one"]
+
+
+def test_a_benchmark_that_is_evaluated_again_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path, result("vstar", correct=1))
+    _, report = write(tmp_path, result("vstar", correct=4))
+    assert [each["primary"]["correct"] for each in report["benchmarks"]] == [4]
+
+
+def test_another_model_never_stands_in_this_ones_report(tmp_path: Path) -> None:
+    write(tmp_path, result("vstar"))
+    _, report = write(tmp_path, result("mmstar"), weights="others")
+    assert names(report) == ["mmstar"]
+
+
+def test_what_another_parser_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, result("vstar"))
+    monkeypatch.setattr(reporting, "PARSER_VERSION", "another")
+    _, report = write(tmp_path, result("mmstar"))
+    assert names(report) == ["mmstar"]
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"identity": 1}'])
+def test_a_damaged_report_is_made_anew(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(damage)
+    _, report = write(tmp_path, result("vstar"))
+    assert names(report) == ["vstar"]

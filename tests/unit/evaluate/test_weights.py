@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bas_opd.errors import ModelError
+from bas_opd.evaluate import weights
+from bas_opd.evaluate.weights import weights_fingerprint, weights_hashes
+from bas_opd.model.base import small_base
+from bas_opd.runtime.integrity import sha256
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return shutil.copytree(small_base(), tmp_path / "copy")
+
+
+def flip(path: Path) -> None:
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
+
+
+def test_a_model_is_known_by_any_of_its_bytes_and_by_its_settings(model: Path) -> None:
+    assert weights_hashes(model) == weights_hashes(small_base())
+    flip(model / "model.safetensors")
+    other = weights_fingerprint(weights_hashes(model))
+    assert other != weights_fingerprint(weights_hashes(small_base()))
+    (model / "generation_config.json").write_text("{}")
+    assert weights_fingerprint(weights_hashes(model)) != other
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights"):
+        weights_hashes(model)
+
+
+def test_the_hashes_are_those_that_a_run_records_of_its_model(model: Path) -> None:
+    (model / "README.md").write_text("No part of the model.")
+    recorded = {file.name: sha256(file) for file in model.iterdir()}
+    del recorded["README.md"]
+    assert weights_hashes(model) == recorded
+    backwards = dict(reversed(recorded.items()))
+    assert weights_fingerprint(backwards) == weights_fingerprint(weights_hashes(model))
+
+
+def test_a_file_is_read_once_as_long_as_nothing_writes_to_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def reading(path: Path) -> str:
+        read.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setattr(weights, "sha256", reading)
+    memory = tmp_path / "weights.json"
+    first = weights_hashes(model, memory=memory)
+    assert sorted(read) == sorted(first)
+    read.clear()
+    assert weights_hashes(model, memory=memory) == first
+    assert read == []
+
+    tensors = model / "model.safetensors"
+    stat = tensors.stat()
+    flip(tensors)
+    os.utime(tensors, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    changed = weights_hashes(model, memory=memory)
+    assert read == ["model.safetensors"], "also where the time of writing was set back"
+    assert changed != first
+
+
+def test_two_models_share_a_memory_without_being_taken_for_each_other(
+    model: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(model, tmp_path / "other")
+    flip(other / "model.safetensors")
+    stat = (model / "model.safetensors").stat()
+    os.utime(other / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    memory = tmp_path / "weights.json"
+    assert weights_hashes(model, memory=memory) != weights_hashes(other, memory=memory)
+    assert weights_hashes(model, memory=memory) == weights_hashes(model)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"a": 1}'])
+def test_a_damaged_memory_is_made_anew(damage: str, model: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "weights.json"
+    memory.write_text(damage)
+    assert weights_hashes(model, memory=memory) == weights_hashes(model)
+    assert str(model) not in memory.read_text()
+    assert not list(tmp_path.glob(".*"))
