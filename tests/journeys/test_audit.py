@@ -12,7 +12,14 @@ from run_fixtures import TINY, small_run, small_settings, stop_at
 from typer.testing import CliRunner, Result
 
 from bas_opd.audit import session
-from bas_opd.audit.records import GeometryAudit, UtilityAudit, read_audit
+from bas_opd.audit.records import (
+    GeometryAudit,
+    UtilityAudit,
+    geometry_file,
+    read_audit,
+    utility_audits,
+    utility_file,
+)
 from bas_opd.cli.main import app
 from bas_opd.data.pictures import make_pictures
 from bas_opd.runtime.checkpoint import published
@@ -100,9 +107,20 @@ def test_an_audit_that_does_not_answer_the_question_is_made_anew(run: Path) -> N
     found = read_audit(path, UtilityAudit)
     assert found is not None
     assert found.teacher == "own"
-    options = ("--only", "utility", "--batches", "1", "--teacher", "student")
+
+
+def test_a_stand_in_never_replaces_what_the_runs_own_teacher_said(run: Path) -> None:
+    options = ("--only", "utility", "--batches", "1")
     assert audit(run, *options).exit_code == 0
-    assert '"teacher": "student"' in path.read_text()
+    before = utility_file(run, "training").read_bytes()
+    assert audit(run, *options, "--teacher", "student").exit_code == 0
+    assert utility_file(run, "training").read_bytes() == before
+    assert '"teacher": "student"' in utility_file(run, "training", "student").read_text()
+    (found,) = utility_audits(run)
+    assert found.teacher == "own"
+    utility_file(run, "training").unlink()
+    (found,) = utility_audits(run)
+    assert found.teacher == "student"
 
 
 def test_an_audit_that_cannot_be_written_is_a_sentence(run: Path) -> None:
@@ -123,7 +141,7 @@ def test_a_lost_teacher_is_refused_and_a_stand_in_is_named_in_every_summary(run:
     assert done.exit_code == 0, done.output
     assert done.stdout.count(STAND_IN) == 2
     assert "run's own (ema)" not in done.stdout
-    assert '"teacher": "student"' in (run / "audit" / "geometry.json").read_text()
+    assert '"teacher": "student"' in geometry_file(run, "student").read_text()
 
 
 def test_a_run_that_asks_about_everything_has_no_gradients_to_compare(

@@ -50,14 +50,61 @@ def test_a_run_that_another_process_writes_is_followed_to_its_end(
             writer.write(event)
         rest, _ = watching.communicate(timeout=60)
     assert [line.split("  ")[0] for line in first] == ["step 1/5", "step 2/5"]
-    assert [line.split("  ")[0] for line in rest.splitlines()[:3]] == [
-        "step 3/5",
-        "step 4/5",
-        "step 5/5",
-    ]
+    assert steps_in(rest) == ["step 3/5", "step 4/5", "step 5/5"]
     assert "Ledger" in rest
     assert rest.endswith("has finished.\n")
     assert watching.returncode == 0
+
+
+def steps_in(text: str) -> list[str]:
+    return [line.split("  ")[0] for line in text.splitlines() if line.startswith("step ")]
+
+
+def test_after_a_resume_only_steps_that_are_taken_anew_are_told_again(
+    run: Path, tmp_path: Path
+) -> None:
+    events = list(read_records(run / "records.jsonl"))
+    opening, steps, end = events[0], events[1:6], events[6:]
+    again = {"event": "resumed", "step": 2, **{k: opening[k] for k in ("steps", "config")}}
+    log = tmp_path / "records.jsonl"
+    with RecordWriter(log) as writer:
+        for event in (opening, *steps[:2]):
+            writer.write(event)
+        kept = writer.place["records_bytes"]
+        writer.write(steps[2])
+    watching = subprocess.Popen(
+        bas_opd("watch", str(tmp_path), "--every", "0.05"), stdout=subprocess.PIPE, text=True
+    )
+    assert watching.stdout is not None
+    told = [watching.stdout.readline() for _ in range(3)]
+    with RecordWriter(log, keep_bytes=kept) as writer:
+        for event in (again, *steps[2:], *end):
+            writer.write(event)
+    rest, _ = watching.communicate(timeout=60)
+    assert steps_in("".join(told)) == ["step 1/5", "step 2/5", "step 3/5"]
+    assert "Resumed after step 2." in rest
+    assert steps_in(rest) == ["step 3/5", "step 4/5", "step 5/5"]
+
+
+def test_it_ends_when_its_reader_leaves(run: Path, tmp_path: Path) -> None:
+    events = list(read_records(run / "records.jsonl"))[:3]
+    with RecordWriter(tmp_path / "records.jsonl") as writer:
+        for event in events:
+            writer.write(event)
+        watching = subprocess.Popen(
+            bas_opd("watch", str(tmp_path), "--every", "0.05"),
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        for step in range(2, 50):
+            if watching.poll() is not None:
+                break
+            writer.write({**events[-1], "step": step})
+            time.sleep(0.1)
+        assert watching.wait(timeout=10) == 0
 
 
 def test_watching_changes_nothing(run: Path) -> None:

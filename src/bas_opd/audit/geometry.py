@@ -84,7 +84,14 @@ def chosen_checkpoints(subject: Subject, n: int) -> list[Path]:
         return paths
     if n == 1:
         return paths[-1:]
-    return [paths[round(i * (len(paths) - 1) / (n - 1))] for i in range(n)]
+    steps = {path: int(path.name.removeprefix("step-")) for path in paths}
+    first, last = steps[paths[0]], steps[paths[-1]]
+    chosen: list[Path] = []
+    for place in range(n):
+        wanted = first + (last - first) * place / (n - 1)
+        left = [path for path in paths if path not in chosen]
+        chosen.append(min(left, key=lambda path: abs(steps[path] - wanted)))
+    return sorted(chosen)
 
 
 def _checkpoint(

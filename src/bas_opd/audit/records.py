@@ -15,13 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bas_opd.errors import DataError
 
 FOLDER = "audit"
-UTILITY = "utility-{}.json"
-"""One file for each set of batches: training, held-out."""
-GEOMETRY = "geometry.json"
 Source = Literal["training", "held-out"]
 SOURCES: tuple[Source, ...] = ("training", "held-out")
 Teacher = Literal["own", "student"]
 """Who was asked: the teacher of the run, or the paper's stand-in for it, the student itself."""
+_ENDS: dict[Teacher, str] = {"own": "", "student": "-student"}
 
 
 class Part(BaseModel):
@@ -107,14 +105,30 @@ class GeometryAudit(Provenance):
 Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
 
 
-def utility_file(run: Path, source: Source) -> Path:
-    """Return where the utility audit of a run lies."""
-    return run / FOLDER / UTILITY.format(source)
+def utility_file(run: Path, source: Source, teacher: Teacher = "own") -> Path:
+    """Return where the utility audit of a run lies; one by a stand-in never replaces the other."""
+    return run / FOLDER / f"utility-{source}{_ENDS[teacher]}.json"
 
 
-def geometry_file(run: Path) -> Path:
+def geometry_file(run: Path, teacher: Teacher = "own") -> Path:
     """Return where the gradient audit of a run lies."""
-    return run / FOLDER / GEOMETRY
+    return run / FOLDER / f"geometry{_ENDS[teacher]}.json"
+
+
+def utility_audits(run: Path) -> tuple[UtilityAudit, ...]:
+    """Read the utility audits of a run: by its own teacher, or by a stand-in if there is none."""
+    audits = (
+        read_audit(utility_file(run, source), UtilityAudit)
+        or read_audit(utility_file(run, source, "student"), UtilityAudit)
+        for source in SOURCES
+    )
+    return tuple(audit for audit in audits if audit is not None)
+
+
+def geometry_audit(run: Path) -> GeometryAudit | None:
+    """Read the gradient audit of a run, likewise."""
+    own = read_audit(geometry_file(run), GeometryAudit)
+    return own or read_audit(geometry_file(run, "student"), GeometryAudit)
 
 
 def write_audit(path: Path, audit: UtilityAudit | GeometryAudit) -> None:

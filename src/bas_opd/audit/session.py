@@ -94,7 +94,7 @@ def _utility(
     request: Request, subject: Subject, progress: Progress, held_out: Path | None
 ) -> UtilityAudit:
     source: Source = "training" if held_out is None else "held-out"
-    path = utility_file(request.run, source)
+    path = utility_file(request.run, source, request.teacher)
     dataset = subject.identity.fingerprint
     if held_out is not None:
         dataset = subject.held_out_set(held_out).fingerprint
@@ -111,7 +111,7 @@ def _utility(
 
 
 def _geometry(request: Request, subject: Subject, progress: Progress) -> GeometryAudit:
-    path = geometry_file(request.run)
+    path = geometry_file(request.run, request.teacher)
     steps = [_step(each) for each in chosen_checkpoints(subject, request.checkpoints)]
     found = _found(path, GeometryAudit, subject)
     if (

@@ -24,7 +24,7 @@ def _reproduce(
         bool, typer.Option("--list", help="Show the paper's tables and figures, and which exist.")
     ] = False,
 ) -> None:
-    """Make the paper's tables and figures, by name, from runs."""
+    """Make the paper's tables and figures from runs: table1 to table8, figure0 to figure5."""
     if listed:
         from bas_opd.reproduce.listing import listing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bas_opd.report.numerals import percent
 from bas_opd.report.run import Run
 
 SUPERVISION_HEADER = (
@@ -71,11 +72,6 @@ def time_table(runs: dict[str, Run]) -> list[CostRow]:
         *(_time(label, run) for label, run in runs.items()),
         *(CostRow(cells=cells, is_quoted=True) for cells in _TIME_QUOTED),
     ]
-
-
-def percent(part: float, whole: float, digits: int = 1) -> str:
-    """Write a share, or a dash where there is nothing to divide by."""
-    return f"{100 * part / whole:.{digits}f} %" if whole else "-"
 
 
 def _supervision(label: str, run: Run, full: Run | None) -> CostRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,18 @@ class BenchmarkResult:
     fingerprint: str
     """Of the questions: only results on the same ones can be paired."""
     is_partial: bool
+    judge: str | None
+    """The judge's name; none if deferred answers were judged by nobody."""
+    judged_by: str
+    """What tells this judge from any other: address and settings."""
     scored: tuple[Scored, ...]
+
+    def is_comparable(self, other: BenchmarkResult) -> bool:
+        """Whether both are of the same questions, and read alike where no rule could read them."""
+        is_by_rule = not self.summary.deferred and not other.summary.deferred
+        return self.fingerprint == other.fingerprint and (
+            is_by_rule or self.judged_by == other.judged_by
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +45,30 @@ class RunEvaluation:
     """Every benchmark that a run was put to."""
 
     judge: str | None
+    weights: Mapping[str, str] | None
+    """File -> hash of the model that answered; none where that is not on record."""
     results: tuple[BenchmarkResult, ...]
+
+    def is_comparable(self, other: RunEvaluation) -> bool:
+        """Whether the headline numbers of both are of the same questions, read alike."""
+        others = {each.fingerprint: each for each in other.results}
+        return len(self.results) == len(others) and all(
+            each.fingerprint in others and each.is_comparable(others[each.fingerprint])
+            for each in self.results
+        )
+
+    def is_of_other_weights(self, model: Mapping[str, str]) -> bool:
+        """Whether another model than that of these files answered, as far as that is known.
+
+        Adapters are merged before they are evaluated, so their files are never those that answered.
+        """
+        trained = _tensors(model)
+        return bool(
+            self.weights
+            and trained
+            and "adapter_config.json" not in model
+            and _tensors(self.weights) != trained
+        )
 
     @property
     def headline(self) -> Measure:
@@ -69,12 +103,14 @@ class _Entry(BaseModel):
 
     fingerprint: str
     is_partial: bool
+    judge: dict[str, Any] | None = None
 
 
 class _Report(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     judge: str | None
+    weights: dict[str, str] | None = None
     benchmarks: list[dict[str, Any]]
 
 
@@ -86,7 +122,7 @@ def read_evaluation(folder: Path) -> RunEvaluation | None:
     path = folder / REPORT
     try:
         report = _Report.model_validate_json(path.read_bytes())
-        results = tuple(_result(folder, each) for each in report.benchmarks)
+        results = tuple(_result(folder, each, report.judge) for each in report.benchmarks)
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, ConfigError) as error:
@@ -94,11 +130,20 @@ def read_evaluation(folder: Path) -> RunEvaluation | None:
             f"{path} cannot be read as an evaluation ({_reason(error)}). Run `bas-opd eval` on the "
             "run again; no question is asked twice."
         ) from error
-    return RunEvaluation(judge=report.judge, results=results) if results else None
+    if not results:
+        return None
+    return RunEvaluation(judge=report.judge, weights=report.weights, results=results)
 
 
-def _result(folder: Path, content: dict[str, Any]) -> BenchmarkResult:
+def _tensors(files: Mapping[str, str]) -> dict[str, str]:
+    return {name: each for name, each in files.items() if name.endswith(".safetensors")}
+
+
+def _result(folder: Path, content: dict[str, Any], judge: str | None) -> BenchmarkResult:
+    """Read one benchmark; `judge` is that of the whole, where its own is not on record."""
     entry = _Entry.model_validate(content)
+    settings = entry.judge or ({"model": judge} if judge and "judge" not in content else {})
+    same = {name: value for name, value in settings.items() if name != "fallbacks"}
     fields = Summary.__dataclass_fields__
     summary = _SUMMARY.validate_python({name: content[name] for name in fields if name in content})
     return BenchmarkResult(
@@ -106,6 +151,8 @@ def _result(folder: Path, content: dict[str, Any]) -> BenchmarkResult:
         title=benchmark(summary.benchmark).title,
         fingerprint=entry.fingerprint,
         is_partial=entry.is_partial,
+        judge=settings.get("model"),
+        judged_by=json.dumps(same, sort_keys=True),
         scored=tuple(_scored(folder / summary.benchmark / SCORES, summary)),
     )
 

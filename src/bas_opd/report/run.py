@@ -6,21 +6,14 @@ changed is an error, for a page made around it would say more than is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bas_opd.audit.records import (
-    SOURCES,
-    GeometryAudit,
-    UtilityAudit,
-    geometry_file,
-    read_audit,
-    utility_file,
-)
+from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.config.schema import Config
 from bas_opd.errors import DataError
 from bas_opd.report.evaluation import RunEvaluation, read_evaluation
@@ -61,6 +54,10 @@ class _Resumed(_Border):
     steps: int
 
 
+class _Finished(_Border):
+    model: dict[str, str] = Field(default_factory=dict)
+
+
 class ShownRow(_Border):
     """A selected row whose text is on record."""
 
@@ -96,6 +93,8 @@ class Run:
     resumed: tuple[int, ...]
     """Steps after which the run was taken up again."""
     is_finished: bool
+    model: Mapping[str, str]
+    """File -> hash of the trained model; empty until there is one."""
     evaluation: RunEvaluation | None
     utility_audits: tuple[UtilityAudit, ...]
     geometry: GeometryAudit | None
@@ -114,6 +113,12 @@ class Run:
         return f"{select.policy}-{(100 * select.query_ratio).normalize():f}"
 
     @property
+    def own_evaluation(self) -> RunEvaluation | None:
+        """The evaluation, unless it is known to be of other weights than this run's model."""
+        found = self.evaluation
+        return None if found is None or found.is_of_other_weights(self.model) else found
+
+    @property
     def seconds(self) -> float:
         """The time of all phases together."""
         return sum(self.totals["seconds"].values())
@@ -125,6 +130,7 @@ def read_run(path: Path) -> Run:
     started = _parsed(Started, events[0], path)
     steps, losses, shown, resumed = [], [], [], []
     planned, is_finished = events[0].get("steps"), False
+    model: dict[str, str] = {}
     for event in events:
         kind = event.get("event")
         if kind == "step":
@@ -138,6 +144,7 @@ def read_run(path: Path) -> Run:
             planned = again.steps
         elif kind == "finished":
             is_finished = True
+            model = _parsed(_Finished, event, path).model
     return Run(
         path=path,
         config=_config(started, path),
@@ -149,9 +156,10 @@ def read_run(path: Path) -> Run:
         totals=totals(steps),
         resumed=tuple(resumed),
         is_finished=is_finished,
+        model=model,
         evaluation=read_evaluation(path / "eval"),
-        utility_audits=tuple(_audits(path)),
-        geometry=read_audit(geometry_file(path), GeometryAudit),
+        utility_audits=utility_audits(path),
+        geometry=geometry_audit(path),
     )
 
 
@@ -177,12 +185,6 @@ def _step(event: Mapping[str, Any], path: Path) -> tuple[StepRecord, _StepTexts]
     except DataError as error:
         raise DataError(_damaged(path, str(error))) from error
     return step, _parsed(_StepTexts, event, path)
-
-
-def _audits(path: Path) -> Iterator[UtilityAudit]:
-    for source in SOURCES:
-        if (audit := read_audit(utility_file(path, source), UtilityAudit)) is not None:
-            yield audit
 
 
 Part = TypeVar("Part", bound=_Border)

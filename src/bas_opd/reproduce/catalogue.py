@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 from bas_opd.audit.records import GeometryAudit, UtilityAudit
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.report import figures
-from bas_opd.report.costs import SUPERVISION_HEADER, TIME_HEADER, supervision_table, time_table
+from bas_opd.report.costs import (
+    ODDITIES,
+    SUPERVISION_HEADER,
+    TIME_HEADER,
+    CostRow,
+    supervision_table,
+    time_table,
+)
 from bas_opd.report.figures import Arm
 from bas_opd.report.run import Run
 from bas_opd.reproduce.arms import BASE, FULL
@@ -33,8 +40,8 @@ class Material(Protocol):
         """Return accuracy and cost of policies, and a sentence on what they were measured on."""
         ...
 
-    def runs(self, names: Sequence[str]) -> dict[str, Run]:
-        """Return one run of each policy, by the name a table gives it."""
+    def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
+        """Return one run of each policy, by the name a table gives it, and what they are of."""
         ...
 
     def utility(self) -> list[UtilityAudit]: ...
@@ -94,13 +101,19 @@ def _sweep(material: Material, names: Sequence[str]) -> Made:
 
 
 def _supervision(material: Material, names: Sequence[str]) -> Made:
-    runs = material.runs(names)
+    runs, source = material.runs(names)
     full = {name: runs[FULL] for name in runs if FULL in runs}
-    return Made(text=markdown(SUPERVISION_HEADER, supervision_table(runs, full)))
+    return Made(text=_cost(SUPERVISION_HEADER, supervision_table(runs, full), source))
 
 
 def _seconds(material: Material, names: Sequence[str]) -> Made:
-    return Made(text=markdown(TIME_HEADER, time_table(material.runs(names))))
+    runs, source = material.runs(names)
+    return Made(text=_cost(TIME_HEADER, time_table(runs), source))
+
+
+def _cost(header: Sequence[str], rows: Sequence[CostRow], source: str) -> str:
+    notes = "\n".join(f"- {oddity}" for oddity in ODDITIES)
+    return f"{markdown(header, rows)}\n\nOurs: {source}\n\n{notes}"
 
 
 def _utility(material: Material, names: Sequence[str]) -> Made:

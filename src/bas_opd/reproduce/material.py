@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bas_opd.audit.records import (
-    SOURCES,
-    GeometryAudit,
-    UtilityAudit,
-    geometry_file,
-    read_audit,
-    utility_file,
-)
+from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.errors import DataError
 from bas_opd.report.figures import Arm, arms_of_runs
 from bas_opd.report.run import Run, read_run
@@ -44,10 +37,11 @@ class SmallScale:
         self._train(names, self.request.seeds)
         return _arms(self.request.out / "results", names, self.request.seeds)
 
-    def runs(self, names: Sequence[str]) -> dict[str, Run]:
+    def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
         """Return the run of each policy with the paper's seeds."""
         self._train(names, seeds=1)
-        return {name: read_run(self.request.out / "runs" / f"{name}-0") for name in names}
+        runs = {name: read_run(self.request.out / "runs" / f"{name}-0") for name in names}
+        return runs, f"{_task(list(runs.values()))}, seed 0."
 
     def utility(self) -> list[UtilityAudit]:
         """Audit a run of the learned policy on training and on held-out batches."""
@@ -106,27 +100,24 @@ class GivenRuns:
     def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
         """Return the policies of these runs, whatever they are."""
         runs = self._read()
-        seeds = {run.config.run.seed for run in runs}
-        bars = "over seeds" if len(seeds) > 1 else "over questions, one seed"
-        model = ", ".join(sorted({run.config.model.path for run in runs}))
-        return arms_of_runs(runs), f"{model}; intervals: 95 %, {bars}."
+        arms = arms_of_runs(runs)
+        return arms, f"{_task(runs)}; 95 % intervals {_over(arms)}."
 
-    def runs(self, names: Sequence[str]) -> dict[str, Run]:
+    def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
         """Return these runs by policy."""
-        runs = {run.policy: run for run in self._read()}
+        read = self._read()
+        runs = {run.policy: run for run in read}
         if len(runs) < len(self.paths):
             raise DataError("Two of the runs have the same policy. Name one run of each.")
-        return runs
+        return runs, f"{_task(read)}."
 
     def utility(self) -> list[UtilityAudit]:
         """Return the utility audits of the one run."""
-        files = [utility_file(self._one(), source) for source in SOURCES]
-        found = [read_audit(file, UtilityAudit) for file in files]
-        return [each for each in found if each is not None]
+        return list(utility_audits(self._one()))
 
     def geometry(self) -> GeometryAudit:
         """Return the gradient audit of the one run."""
-        audit = read_audit(geometry_file(self._one()), GeometryAudit)
+        audit = geometry_audit(self._one())
         if audit is None:
             raise DataError(
                 f"The gradients of {self._one()} were not audited. Run `bas-opd audit "
@@ -143,6 +134,26 @@ class GivenRuns:
         return [read_run(path) for path in self.paths]
 
 
+def _task(runs: Sequence[Run]) -> str:
+    """Name model and data by their last parts: a table that is sent on shows no folders."""
+    models = {Path(run.config.model.path).name for run in runs}
+    sets = {Path(run.started.data.folder).name for run in runs}
+    steps = {f"{len(run.steps):,}" for run in runs}
+    return (
+        f"{', '.join(sorted(models))} on {', '.join(sorted(sets))}, "
+        f"{' or '.join(sorted(steps))} steps"
+    )
+
+
+def _over(arms: Sequence[Arm]) -> str:
+    single = [arm.name for arm in arms if arm.seeds == 1]
+    if not single:
+        return "over seeds"
+    if len(single) == len(arms):
+        return "over questions, one seed each"
+    return f"over seeds, but over questions for {', '.join(single)}"
+
+
 @dataclass(frozen=True, slots=True)
 class KeptResults:
     """Results that were kept of runs which may be gone: accuracy and cost, nothing else."""
@@ -153,7 +164,7 @@ class KeptResults:
         """Return those of the policies that have results."""
         return _arms(self.folder, names)
 
-    def runs(self, names: Sequence[str]) -> dict[str, Run]:
+    def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
         """Refuse: results hold no run."""
         raise self._too_little()
 

@@ -72,6 +72,11 @@ class Console:
     ) -> None:
         self._stop()
 
+    @property
+    def is_deaf(self) -> bool:
+        """Whether nobody can read it any more, as behind `head`."""
+        return self._out.quiet
+
     def start(self, total_steps: int, *, done: int = 0) -> None:
         """Begin the display of a run of so many steps, some of which may be done already."""
         self._total = total_steps

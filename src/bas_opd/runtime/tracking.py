@@ -51,11 +51,9 @@ class TensorBoard:
 class Hosted:
     """Speaks to a module that has wandb's `init`, `log` and `finish`."""
 
-    def __init__(self, module: str, run: Path, settings: Mapping[str, Any], more: Any) -> None:
+    def __init__(self, module: str, settings: Mapping[str, Any], **which: str) -> None:
         self._module = importlib.import_module(module)
-        self._module.init(
-            project=PROJECT, name=run.name, config=dict(settings), resume="allow", **more
-        )
+        self._module.init(project=PROJECT, config=dict(settings), resume="allow", **which)
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         self._module.log(dict(values), step=step)
@@ -65,13 +63,16 @@ class Hosted:
 
 
 def _trackio(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
-    return Hosted("trackio", run, settings, {})
+    return Hosted("trackio", settings, name=f"{run.name}-{_identity(run)[:6]}")
 
 
 def _wandb(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
-    # Of the place, so that a run that goes on is the same one there.
-    identity = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
-    return Hosted("wandb", run, settings, {"id": identity, "dir": str(run)})
+    return Hosted("wandb", settings, name=run.name, id=_identity(run), dir=str(run))
+
+
+def _identity(run: Path) -> str:
+    """Tell runs of one name apart by their place; one that goes on is the same there."""
+    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
 
 
 TRACKERS: Mapping[str, Callable[..., Tracker]] = {

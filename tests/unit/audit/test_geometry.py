@@ -140,6 +140,17 @@ def test_checkpoints_are_spread_over_the_run_with_the_newest_among_them(
     assert chosen[99] == list(range(10, 121, 10))
 
 
+def test_a_last_step_out_of_turn_does_not_crowd_out_the_others(
+    trained: Path, tmp_path: Path
+) -> None:
+    for step in (18, 36, 54, 72, 90, 108, 111):
+        (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    subject = subject_of(trained)
+    subject.run = tmp_path
+    chosen = [int(path.name[5:]) for path in chosen_checkpoints(subject, 6)]
+    assert chosen == [18, 36, 54, 72, 90, 111]
+
+
 def test_one_checkpoint_is_not_followed_along_a_run_unless_asked(run: Path, quiet: Quiet) -> None:
     for path in published(run / "checkpoints")[1:]:
         shutil.rmtree(path)

@@ -52,6 +52,7 @@ def test_a_service_gets_the_numbers_of_every_step(
     assert service.logged == [(event["step"] + 1, tracked_values(event)) for event in steps]
     assert service.begun[0]["config"]["select"]["policy"] == "learned"
     assert service.finished == 1
+    assert service.begun[0]["name"].startswith(run.name)
 
 
 def test_a_service_that_fails_is_left_out_and_the_run_goes_on(

@@ -12,17 +12,19 @@ from bas_opd.audit.statistics import mean_interval
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure
 from bas_opd.report.evaluation import RunEvaluation
+from bas_opd.report.families import family_names, family_of, seeds_of
 from bas_opd.report.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One policy, over the seeds it was run with."""
+    """One policy, over the seeds it was run with; a single seed has intervals over questions."""
 
     name: str
     """As in full or learned-25."""
     budget: float | None
     """Share of candidates that it may query; none if it was not trained."""
+    seeds: int = 1
     parts: Mapping[str, Estimate]
     """Accuracy on each benchmark, or on each kind of question, between 0 and 1."""
     mean: Estimate
@@ -43,47 +45,61 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 
 def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
-    """Return the policies of evaluated runs, full querying last, runs of one policy as seeds."""
-    by_policy: dict[str, list[tuple[Run, RunEvaluation]]] = {}
-    for run in runs:
-        if run.evaluation is None:
-            raise DataError(
-                f"The run in {run.path} was not evaluated, so it has no accuracy to draw. Run "
-                f"`bas-opd eval {run.path} --bench ...` first."
-            )
-        by_policy.setdefault(run.policy, []).append((run, run.evaluation))
-    asked = {
-        run.path: [each.title for each in run.evaluation.results] for run in runs if run.evaluation
-    }
-    if len({tuple(sorted(titles)) for titles in asked.values()}) > 1:
+    """Return what evaluated runs say, full querying last; runs that differ in seeds are one arm."""
+    judged = [(run, _evaluation(run)) for run in runs]
+    asked = {run.path: sorted(each.title for each in found.results) for run, found in judged}
+    if len({tuple(titles) for titles in asked.values()}) > 1:
         raise DataError(
             "The runs were not put to the same benchmarks, so they cannot stand in one figure: "
             + "; ".join(f"{path}: {', '.join(titles)}" for path, titles in asked.items())
             + "."
         )
-    full = [run.totals["scored_tokens"] for run, _ in by_policy.get("full", [])]
-    return [
-        _arm(policy, mine, fmean(full) if full else None)
-        for policy, mine in sorted(by_policy.items(), key=lambda pair: (pair[0] == "full", pair[0]))
+    names = family_names(runs)
+    groups: dict[str, list[tuple[Run, RunEvaluation]]] = {name: [] for name in names.values()}
+    for run, evaluation in judged:
+        groups[names[family_of(run)]].append((run, evaluation))
+    for name, members in groups.items():
+        if len({seeds_of(run) for run, _ in members}) < len(members):
+            raise DataError(
+                f"Two of the runs of {name} have the same seeds, so they are no two measurements. "
+                "Name each run once."
+            )
+    full = [
+        run.totals["scored_tokens"]
+        for members in groups.values()
+        for run, _ in members
+        if run.policy == "full"
     ]
+    ordered = sorted(groups.items(), key=lambda group: group[1][0][0].policy == "full")
+    return [_arm(name, members, fmean(full) if full else None) for name, members in ordered]
 
 
-def _arm(policy: str, runs: Sequence[tuple[Run, RunEvaluation]], full_tokens: float | None) -> Arm:
+def _evaluation(run: Run) -> RunEvaluation:
+    if run.evaluation is None:
+        raise DataError(
+            f"The run in {run.path} was not evaluated, so it has no accuracy to draw. Run "
+            f"`bas-opd eval {run.path} --bench ...` first."
+        )
+    return run.evaluation
+
+
+def _arm(name: str, runs: Sequence[tuple[Run, RunEvaluation]], full_tokens: float | None) -> Arm:
     evaluations = [evaluation for _, evaluation in runs]
-    titles = [each.title for each in evaluations[0].results]
     measures = {
-        title: [
+        result.title: [
             each.summary.primary
             for evaluation in evaluations
             for each in evaluation.results
-            if each.title == title
+            if each.title == result.title
         ]
-        for title in titles
+        for result in evaluations[0].results
     }
     tokens = fmean(run.totals["scored_tokens"] for run, _ in runs)
+    first = runs[0][0]
     return Arm(
-        name=policy,
-        budget=float(runs[0][0].config.select.query_ratio) if policy != "full" else 1.0,
+        name=name,
+        budget=1.0 if first.policy == "full" else float(first.config.select.query_ratio),
+        seeds=len(runs),
         parts={title: _estimate(each) for title, each in measures.items()},
         mean=_estimate([evaluation.headline for evaluation in evaluations]),
         token_share=tokens / full_tokens if full_tokens else None,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bas_opd.audit.records import UtilityAudit
+from bas_opd.audit.resampling import Estimate
 from bas_opd.audit.utility import CURVE, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.report.figures.canvas import BLUE, GREEN, INK, ORANGE, SOFT, note, panels, styled
 
@@ -68,18 +71,16 @@ def _bands(axes: Axes, found: UtilityDiagnostics) -> None:
     assert found.prediction is not None
     bands = found.prediction.bands or ()
     means = [band.utility for band in bands]
+    unknown = not all(math.isfinite(each.high) for each in means)  # of a single batch
     axes.bar(
         range(len(means)),
         [each.value for each in means],
-        yerr=[
-            [each.value - each.low for each in means],
-            [each.high - each.value for each in means],
-        ],
+        yerr=None if unknown else [_below(means), _above(means)],
         color=[ORANGE, "#e0a566", "#cbbba5", "#cfcfcc"][: len(means)],
         width=0.68,
         error_kw={"elinewidth": 1, "capsize": 3, "ecolor": INK},
     )
-    top = max(each.high for each in means)
+    top = max(each.value if unknown else each.high for each in means)
     for place, band in enumerate(bands):
         if band.p_above_next is not None:
             height = top * (1.06 + 0.09 * (len(bands) - 2 - place))
@@ -92,3 +93,11 @@ def _bands(axes: Axes, found: UtilityDiagnostics) -> None:
     axes.set_ylabel("mean utility")
     axes.set_title("(b) utility by predicted rank")
     axes.grid(axis="y")
+
+
+def _below(means: Sequence[Estimate]) -> list[float]:
+    return [each.value - each.low for each in means]
+
+
+def _above(means: Sequence[Estimate]) -> list[float]:
+    return [each.high - each.value for each in means]

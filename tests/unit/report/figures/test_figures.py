@@ -158,6 +158,15 @@ def test_the_diagnostics_show_every_ranking_the_bands_and_their_tests() -> None:
     assert "32 candidates of 4 training batches" in texts(figure)
 
 
+def test_a_single_batch_is_drawn_without_intervals() -> None:
+    alone = [each for each in utility_audit().candidates if each.batch == 0]
+    figure = utility_diagnostics(utility_audit(candidates=alone))
+    assert [bar.get_height() for bar in panels_of(figure)[1].patches] == pytest.approx(
+        [0.075, 0.055, 0.035, 0.015]
+    )
+    assert not list(panels_of(figure)[1].collections)
+
+
 def test_without_predictions_only_the_capture_is_drawn() -> None:
     figure = utility_diagnostics(utility_audit(predicted=False))
     (capture,) = panels_of(figure)
