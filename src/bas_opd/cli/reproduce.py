@@ -10,6 +10,21 @@ import typer
 
 app = typer.Typer(no_args_is_help=True)
 
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of every run.")
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Runs of each arm.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Runs side by side; unset: one for each CPU core.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")]
+Data = Annotated[Path | None, typer.Option(help="Folder of train, val and test; unset: OUT/data.")]
+Base = Annotated[
+    Path | None, typer.Option(help="Model to start from; unset: the one that is shipped.")
+]
+TrainN = Annotated[int, typer.Option(min=1, help="Examples to train on.")]
+TestN = Annotated[int, typer.Option(min=1, help="Questions to judge by.")]
+
 
 class Scale(StrEnum):
     """How large the runs are."""
@@ -34,28 +49,19 @@ def _reproduce(
 @app.command()
 def policies(
     out: Annotated[Path, typer.Option(help="Where data, runs and results go.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of every run."),
-    ] = None,
+    overrides: Overrides = None,
     scale: Annotated[str, typer.Option(help="small: FineSearch and the small model.")] = "small",
     arms: Annotated[
         str | None, typer.Option(help="Only these, as in full,learned25; unset: all twelve.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each arm.")] = 5,
+    seeds: Seeds = 5,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of a run; unset: 111.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side; unset: one for each CPU core.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of train, val and test; unset: OUT/data.")
-    ] = None,
-    base: Annotated[
-        Path | None, typer.Option(help="Model to start from; unset: the one that is shipped.")
-    ] = None,
-    train_n: Annotated[int, typer.Option(min=1, help="Examples to train on.")] = 3120,
-    test_n: Annotated[int, typer.Option(min=1, help="Questions to judge by.")] = 4200,
+    jobs: Jobs = None,
+    device: Device = "auto",
+    data: Data = None,
+    base: Base = None,
+    train_n: TrainN = 3120,
+    test_n: TestN = 4200,
     lr_sweep: Annotated[
         str | None,
         typer.Option(help="Instead, judge these learning rates on val, as in 3e-5,1e-4."),
@@ -111,10 +117,7 @@ def _command(name: str) -> None:
     @app.command(name, help=f"Make {name} of the paper.", hidden=True)
     def make(
         out: Annotated[Path, typer.Option(help="Where runs, tables and figures go.")],
-        overrides: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="[KEY=VALUE]...", help="Settings of every run."),
-        ] = None,
+        overrides: Overrides = None,
         scale: Annotated[
             Scale, typer.Option(help="small: trains what is missing. paper: says what to run.")
         ] = Scale.small,
@@ -124,19 +127,13 @@ def _command(name: str) -> None:
         results: Annotated[
             Path | None, typer.Option(help="Make it of results (*.json) that were kept.")
         ] = None,
-        seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 5,
-        jobs: Annotated[
-            int | None, typer.Option(min=1, help="Runs side by side; unset: one for each core.")
-        ] = None,
-        device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
-        data: Annotated[
-            Path | None, typer.Option(help="Folder of train, val and test; unset: OUT/data.")
-        ] = None,
-        base: Annotated[
-            Path | None, typer.Option(help="Model to start from; unset: the one that is shipped.")
-        ] = None,
-        train_n: Annotated[int, typer.Option(min=1, help="Examples to train on.")] = 3120,
-        test_n: Annotated[int, typer.Option(min=1, help="Questions to judge by.")] = 4200,
+        seeds: Seeds = 5,
+        jobs: Jobs = None,
+        device: Device = "auto",
+        data: Data = None,
+        base: Base = None,
+        train_n: TrainN = 3120,
+        test_n: TestN = 4200,
     ) -> None:
         import os
 

@@ -96,7 +96,7 @@ def axes(
     y_tick: Tick = short_number,
     whole: bool = False,
 ) -> None:
-    """Draw both axes with their ticks and names; without `x`, the columns have names of their own."""
+    """Draw both axes with ticks and names; without `x`, columns have names of their own."""
     for value in y.ticks():
         canvas.line(LEFT, y(value), canvas.width - RIGHT, y(value), "grid")
         canvas.add("text", y_tick(value), x=LEFT - 5, y=y(value) + 3.5, class_="tick end")

@@ -32,7 +32,7 @@ def write_page(results: DemoResults) -> Path:
             gap=gap(results),
             finding=finding(results),
             groups=_groups(results),
-            drawing=step_drawing(shown_step(results.steps["learned25"])),
+            drawing=step_drawing(shown_step(results.steps["learned25"]), policy="learned"),
             steps=len(results.steps["learned25"]),
             questions=len(results.examples),
             folder=results.folder,

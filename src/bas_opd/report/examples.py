@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
+from bas_opd.report.numerals import counted
 from bas_opd.report.pictures import Framed, framed
 from bas_opd.report.run import Run, ShownRow
 from bas_opd.report.selection import drawn_rows
@@ -16,6 +17,8 @@ from bas_opd.runtime.step_record import StepRecord
 from bas_opd.types import Example
 
 WANTED = 12
+LONGEST = 2_000
+"""Characters of a text that a page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class ShownExample:
     """One rollout as the page shows it."""
 
     row: ShownRow
+    """Its texts cut where they are too long for a page."""
     step: int
     """Counted from 1."""
     kind: str
@@ -31,19 +35,27 @@ class ShownExample:
     """None where the picture cannot be had."""
 
 
-def training_set(run: Run) -> Mapping[str, Example]:
+def training_set(run: Run, folder: Path | None = None) -> Mapping[str, Example]:
     """Return the examples a run was trained on by their ids; none if they are no longer there.
 
     Only the very set counts, told by its fingerprint: no path that merely stands in the records is
-    ever opened.
+    ever opened. A folder that a user names must hold it.
     """
+    wanted = run.started.data.fingerprint
     try:
-        found = PreparedSet.load(Path(run.started.data.folder))
+        found = PreparedSet.load(folder or Path(run.started.data.folder))
     except DataError:
+        if folder is not None:
+            raise
         return {}
-    if found.fingerprint != run.started.data.fingerprint:
-        return {}
-    return {example.id: example for example in found.examples}
+    if found.fingerprint == wanted:
+        return {example.id: example for example in found.examples}
+    if folder is not None:
+        raise DataError(
+            f"{folder} is not the set that the run in {run.path} was trained on: its fingerprint "
+            f"is {found.fingerprint[:12]}, not {wanted[:12]}. Say where that set lies with --data."
+        )
+    return {}
 
 
 def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExample]:
@@ -52,7 +64,7 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
     kinds = {name: examples[name].kind if name in examples else "" for name in newest}
     return [
         ShownExample(
-            row=row,
+            row=_shortened(row),
             step=step.step + 1,
             kind=kinds[row.example],
             is_ranked=bool(step.score_of) and row.row not in drawn_rows(step),
@@ -60,6 +72,16 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
         )
         for step, row in _spread(list(newest.values()), kinds)
     ]
+
+
+def _shortened(row: ShownRow) -> ShownRow:
+    texts = {"question": row.question, "answer": row.answer, "response": row.response}
+    return row.model_copy(update={name: _cut(text) for name, text in texts.items()})
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST
+    return text if more <= 0 else f"{text[:LONGEST]}… ({counted(more, 'more character')})"
 
 
 def _spread(

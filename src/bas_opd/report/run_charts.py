@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bas_opd.report.charts import Chart, Series, calls_chart, columns, plot, shares, stacked
+from bas_opd.report.bars import calls_chart, columns, shares, stacked
+from bas_opd.report.charts import Chart, Series, plot
 from bas_opd.report.findings import budget_sentence
+from bas_opd.report.numerals import ends_of
 from bas_opd.report.run import Run
 from bas_opd.report.selection import (
     Band,
@@ -27,7 +29,7 @@ class SelectionCharts:
 
     utility: Chart | None
     bands: Chart | None
-    band_rows: tuple[Band, ...]
+    band_words: str
     kinds: Chart | None
     lengths: Chart | None
 
@@ -52,7 +54,7 @@ def selection_charts(run: Run, kinds: Mapping[str, str]) -> SelectionCharts:
     return SelectionCharts(
         utility=_utility_chart(run),
         bands=_band_chart(bands),
-        band_rows=bands,
+        band_words=_band_words(run, bands),
         kinds=shares(by_kind, label=_spoken("kind", by_kind), names=names) if by_kind else None,
         lengths=shares(by_length, label=_spoken("length", by_length), names=names)
         if by_length
@@ -94,12 +96,12 @@ def _utility_chart(run: Run) -> Chart | None:
     if len(steps) < 2:
         return None
     marks = len(steps) <= MARKED
+    unranked = ("drawn at random", "explored")
+    if run.policy == "full":
+        unranked = ("every candidate", "plain")
     series = [
         Series(label=label, style=style, points=points, has_marks=marks)
-        for label, style, points in (
-            ("chosen by score", "ranked", ranked),
-            ("all candidates" if run.policy == "full" else "drawn at random", "explored", drawn),
-        )
+        for label, style, points in (("chosen by score", "ranked", ranked), (*unranked, drawn))
         if points
     ]
     return plot(
@@ -118,16 +120,22 @@ def _band_chart(bands: tuple[Band, ...]) -> Chart | None:
     return columns(
         [band.name for band in bands],
         means,
-        [
-            (
-                band.utility.mean - band.utility.half_width,
-                band.utility.mean + band.utility.half_width,
-            )
-            for band in bands
-        ],
+        [ends_of(band.utility) for band in bands],
         label=f"Mean observed utility by place in the ranking: {spoken}.",
         x_name="place in the ranking of its step",
         y_name="mean observed utility",
+    )
+
+
+def _band_words(run: Run, bands: tuple[Band, ...]) -> str:
+    """Say which rows the bands are made of, in the terms of the run's own budget."""
+    select = run.config.select
+    chosen = 100 * float(select.query_ratio * (1 - select.exploration))
+    rows = ", ".join(f"{band.rows:,}" for band in bands)
+    return (
+        f"Rows by their place in the ranking of their step ({rows} rows). The teacher was asked "
+        f"about the upper {chosen:.3g} % of each step; of the rows below, only those drawn at "
+        "random are known. 95 % intervals over steps."
     )
 
 

@@ -71,8 +71,9 @@ def drawn_rows(step: StepRecord) -> set[int]:
 def rank_bands(steps: Iterable[StepRecord]) -> tuple[Band, ...]:
     """Return the utility that was observed in each quarter of the ranking of candidates.
 
-    The top quarter holds nearly all ranked rows; of the others only explored rows are known, which
-    were drawn from them uniformly, so that their means are fair ones.
+    The rows that a step chose by score are all known; of those ranked below, only the explored
+    ones, which were drawn from them uniformly. A quarter that holds rows of both leans to its
+    upper part.
     """
     means: list[list[float]] = [[] for _ in BANDS]
     rows = [0] * len(BANDS)

@@ -19,7 +19,7 @@ class Mark:
     """One rollout in the drawing of a step."""
 
     state: str
-    """no-crop, passed-over, ranked or explored."""
+    """no-crop, passed-over, ranked, explored, or every: asked because all candidates were."""
     x: float
     y: float
     radius: float
@@ -35,6 +35,11 @@ class Drawing:
     marks: tuple[Mark, ...]
     caption: str
 
+    @property
+    def states(self) -> set[str]:
+        """What became of at least one of the rollouts."""
+        return {mark.state for mark in self.marks}
+
 
 def shown_step(steps: Sequence[StepRecord]) -> StepRecord:
     """Return the last step whose rows were chosen by prediction, or else the last."""
@@ -42,12 +47,13 @@ def shown_step(steps: Sequence[StepRecord]) -> StepRecord:
     return (ranked or steps)[-1]
 
 
-def step_drawing(step: StepRecord) -> Drawing:
+def step_drawing(step: StepRecord, *, policy: str) -> Drawing:
+    """Draw a step of a run with that policy: full, random, learned, ..."""
     utility = dict(zip(step.selected, step.utility, strict=True))
     known = [value for value in utility.values() if value is not None]
     largest = max((*known, 1e-12))
     marks = []
-    for row, state in enumerate(_states(step)):
+    for row, state in enumerate(_states(step, policy)):
         column, place = divmod(row, step.per_prompt)
         observed = utility.get(row)
         # The area of a mark follows the utility, but one near zero can still be seen.
@@ -65,17 +71,17 @@ def step_drawing(step: StepRecord) -> Drawing:
         width=len(step.examples) * CELL,
         height=step.per_prompt * CELL,
         marks=tuple(marks),
-        caption=_caption(step, utility),
+        caption=_caption(step, utility, policy),
     )
 
 
-def _states(step: StepRecord) -> list[str]:
+def _states(step: StepRecord, policy: str) -> list[str]:
     """Say what became of each row."""
     states = ["no-crop"] * (len(step.examples) * step.per_prompt)
     for rows, state in (
         (step.candidates, "passed-over"),
         (step.selected, "ranked"),
-        (drawn_rows(step), "explored"),
+        (drawn_rows(step), "every" if policy == "full" else "explored"),
     ):
         for row in rows:
             states[row] = state
@@ -91,19 +97,20 @@ def _title(step: StepRecord, row: int, observed: float | None) -> str:
     return "; ".join(parts)
 
 
-def _caption(step: StepRecord, utility: dict[int, float | None]) -> str:
-    explored = drawn_rows(step)
-    means = []
+def _caption(step: StepRecord, utility: dict[int, float | None], policy: str) -> str:
+    drawn = drawn_rows(step)
+    parts = []
     for name, rows in (
-        ("chosen by their score", set(step.selected) - explored),
-        ("drawn at random", explored),
+        ("chosen by their score", set(step.selected) - drawn),
+        ("as every candidate" if policy == "full" else "drawn at random", drawn),
     ):
         values = [value for row in rows if (value := utility[row]) is not None]
         if rows:
             mean = f" (mean utility {fmean(values):.2g})" if values else ""
-            means.append(f"{len(rows)} {name}{mean}")
+            parts.append(f"{len(rows)} {name}{mean}")
+    asked = f"{len(step.selected)}: {' and '.join(parts)}" if len(parts) > 1 else "".join(parts)
     return (
         f"Step {step.step + 1}: {len(step.examples) * step.per_prompt} rollouts of "
         f"{len(step.examples)} questions, {len(step.candidates)} of them with a crop to ask about. "
-        f"The teacher was asked about {len(step.selected)}: {' and '.join(means)}."
+        f"The teacher was asked about {asked or 'none'}."
     )
