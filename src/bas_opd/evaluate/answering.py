@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.store import key_of
 from bas_opd.evaluate.weights import weights_fingerprint, weights_hashes
+
+if TYPE_CHECKING:
+    from bas_opd.model.vlm import VisionLanguageModel
+
+SEED = 42
+"""The paper's, beside temperature 0 (Sec. 3.1); greedy decoding leaves it nothing to decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +46,13 @@ class Answerer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalAnswerer:
-    """A checkpoint on this machine, answering greedily from the full image, many at a time."""
+    """A checkpoint on this machine, answering greedily from the full image, many at a time.
+
+    It is loaded at the first question, once for all benchmarks: a resumed evaluation with nothing
+    left to ask needs no torch.
+    """
 
     folder: Path
     device: str = "auto"
@@ -62,7 +73,7 @@ class LocalAnswerer:
         """The checkpoint, and how it decodes."""
         return {
             "weights": weights_fingerprint(self.hashes),
-            "decoding": "greedy, one full image, no thinking",
+            "decoding": f"greedy (temperature 0, seed {SEED}), one full image, no thinking",
             "max_response_tokens": self.max_response_tokens,
             "max_pixels": self.max_pixels,
         }
@@ -71,23 +82,21 @@ class LocalAnswerer:
     def identity(self) -> str:
         return key_of(**self.settings)
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
-        # Loaded here: a resumed evaluation with nothing left to ask needs no torch.
+    @cached_property
+    def _model(self) -> VisionLanguageModel:
         from transformers.utils import logging
 
         from bas_opd.config.schema import Config, DataConfig, ModelConfig
-        from bas_opd.rollout.greedy import greedy_responses
         from bas_opd.state import load_policy
 
         logging.disable_progress_bar()
-        model = load_policy(
-            Config(
-                model=ModelConfig(
-                    path=str(self.folder), device=self.device, max_pixels=self.max_pixels
-                ),
-                data=DataConfig(path="unused"),
-            )
-        )
+        place = ModelConfig(path=str(self.folder), device=self.device, max_pixels=self.max_pixels)
+        return load_policy(Config(model=place, data=DataConfig(path="unused")))
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        from bas_opd.rollout.greedy import greedy_responses
+
+        model = self._model
         # Some batches' worth of pictures at a time: thousands would fill the memory.
         stride = 8 * self.prompts_per_batch
         for start in range(0, len(questions), stride):

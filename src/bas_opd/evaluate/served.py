@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bas_opd.data.images import decode_image
-from bas_opd.evaluate.answering import Output
+from bas_opd.evaluate.answering import SEED, Output
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.serving import ChatClient, Message, RefusedError
 from bas_opd.evaluate.store import key_of
-
-SEED = 42
-"""The paper's, sent with temperature 0 (Sec. 3.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
