@@ -33,7 +33,7 @@ from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.answering import LocalAnswerer, Output
 from bas_opd.evaluate.benchmarks import LoadedSet, benchmark
-from bas_opd.evaluate.harness import Evaluation
+from bas_opd.evaluate.harness import SCORES, Evaluation
 from bas_opd.evaluate.questions import Question
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.loading import load_model
@@ -182,7 +182,13 @@ def _afterwards(home: Path, repeats: int) -> None:
     identity = LocalAnswerer(folder=small_base()).identity
     evaluation = Evaluation(benchmark=pope, loaded=loaded, model=identity, folder=out / "pope")
     evaluation.generate(Speaker(identity=identity), Quiet())
-    scoring = _median(repeats, lambda: evaluation.score(None, Quiet(), poll=lambda: None))
+
+    def score() -> None:
+        # Anew each time: what is on record would be taken over.
+        (evaluation.folder / SCORES).unlink(missing_ok=True)
+        evaluation.score(None, Quiet(), poll=lambda: None)
+
+    scoring = _median(repeats, score)
     verdict = _verdict(scoring <= SCORING_SECONDS, f"at most {SCORING_SECONDS:g} s")
     print(f"{f'scoring {len(loaded):,} answers by rule':<34}{scoring:>12.2f} s{verdict}")
 

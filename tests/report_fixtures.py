@@ -34,6 +34,7 @@ from bas_opd.types import FEATURES
 
 PHASES = {"rollout": 2.0, "select": 0.01, "teacher": 0.5, "student": 3.0, "ema": 0.01}
 REPLAY_START = 8
+MODEL = ("config.json", "model.safetensors")
 
 
 def synthetic_run(
@@ -48,9 +49,10 @@ def synthetic_run(
     seed: int = 0,
     texts: Mapping[str, str] | None = None,
     shown: int = 2,
+    ratio: str = "0.25",
 ) -> Path:
     """Write the directory of a run; it has not finished where more steps were planned."""
-    ratio = "1" if policy == "full" else "0.25"
+    ratio = "1" if policy == "full" else ratio
     planned = planned or steps
     config = Config.model_validate(
         {
@@ -82,8 +84,9 @@ def synthetic_run(
             writer.write(event)
         if steps == planned:
             (path / "model").mkdir()
-            (path / "model" / "config.json").write_text("{}")
-            hashes = {"config.json": sha256(path / "model" / "config.json")}
+            for name in MODEL:
+                (path / "model" / name).write_text("{}")
+            hashes = {name: sha256(path / "model" / name) for name in MODEL}
             sums = totals([parse_step(event) for event in events])
             writer.write({"event": "finished", "steps": steps, "totals": sums, "model": hashes})
     return path
@@ -182,7 +185,15 @@ def _step(
     }
 
 
-def evaluate(run: Path, right: Sequence[bool], *, questions: str = "q", judged: int = 0) -> None:
+def evaluate(
+    run: Path,
+    right: Sequence[bool],
+    *,
+    questions: str = "q",
+    judged: int = 0,
+    judge: str | None = None,
+    weights: Mapping[str, str] | None = None,
+) -> None:
     """Leave an evaluation in a run's folder; the last `judged` answers had no rule to read them."""
     rule = len(right) - judged
     scored = [
@@ -198,11 +209,18 @@ def evaluate(run: Path, right: Sequence[bool], *, questions: str = "q", judged: 
     report = {
         "model": "run",
         "identity": "i",
-        "judge": None,
-        "benchmarks": [{"fingerprint": questions, "is_partial": False, **asdict(summary)}],
+        "judge": judge,
+        "weights": weights,
+        "benchmarks": [
+            {
+                "fingerprint": questions,
+                "judge": {"model": judge, "url": "u", "fallbacks": []} if judge else None,
+                **asdict(summary),
+            }
+        ],
     }
     folder = run / "eval" / "finesearch"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (run / "eval" / REPORT).write_text(json.dumps(report))
     lines = [
         json.dumps(
@@ -219,13 +237,21 @@ def evaluate(run: Path, right: Sequence[bool], *, questions: str = "q", judged: 
     (folder / SCORES).write_text("".join(f"{line}\n" for line in lines))
 
 
-def audit(run: Path, *, source: Source = "training", teacher: Teacher = "own") -> None:
-    """Leave a utility audit in a run's folder."""
+def audit(
+    run: Path,
+    *,
+    source: Source = "training",
+    teacher: Teacher = "own",
+    batches: int = 6,
+    ratio: str = "0.25",
+    worth: float = 0.01,
+) -> None:
+    """Leave a utility audit in a run's folder; its utilities are at most `worth`."""
     draw = random.Random(1)
     candidates = []
-    for batch in range(6):
+    for batch in range(batches):
         for row in range(16):
-            utility = draw.random() ** 2 / 100
+            utility = worth * draw.random() ** 2
             candidates.append(
                 Candidate(
                     batch=batch,
@@ -238,11 +264,12 @@ def audit(run: Path, *, source: Source = "training", teacher: Teacher = "own") -
                     utility=utility,
                 )
             )
-    record = UtilityAudit(**_provenance(source, teacher), step=6, dropped=0, candidates=candidates)
-    write_audit(utility_file(run, source), record)
+    provenance = {**_provenance(source, teacher), "query_ratio": ratio}
+    record = UtilityAudit(**provenance, step=6, dropped=0, candidates=candidates)
+    write_audit(utility_file(run, source, teacher), record)
 
 
-def audit_gradients(run: Path, *, teacher: Teacher = "own") -> None:
+def audit_gradients(run: Path, *, teacher: Teacher = "own", batches: int = 5) -> None:
     """Leave an audit of gradients in a run's folder."""
     draw = random.Random(2)
 
@@ -256,11 +283,11 @@ def audit_gradients(run: Path, *, teacher: Teacher = "own") -> None:
         )
 
     checkpoints = [
-        CheckpointGeometry(step=step, pairs=[pair() for _ in range(5)], mean=pair())
+        CheckpointGeometry(step=step, pairs=[pair() for _ in range(batches)], mean=pair())
         for step in range(1, 7)
     ]
     record = GeometryAudit(**_provenance("training", teacher), checkpoints=checkpoints)
-    write_audit(geometry_file(run), record)
+    write_audit(geometry_file(run, teacher), record)
 
 
 def _provenance(source: Source, teacher: Teacher) -> dict[str, Any]:

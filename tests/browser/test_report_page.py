@@ -31,7 +31,17 @@ SECTIONS = {
         "environment",
         "not-run",
     ),
-    "comparison": ("runs", "differences", "budget", "time", "cost", "environment", "not-run"),
+    "comparison": (
+        "runs",
+        "differences",
+        "evaluation",
+        "audit",
+        "budget",
+        "time",
+        "cost",
+        "environment",
+        "not-run",
+    ),
 }
 
 
@@ -49,13 +59,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of a run whose every text is hostile, and that of three runs."""
     home = tmp_path_factory.mktemp("pages")
     data = make_pictures(home / "data", n=60, seed=3)
-    texts = {"question": HOSTILE, "answer": HOSTILE, "response": HOSTILE + "long" * 200}
+    texts = {"question": HOSTILE, "answer": HOSTILE, "response": HOSTILE + "long" * 75_000}
     learned = synthetic_run(home / "<b>learned", data, steps=111, prompts=28, texts=texts)
     again = synthetic_run(home / "again", data, steps=111, prompts=28, seed=1)
     full = synthetic_run(home / "full", data, steps=111, prompts=28, policy="full")
     for run, right in ((learned, "110"), (again, "111"), (full, "100")):
         evaluate(run, [answer == "1" for answer in right] * 40)
-    audit(learned, teacher="student")
+    for source in ("training", "held-out"):
+        audit(learned, source=source, teacher="student")
     audit_gradients(learned)
     return {
         "run": write_report(learned, home / "run").page,
@@ -91,7 +102,7 @@ def test_every_section_is_there_and_seen(page: Page, name: str) -> None:
     assert page.run(unnamed) == 0
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [375, 390, 1280])
 def test_a_page_is_no_wider_than_its_window(page: Page, name: str, width: int) -> None:
     for dark in (False, True):
         page.resize(width, 900, dark=dark)
@@ -99,6 +110,14 @@ def test_a_page_is_no_wider_than_its_window(page: Page, name: str, width: int) -
         if folder := os.environ.get("BAS_OPD_SCREENSHOTS"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             page.screenshot(Path(folder) / f"{name}-{width}{'-dark' * dark}.png")
+
+
+def test_a_huge_text_does_not_make_a_page_huge(chrome: Browser, pages: dict[str, Path]) -> None:
+    page = chrome.open(pages["run"], width=375)
+    assert page.run("document.documentElement.outerHTML.length") < 3e6
+    tallest = "Math.max(...[...document.querySelectorAll('article')].map(one => one.scrollHeight))"
+    assert 100 < page.run(tallest) < 2000
+    assert "more characters)" in page.run("document.body.innerText")
 
 
 def test_hostile_text_is_shown_and_never_run(page: Page) -> None:

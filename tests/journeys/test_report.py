@@ -78,6 +78,23 @@ def test_several_runs_are_compared_on_one_page(
     assert (tmp_path / "there" / "report.html").exists()
 
 
+def test_a_training_set_that_moved_is_named_with_data(tmp_path: Path) -> None:
+    data = make_pictures(tmp_path / "data", n=24, seed=3)
+    run = synthetic_run(tmp_path / "run", data, steps=3)
+    moved = (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert bas_opd("report", run).exit_code == 0
+    assert "data:image/jpeg" not in (run / "report.html").read_text(encoding="utf-8")
+    assert bas_opd("report", run, "--data", moved).exit_code == 0
+    assert "data:image/jpeg" in (run / "report.html").read_text(encoding="utf-8")
+    other = make_pictures(tmp_path / "other", n=12, seed=4).folder
+    result = bas_opd("report", run, "--data", other)
+    assert result.exit_code == 1
+    assert "is not the set that the run" in result.stderr
+    result = bas_opd("report", run, tmp_path, "--data", moved)
+    assert result.exit_code == 2
+    assert "--data is for the page of one run" in result.stderr
+
+
 def test_what_cannot_be_reported_is_explained(pictures: PreparedSet, tmp_path: Path) -> None:
     result = bas_opd("report", tmp_path)
     assert result.exit_code == 1

@@ -16,13 +16,23 @@ def report(
         Path | None,
         typer.Option(help="Where the files go; unset: the run itself, or ./report for several."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where the training data of the run lies now, if it has moved."),
+    ] = None,
 ) -> None:
     """Write report.html, one page that needs nothing else, and card.md, from records alone."""
+    from bas_opd.errors import ConfigError
     from bas_opd.report.writing import write_comparison, write_report
     from bas_opd.runtime.console import printable
 
+    if data is not None and len(runs) > 1:
+        raise ConfigError(
+            "--data is for the page of one run, which shows pictures; a comparison shows none. "
+            "Leave it out, or name a single run."
+        )
     written = (
-        write_report(runs[0], out or runs[0])
+        write_report(runs[0], out or runs[0], data=data)
         if len(runs) == 1
         else write_comparison(runs, out or Path("report"))
     )

@@ -90,7 +90,7 @@ def columns(
             title=f"{name}: {value:.3g}{_interval_words(interval)}",
         )
         if interval is not None:
-            canvas.whisker(centre, *map(y, interval), "ink")
+            canvas.whisker(centre, y(interval[0]), y(interval[1]), "ink")
         canvas.add("text", name, x=centre, y=HEIGHT - BOTTOM + 13, class_="tick middle")
     return Chart(svg=canvas.svg())
 

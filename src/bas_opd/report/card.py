@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bas_opd import __version__
-from bas_opd.evaluate.benchmarks import Measure
+from bas_opd.report.audits import AuditFigures
 from bas_opd.report.comparison import RunComparison, findings, headline
-from bas_opd.report.costs import percent
-from bas_opd.report.findings import budget_sentence, clock, not_run, result, tiles
+from bas_opd.report.entries import Entry
+from bas_opd.report.evaluation import BenchmarkResult
+from bas_opd.report.findings import budget_sentence, not_run, result, stale_sentence, tiles
+from bas_opd.report.numerals import clock, ends_text, percent, value_text
 from bas_opd.report.run import Run
 from bas_opd.runtime.console import printable
 from bas_opd.runtime.verify import Verification
 
+EVALUATED = (
+    "benchmark",
+    "accuracy",
+    "95 % interval",
+    "questions",
+    "deferred",
+    "unscored",
+    "judge",
+)
 _SPECIAL = re.compile(r"([\\*_{}\[\]<>#|~!&])")
 
 
-def run_card(run: Run, checked: Verification) -> str:
+def run_card(run: Run, checked: Verification, audits: AuditFigures) -> str:
     """Return the card of one run."""
     parts = [
         f"# {escaped(run.policy)}: {escaped(run.name)}",
@@ -25,22 +36,11 @@ def run_card(run: Run, checked: Verification) -> str:
         _table(("", "", ""), [(tile.name, tile.value, tile.detail) for tile in tiles(run)]),
         f"**Budget.** {escaped(budget_sentence(run))} {_checks(checked)}",
     ]
+    if stale := stale_sentence(run):
+        parts.append(f"**{escaped(stale)}**")
     if run.evaluation is not None:
-        parts.append(
-            _table(
-                ("benchmark", "accuracy", "95 % interval", "questions", "deferred", "unscored"),
-                [
-                    (
-                        f"{each.title} (partial)" if each.is_partial else each.title,
-                        *_measure(each.summary.primary),
-                        f"{each.summary.n:,}",
-                        f"{each.summary.deferred:,}",
-                        f"{each.summary.unscored:,}",
-                    )
-                    for each in run.evaluation.results
-                ],
-            )
-        )
+        parts.append(_table(EVALUATED, [_evaluated(each) for each in run.evaluation.results]))
+    parts += [f"**{what}.** {escaped(words)}" for what, words in audits.sentences()]
     parts += [
         "**What was not run.**\n\n" + _list(not_run(run, checked)),
         f"Settings {run.started.config_hash}, data {run.started.data.fingerprint[:16]}, base "
@@ -49,28 +49,40 @@ def run_card(run: Run, checked: Verification) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def comparison_card(comparison: RunComparison, checked: dict[str, Verification]) -> str:
-    """Return the card of several runs."""
-    rows = []
-    for entry in comparison.entries:
-        sums, accuracy = entry.run.totals, entry.accuracy
-        rows.append(
-            (
-                f"{entry.number} {entry.label}",
-                f"{len(entry.run.steps):,}",
-                *(("-", "-") if accuracy is None else _measure(accuracy)),
-                f"{sums['calls']:,} ({percent(sums['calls'], sums['candidates'])})",
-                f"{sums['scored_tokens']:,} ({percent(entry.token_share or 0, 1)})",
-                clock(entry.run.seconds),
-                "sound" if checked[entry.label].is_sound else "NOT sound",
-            )
-        )
-    header = ("run", "steps", "accuracy", "95 % interval", "calls", "tokens", "time", "records")
+def comparison_card(
+    comparison: RunComparison,
+    checked: Mapping[str, Verification],
+    audits: Mapping[str, AuditFigures],
+) -> str:
+    """Return the card of several runs; `checked` and `audits` are by label."""
+    header = (
+        "run",
+        "steps",
+        "accuracy",
+        "95 % interval",
+        "calls",
+        "scored tokens",
+        "processed tokens",
+        "time",
+        "records",
+    )
+    evaluated = [
+        (entry.label, *_evaluated(each))
+        for entry in comparison.entries
+        if entry.run.own_evaluation is not None
+        for each in entry.run.own_evaluation.results
+    ]
     parts = [
         f"# {len(comparison.entries)} runs compared",
         escaped(headline(comparison)),
-        _table(header, rows),
+        _table(header, [_compared(each, checked[each.label]) for each in comparison.entries]),
+        _table(("run", *EVALUATED), evaluated) if evaluated else "",
         _list(findings(comparison)),
+        _list(
+            f"{label}: {what}. {words}"
+            for label, each in audits.items()
+            for what, words in each.sentences()
+        ),
         _list(comparison.notes),
         f"Made by bas-opd {__version__}.",
     ]
@@ -83,19 +95,41 @@ def escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", flat)
 
 
+def _compared(entry: Entry, checked: Verification) -> tuple[str, ...]:
+    sums = entry.run.totals
+    processed = entry.processed_share
+    return (
+        f"{entry.number} {entry.label}",
+        f"{len(entry.run.steps):,}",
+        value_text(entry.accuracy),
+        ends_text(entry.accuracy),
+        f"{sums['calls']:,} ({percent(sums['calls'], sums['candidates'])})",
+        f"{sums['scored_tokens']:,} ({percent(entry.token_share or 0, 1)})",
+        f"{sums['processed_tokens']:,}"
+        + ("" if processed is None else f" ({percent(processed, 1)})"),
+        clock(entry.run.seconds),
+        "sound" if checked.is_sound else "NOT sound",
+    )
+
+
+def _evaluated(result: BenchmarkResult) -> tuple[str, ...]:
+    summary = result.summary
+    return (
+        f"{result.title} (partial)" if result.is_partial else result.title,
+        value_text(summary.primary),
+        ends_text(summary.primary),
+        f"{summary.n:,}",
+        f"{summary.deferred:,}",
+        f"{summary.unscored:,}",
+        result.judge or "none",
+    )
+
+
 def _checks(checked: Verification) -> str:
     if checked.is_sound:
         return f"All {len(checked.checks)} checks of the records hold."
     wrong = ", ".join(check.name for check in checked.checks if not check.is_sound)
     return f"**Checks that do not hold: {escaped(wrong)}.**"
-
-
-def _measure(measure: Measure) -> tuple[str, str]:
-    value = "-" if measure.value is None else f"{100 * measure.value:.1f} %"
-    if measure.interval is None:
-        return value, "-"
-    low, high = measure.interval
-    return value, f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

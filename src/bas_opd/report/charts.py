@@ -73,7 +73,7 @@ def plot(
         places = [(x(a), y(b)) for a, b in each.points]
         for (place, _), interval in zip(places, each.intervals, strict=False):
             if interval is not None:
-                canvas.whisker(place, *map(y, interval), each.style)
+                canvas.whisker(place, y(interval[0]), y(interval[1]), each.style)
         if each.has_line and len(places) > 1:
             canvas.path(places, f"line {each.style}")
         if each.has_marks:

@@ -9,67 +9,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from bas_opd.audit.resampling import holm
-from bas_opd.audit.statistics import Interval, mean_interval
 from bas_opd.errors import DataError
-from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.evaluate.comparing import Comparison, compare
+from bas_opd.report.entries import Entry, entries_of
 from bas_opd.report.evaluation import BenchmarkResult
+from bas_opd.report.families import seeds_of
+from bas_opd.report.findings import stale_sentence
+from bas_opd.report.numerals import counted, percent, plus_minus, points
+from bas_opd.report.pairs import Paired, paired
 from bas_opd.report.run import Run
+from bas_opd.report.seeds import (
+    Family,
+    SeedContrast,
+    SeedGroup,
+    families_of,
+    seed_contrasts,
+    seed_groups,
+)
 
-LEVEL = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One run in a comparison."""
-
-    number: int
-    label: str
-    run: Run
-    full: Run | None
-    """The run with full querying that it can be measured against; none, if it is that one."""
-
-    @property
-    def accuracy(self) -> Measure | None:
-        return None if self.run.evaluation is None else self.run.evaluation.headline
-
-    @property
-    def token_share(self) -> float | None:
-        """Scored tokens over those of full querying: of that run, or of its own candidates."""
-        whole = self.run.totals["candidate_tokens"]
-        if self.full is not None:
-            whole = self.full.totals["scored_tokens"]
-        return self.run.totals["scored_tokens"] / whole if whole else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
-    """Two runs on the questions of one benchmark."""
-
-    benchmark: str
-    a: str
-    b: str
-    comparison: Comparison
-    adjusted_p: float
-    """McNemar's p, Holm-adjusted over all pairs of this comparison."""
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the difference is more than chance, all pairs that were looked at counted."""
-        return not self.comparison.difference.holds_zero and self.adjusted_p <= LEVEL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedGroup:
-    """Runs that differ in their seeds alone."""
-
-    policy: str
-    labels: tuple[str, ...]
-    accuracy: Interval | None
-    """Over the runs; none unless all were evaluated on the same questions."""
-    scored_tokens: Interval
-    seconds: Interval
+FEW = 4
+"""Runs that a heading names one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +37,7 @@ class RunComparison:
     entries: tuple[Entry, ...]
     pairs: tuple[Paired, ...]
     groups: tuple[SeedGroup, ...]
+    contrasts: tuple[SeedContrast, ...]
     notes: tuple[str, ...]
     """What stands in the way of comparing them."""
 
@@ -87,152 +46,123 @@ def compare_runs(runs: Sequence[Run]) -> RunComparison:
     """Compare runs in the order given."""
     if len({run.path.resolve() for run in runs}) < len(runs):
         raise DataError("The same run was given twice. Name each run once.")
-    labels = _labels(runs)
-    entries = tuple(
-        Entry(number=number, label=label, run=run, full=_full_of(run, runs))
-        for number, (label, run) in enumerate(zip(labels, runs, strict=True), start=1)
-    )
+    entries = entries_of(runs)
+    families = families_of(entries)
     return RunComparison(
         entries=entries,
-        pairs=_pairs(entries),
-        groups=tuple(_groups(entries)),
-        notes=tuple(_notes(entries)),
+        pairs=paired(families),
+        groups=tuple(seed_groups(families)),
+        contrasts=tuple(seed_contrasts(families)),
+        notes=tuple(_notes(entries, families)),
     )
 
 
 def findings(comparison: RunComparison) -> tuple[str, ...]:
-    """Say of each pair what its difference is worth."""
-    return tuple(_sentence(pair) for pair in comparison.pairs)
+    """Say of each difference over seeds, then of each pair, what it is worth."""
+    return (
+        *map(_over_seeds, comparison.contrasts),
+        *(_of_pair(pair) for pair in comparison.pairs),
+    )
 
 
 def headline(comparison: RunComparison) -> str:
-    """Return the comparison in one sentence: the first pair's difference, or what was asked."""
-    if comparison.pairs:
-        return _sentence(comparison.pairs[0], with_p=False)
-    asked = ", ".join(
-        f"{entry.label} {entry.run.totals['calls']:,} times" for entry in comparison.entries
+    """Return the comparison in one sentence: over seeds, or against full querying, or neutral."""
+    if comparison.contrasts:
+        return _over_seeds(comparison.contrasts[0])
+    lead = next(iter(comparison.pairs), None)
+    if lead is None or lead.b.run.policy != "full":
+        return _neutral(comparison)
+    same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
+    if len(same) == 1:
+        return _of_pair(lead, with_p=False)
+    gains = sum(pair.is_shown and pair.comparison.difference.mean > 0 for pair in same)
+    losses = sum(pair.is_shown for pair in same) - gains
+    return (
+        f"{lead.a.label} against {lead.b.label} on {len(same)} benchmarks, for these two runs: a "
+        f"gain on {gains}, a loss on {losses}, neither shown to be better on "
+        f"{len(same) - gains - losses}."
     )
-    return f"The teacher was asked by {asked}; no two runs were judged on the same questions."
 
 
-def _sentence(pair: Paired, *, with_p: bool = True) -> str:
-    result = pair.comparison
-    low, high = (
-        100 * (result.difference.mean + side * result.difference.half_width) for side in (-1, 1)
-    )
-    if result.only_a == result.only_b == 0:
-        return f"{pair.a} and {pair.b} have the same questions of {pair.benchmark} right."
-    if pair.is_shown:
-        verdict = "a gain" if result.difference.mean > 0 else "a loss"
-    elif result.difference.holds_zero:
-        verdict = "a difference inside its interval, so neither is shown to be better"
+def _neutral(comparison: RunComparison) -> str:
+    """Say what was reached, or else what was asked, and single nothing out."""
+    if not comparison.pairs:
+        return _unpaired(comparison)
+    reached = {
+        entry.label: accuracy.value
+        for entry in comparison.entries
+        if (accuracy := entry.accuracy) is not None and accuracy.value is not None
+    }
+    if len(reached) > FEW:
+        ends = f"{100 * min(reached.values()):.1f} to {percent(max(reached.values()), 1)}"
+        right = f"{len(reached)} runs have {ends} right"
     else:
-        verdict = f"not shown, since its adjusted p is above {LEVEL}"
+        right = ", ".join(
+            f"{label} has {percent(each, 1)} right" for label, each in reached.items()
+        )
+    shown = sum(pair.is_shown for pair in comparison.pairs)
+    return (
+        f"{right}; {shown} of {counted(len(comparison.pairs), 'difference')} between them "
+        f"{'is' if shown == 1 else 'are'} shown, question by question."
+    )
+
+
+def _unpaired(comparison: RunComparison) -> str:
+    means = [
+        f"{group.name} over {len(group.labels)} seeds: {plus_minus(group.accuracy, '.1f', 100)} %"
+        for group in comparison.groups
+        if group.accuracy is not None
+    ]
+    if means:
+        return f"{', '.join(means)} right."
+    asked = [
+        f"{entry.label} {counted(entry.run.totals['calls'], 'time')}"
+        for entry in comparison.entries
+    ]
+    if len(asked) > FEW:
+        asked = [*asked[:FEW], counted(len(asked) - FEW, "more run")]
+    return (
+        f"The teacher was asked by {', '.join(asked)}; no two of them can be paired on the same "
+        "questions."
+    )
+
+
+def _over_seeds(contrast: SeedContrast) -> str:
+    mean, interval = points(contrast.difference)
+    verdict = "a gain" if contrast.difference.mean > 0 else "a loss"
+    if contrast.difference.holds_zero:
+        verdict = "a difference inside its interval, so neither is shown to be better"
+    return (
+        f"{contrast.a} against {contrast.b} over {contrast.difference.n} seeds: {mean} points of "
+        f"accuracy (95 % interval {interval}), {verdict}."
+    )
+
+
+def _of_pair(pair: Paired, *, with_p: bool = True) -> str:
+    result = pair.comparison
+    if result.only_a == result.only_b == 0:
+        return (
+            f"{pair.a.label} and {pair.b.label} have the same questions of {pair.benchmark} right."
+        )
+    mean, interval = points(result.difference)
     p = f", adjusted p {pair.adjusted_p:.2g}" if with_p else ""
     return (
-        f"{pair.a} against {pair.b} on {pair.benchmark}: {100 * result.difference.mean:+.1f} "
-        f"points over {result.n:,} questions (95 % interval {low:+.1f} to {high:+.1f}{p}), "
-        f"{verdict}."
+        f"{pair.a.label} against {pair.b.label} on {pair.benchmark}: {mean} points over "
+        f"{counted(result.n, 'question')} (95 % interval {interval}{p}), {pair.verdict}."
     )
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
-    """Call a run by its policy; where that is not unique, by its folder; else by its place."""
-    for names in (
-        [run.policy for run in runs],
-        [run.name for run in runs],
-        [f"{run.path.resolve().parent.name}/{run.name}" for run in runs],
-    ):
-        if len(set(names)) == len(names):
-            return names
-    return [str(run.path) for run in runs]
-
-
-def _full_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    if run.policy == "full":
-        return None
-    partners = [each for each in runs if each.policy == "full" and _same_task(run, each)]
-    same_seed = [each for each in partners if each.config.run.seed == run.config.run.seed]
-    return next(iter([*same_seed, *partners]), None)
-
-
-def _same_task(a: Run, b: Run) -> bool:
-    """Whether two runs had the same data, start, batches and number of steps."""
-    return (a.started.data.fingerprint, a.started.base, a.config.rollout, len(a.steps)) == (
-        b.started.data.fingerprint,
-        b.started.base,
-        b.config.rollout,
-        len(b.steps),
-    )
-
-
-def _pairs(entries: Sequence[Entry]) -> tuple[Paired, ...]:
-    found = [
-        (result.title, a.label, b.label, compare(result.scored, other.scored))
-        for a, b in combinations(entries, 2)
-        for result, other in _shared(a.run, b.run)
-    ]
-    adjusted = holm([comparison.p_value for *_, comparison in found])
-    return tuple(
-        Paired(benchmark=title, a=a, b=b, comparison=comparison, adjusted_p=p)
-        for (title, a, b, comparison), p in zip(found, adjusted, strict=True)
-    )
-
-
-def _shared(a: Run, b: Run) -> Iterator[tuple[BenchmarkResult, BenchmarkResult]]:
-    """Yield the benchmarks on whose very questions both runs have verdicts."""
-    if a.evaluation is None or b.evaluation is None:
-        return
-    others = {each.fingerprint: each for each in b.evaluation.results if each.scored}
-    for each in a.evaluation.results:
-        if each.scored and each.fingerprint in others:
-            yield each, others[each.fingerprint]
-
-
-def _groups(entries: Sequence[Entry]) -> Iterator[SeedGroup]:
-    families: dict[object, list[Entry]] = {}
-    for entry in entries:
-        families.setdefault(_family(entry.run), []).append(entry)
-    for members in families.values():
-        if len(members) > 1:
-            yield SeedGroup(
-                policy=members[0].run.policy,
-                labels=tuple(each.label for each in members),
-                accuracy=_mean_accuracy(members),
-                scored_tokens=mean_interval(
-                    [float(each.run.totals["scored_tokens"]) for each in members]
-                ),
-                seconds=mean_interval([each.run.seconds for each in members]),
-            )
-
-
-def _family(run: Run) -> str:
-    """Return what runs have in common that differ in seeds and places alone."""
-    settings = run.config.model_dump(mode="json")
-    settings["select"].pop("seed")
-    settings["run"] = {"steps": len(run.steps)}
-    settings["data"].pop("path")
-    settings["model"].pop("path")
-    return repr((settings, run.started.base))
-
-
-def _mean_accuracy(members: Sequence[Entry]) -> Interval | None:
-    values = []
-    questions = set()
-    for entry in members:
-        evaluation = entry.run.evaluation
-        if evaluation is None or evaluation.headline.value is None:
-            return None
-        values.append(evaluation.headline.value)
-        questions.add(frozenset(each.fingerprint for each in evaluation.results))
-    return mean_interval(values) if len(questions) == 1 else None
-
-
-def _notes(entries: Sequence[Entry]) -> Iterator[str]:
+def _notes(entries: Sequence[Entry], families: Sequence[Family]) -> Iterator[str]:
     runs = [entry.run for entry in entries]
     unevaluated = [entry.label for entry in entries if entry.run.evaluation is None]
     if unevaluated:
-        yield f"Not evaluated: {', '.join(unevaluated)}; `bas-opd eval RUN` does it."
+        yield (
+            f"Not evaluated: {', '.join(unevaluated)}; `bas-opd eval RUN --bench NAME --data "
+            "FOLDER` does it."
+        )
+    for entry in entries:
+        if stale := stale_sentence(entry.run):
+            yield f"{entry.label}: {stale} They are left out of every comparison."
     unfinished = [entry.label for entry in entries if not entry.run.is_finished]
     if unfinished:
         yield f"Not finished: {', '.join(unfinished)}; shown is what they did so far."
@@ -248,7 +178,35 @@ def _notes(entries: Sequence[Entry]) -> Iterator[str]:
         yield (
             "No run with full querying is among them, so shares are of each run's own candidates."
         )
-    if len(entries) == len({run.policy for run in runs}):
+    yield from _judge_notes(entries)
+    yield from _seed_notes(families)
+
+
+def _judge_notes(entries: Sequence[Entry]) -> Iterator[str]:
+    results: dict[str, list[tuple[Entry, BenchmarkResult]]] = {}
+    for entry in entries:
+        evaluation = entry.run.own_evaluation
+        for each in () if evaluation is None else evaluation.results:
+            results.setdefault(each.fingerprint, []).append((entry, each))
+    for those in results.values():
+        if all(a.is_comparable(b) for (_, a), (_, b) in combinations(those, 2)):
+            continue
+        judges = "; ".join(f"{entry.label}: {each.judge or 'no judge'}" for entry, each in those)
+        yield (
+            f"On {those[0][1].title} the runs had different judges ({judges}); runs whose deferred "
+            "answers were not judged alike are not compared there."
+        )
+
+
+def _seed_notes(families: Sequence[Family]) -> Iterator[str]:
+    for family in families:
+        for a, b in combinations(family.members, 2):
+            if seeds_of(a.run) == seeds_of(b.run):
+                yield (
+                    f"{a.label} and {b.label} are the same seed of {family.name}, so its runs are "
+                    "not summed up as seeds. Leave one of them out."
+                )
+    if not any(family.is_seeds for family in families):
         yield (
             "One seed of each policy: intervals are over questions and leave out how much another "
             "seed would change."

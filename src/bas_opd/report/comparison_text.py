@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from bas_opd.audit.statistics import Interval
-from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.report.comparison import Entry, RunComparison, SeedGroup, findings
-from bas_opd.report.costs import percent
+from bas_opd.report.comparison import RunComparison, findings
+from bas_opd.report.entries import Entry
+from bas_opd.report.evaluation import BenchmarkResult
+from bas_opd.report.numerals import ends_of, ends_text, percent, plus_minus
+from bas_opd.report.seeds import SeedGroup
 from bas_opd.runtime.console import duration
 
-HEADER = ("run", "steps", "calls", "of candidates", "scored tokens", "of full", "time", "right, %")
+HEADER = (
+    "run",
+    "steps",
+    "calls",
+    "of candidates",
+    "scored tokens",
+    "of full",
+    "processed",
+    "of full",
+    "time",
+    "right, %",
+)
 
 
 def comparison_text(comparison: RunComparison) -> str:
@@ -40,72 +52,101 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
                 "candidates": entry.run.totals["candidates"],
                 "scored_tokens": entry.run.totals["scored_tokens"],
                 "share_of_full_tokens": entry.token_share,
+                "processed_tokens": entry.run.totals["processed_tokens"],
+                "share_of_full_processed_tokens": entry.processed_share,
                 "seconds": entry.run.seconds,
                 "accuracy": None if entry.accuracy is None else asdict(entry.accuracy),
+                "evaluation_is_of_other_weights": entry.run.evaluation is not None
+                and entry.run.own_evaluation is None,
+                "benchmarks": []
+                if entry.run.evaluation is None
+                else [_benchmark(each) for each in entry.run.evaluation.results],
             }
             for entry in comparison.entries
         ],
         "pairs": [
             {
                 "benchmark": pair.benchmark,
-                "a": pair.a,
-                "b": pair.b,
-                "n": pair.comparison.n,
+                "a": pair.a.label,
+                "b": pair.b.label,
                 "only_a": pair.comparison.only_a,
                 "only_b": pair.comparison.only_b,
-                "difference": pair.comparison.difference.mean,
-                "half_width": pair.comparison.difference.half_width,
+                **_interval("difference", pair.comparison.difference),
                 "p": pair.comparison.p_value,
                 "adjusted_p": pair.adjusted_p,
                 "is_shown": pair.is_shown,
             }
             for pair in comparison.pairs
         ],
+        "seeds": [
+            {
+                "policy": group.name,
+                "runs": list(group.labels),
+                **({} if group.accuracy is None else _interval("accuracy", group.accuracy)),
+            }
+            for group in comparison.groups
+        ],
+        "over_seeds": [
+            {"a": each.a, "b": each.b, **_interval("difference", each.difference)}
+            for each in comparison.contrasts
+        ],
         "notes": list(comparison.notes),
     }
 
 
+def _benchmark(result: BenchmarkResult) -> dict[str, Any]:
+    return {
+        **asdict(result.summary),
+        "fingerprint": result.fingerprint,
+        "is_partial": result.is_partial,
+        "judge": result.judge,
+    }
+
+
+def _interval(name: str, value: Interval) -> dict[str, Any]:
+    """Name a mean and its half width; none where it is not known, for JSON has no infinity."""
+    half_width = None if ends_of(value) is None else value.half_width
+    return {name: value.mean, "half_width": half_width, "n": value.n}
+
+
 def _row(entry: Entry) -> tuple[str, ...]:
     run, sums = entry.run, entry.run.totals
-    share = entry.token_share
     return (
         entry.label,
         f"{sums['steps']:,}",
         f"{sums['calls']:,}",
         percent(sums["calls"], sums["candidates"]),
         f"{sums['scored_tokens']:,}",
-        "-" if share is None else f"{100 * share:.1f} %",
+        _share(entry.token_share),
+        f"{sums['processed_tokens']:,}",
+        _share(entry.processed_share),
         duration(run.seconds),
-        _accuracy(entry.accuracy),
+        _accuracy(entry),
     )
 
 
-def _accuracy(measure: Measure | None) -> str:
+def _share(share: float | None) -> str:
+    return "-" if share is None else percent(share, 1)
+
+
+def _accuracy(entry: Entry) -> str:
+    measure = entry.accuracy
     if measure is None or measure.value is None:
         return "-"
-    if measure.interval is None:
-        return f"{100 * measure.value:.1f}"
-    low, high = measure.interval
-    return f"{100 * measure.value:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    interval = "" if measure.interval is None else f" ({ends_text(measure)})"
+    return f"{100 * measure.value:.1f}{interval}"
 
 
 def _groups(groups: Sequence[SeedGroup]) -> Iterator[str]:
     for group in groups:
         accuracy = "not all evaluated on the same questions"
         if group.accuracy is not None:
-            accuracy = f"{_spread(group.accuracy, 100)} % right"
+            accuracy = f"{plus_minus(group.accuracy, '.1f', 100)} % right"
         yield (
-            f"{group.policy} over {len(group.labels)} seeds: {accuracy}, "
-            f"{_spread(group.scored_tokens)} scored tokens."
+            f"{group.name} over {len(group.labels)} seeds: {accuracy}, "
+            f"{plus_minus(group.scored_tokens, ',.0f')} scored tokens, "
+            f"{plus_minus(group.processed_tokens, ',.0f')} processed."
         )
-
-
-def _spread(value: Interval, scale: float = 1.0) -> str:
-    shape = "{:,.1f}" if scale != 1 else "{:,.0f}"
-    text = shape.format(scale * value.mean)
-    if not math.isfinite(value.half_width):
-        return text
-    return f"{text} ± {shape.format(scale * value.half_width)}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -18,6 +18,15 @@ SUPERVISION_HEADER = (
 )
 TIME_HEADER = ("policy", "teacher sum", "teacher / step", "mean step", "total step time")
 
+TOKENS_HEADER = (
+    "policy",
+    "scored tokens",
+    "processed tokens",
+    "processed vs. full",
+    "prefilled prompts",
+    "student tokens",
+)
+
 ODDITIES = (
     "The paper's rows are of Qwen3.5-4B over 111 steps on its authors' machines; it calls the "
     "times secondary, since code path, device use and scheduling were not held equal across runs.",
@@ -71,6 +80,31 @@ def time_table(runs: dict[str, Run]) -> list[CostRow]:
     return [
         *(_time(label, run) for label, run in runs.items()),
         *(CostRow(cells=cells, is_quoted=True) for cells in _TIME_QUOTED),
+    ]
+
+
+def token_table(runs: dict[str, Run], full: dict[str, Run]) -> list[CostRow]:
+    """Return what the teacher and the student really processed, prompts counted: what costs.
+
+    A run without a full-query partner has none to be compared with: prompts that nobody asked
+    about were never counted.
+    """
+    return [
+        CostRow(
+            cells=(
+                label,
+                f"{run.totals['scored_tokens']:,}",
+                f"{run.totals['processed_tokens']:,}",
+                percent(
+                    run.totals["processed_tokens"],
+                    full[label].totals["processed_tokens"] if label in full else 0,
+                    2,
+                ),
+                f"{run.totals['prefilled_prompts']:,}",
+                f"{run.totals['student_tokens']:,}",
+            )
+        )
+        for label, run in runs.items()
     ]
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bas_opd.audit.records import Provenance
-from bas_opd.audit.statistics import Interval
-from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.report.costs import percent
+from bas_opd.report.numerals import accuracy_text, clock, counted, ends_text, percent, value_text
 from bas_opd.report.run import Run
-from bas_opd.runtime.console import duration
 from bas_opd.runtime.verify import Verification
 
 
@@ -27,29 +23,33 @@ class Tile:
 def result(run: Run) -> str:
     """Return the result of a run in one sentence, with its interval if there is one."""
     sums = run.totals
-    steps = f"{len(run.steps):,} step{'s' * (len(run.steps) != 1)}"
+    steps = counted(len(run.steps), "step")
     if not run.is_finished:
         steps = f"{len(run.steps):,} of {run.planned_steps:,} steps"
     asked = (
         f"with its teacher asked about {percent(sums['calls'], sums['candidates'])} of the "
         f"rollouts and {percent(sums['scored_tokens'], sums['candidate_tokens'])} of their tokens"
     )
-    if run.evaluation is None:
-        return f"{run.policy} trained for {steps}, {asked}; the model was not evaluated."
+    evaluation = run.own_evaluation
+    if evaluation is None:
+        what = (
+            "the model was not evaluated" if run.evaluation is None else "its evaluation is stale"
+        )
+        return f"{run.policy} trained for {steps}, {asked}; {what}."
     return (
-        f"{run.policy} reaches {accuracy_text(run.evaluation.headline)} on "
-        f"{run.evaluation.headline_name} after {steps}, {asked}."
+        f"{run.policy} reaches {accuracy_text(evaluation.headline)} on "
+        f"{evaluation.headline_name} after {steps}, {asked}."
     )
 
 
-def accuracy_text(measure: Measure) -> str:
-    """Write an accuracy with its interval."""
-    if measure.value is None:
-        return "no accuracy that is known"
-    if measure.interval is None:
-        return f"{100 * measure.value:.1f} %"
-    low, high = measure.interval
-    return f"{100 * measure.value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+def stale_sentence(run: Run) -> str:
+    """Say that an evaluation is not of this run's model; nothing where it is, or may be."""
+    if run.evaluation is None or run.own_evaluation is not None:
+        return ""
+    return (
+        "The evaluation on record is of other weights than this run's model, so its numbers are "
+        "not the run's. The same `bas-opd eval` command makes it anew."
+    )
 
 
 def tiles(run: Run) -> tuple[Tile, ...]:
@@ -67,7 +67,8 @@ def tiles(run: Run) -> tuple[Tile, ...]:
             name="scored tokens",
             value=f"{sums['scored_tokens']:,}",
             detail=f"{percent(sums['scored_tokens'], sums['candidate_tokens'])} of "
-            f"{sums['candidate_tokens']:,} at full querying",
+            f"{sums['candidate_tokens']:,} at full querying; {sums['processed_tokens']:,} "
+            "processed, prompts counted",
         ),
         Tile(
             name="training time",
@@ -78,47 +79,37 @@ def tiles(run: Run) -> tuple[Tile, ...]:
     )
 
 
-def clock(seconds: float) -> str:
-    """Write a time, to the second where it is short."""
-    return f"{seconds:,.0f} s" if 10 <= seconds < 600 else duration(seconds)
-
-
 def _accuracy_tile(run: Run) -> Tile:
-    if run.evaluation is None or (value := run.evaluation.headline.value) is None:
-        return Tile(name="accuracy", value="-", detail="not evaluated")
-    interval = run.evaluation.headline.interval
-    ends = "" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}, "
+    evaluation = run.own_evaluation
+    if evaluation is None or evaluation.headline.value is None:
+        stale = "evaluated with other weights" if stale_sentence(run) else "not evaluated"
+        return Tile(name="accuracy", value="-", detail=stale)
+    headline = evaluation.headline
+    ends = "" if headline.interval is None else f"{ends_text(headline)}, "
     return Tile(
         name="accuracy",
-        value=f"{100 * value:.1f} %",
-        detail=f"{ends}{run.evaluation.headline.name}, {run.evaluation.headline_name}",
+        value=value_text(headline),
+        detail=f"{ends}{headline.name}, {evaluation.headline_name}",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """Who was asked in an audit, for every figure of it; empty if it was the run's own teacher."""
+    """Who was asked in an audit; `note`, for every figure, is empty if it was the run's teacher."""
 
-    sentence: str = ""
+    sentence: str
     note: str = ""
 
 
 def stand_in(audit: Provenance) -> StandIn:
-    """Say who stood in for the teacher."""
+    """Say who was asked: the run's teacher, or who stood in for it."""
     if audit.teacher == "own":
-        return StandIn()
+        return StandIn(sentence=f"Teacher: the run's own ({audit.teacher_mode}).")
     return StandIn(
         sentence="Teacher = student: the frozen student stood in for the run's teacher, as in the "
         "paper; the run's own teacher may value rollouts differently.",
         note="Teacher = student.",
     )
-
-
-def plus_minus(interval: Interval) -> str:
-    """Write a mean with how far its interval reaches, if that is known."""
-    if not math.isfinite(interval.half_width):
-        return f"{interval.mean:.2f}"
-    return f"{interval.mean:.2f} ± {interval.half_width:.2f}"
 
 
 def budget_sentence(run: Run) -> str:
@@ -130,10 +121,13 @@ def budget_sentence(run: Run) -> str:
     if over:
         return (
             f"{over:,} of {len(run.steps):,} steps asked the teacher more than K allowed; the "
-            f"worst by {run.totals['overrun']:,} calls."
+            f"worst by {counted(run.totals['overrun'], 'call')}."
         )
+    none = "the one step did not ask"
+    if len(run.steps) > 1:
+        none = f"none of the {len(run.steps):,} steps asked"
     return (
-        f"Overrun 0: none of the {len(run.steps):,} steps asked the teacher more than its "
+        f"Overrun 0: {none} the teacher more than its "
         f"K = floor({run.config.select.query_ratio:f} |C|), at most {most:,}. K is fixed before "
         "the teacher is asked anything."
     )
@@ -152,11 +146,14 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
         yield "Random draws were not repeated; `bas-opd verify RUN --draws` does that."
     yield from _evaluation_gaps(run)
     sources = {audit.source for audit in run.utility_audits}
-    for source in ("training", "held-out"):
+    for source, wanted in (("training", ""), ("held-out", " --held-out SET")):
         if source not in sources:
-            yield f"No utility audit on {source} batches; `bas-opd audit RUN` makes one."
-    if run.geometry is None:
-        yield "No audit of the gradients; `bas-opd audit RUN` makes one."
+            yield f"No utility audit on {source} batches; `bas-opd audit RUN{wanted}` makes one."
+    if run.geometry is None and not run.asks_everything:
+        yield (
+            "No audit of the gradients; `bas-opd audit RUN` makes one if the run kept several "
+            "checkpoints (`run.keep_every`)."
+        )
     if not run.shown:
         yield "No rollout's text is on record (run.examples_per_step was 0), so none is shown."
     yield (
@@ -167,14 +164,16 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
 
 def _evaluation_gaps(run: Run) -> Iterator[str]:
     if run.evaluation is None:
-        yield "No evaluation; `bas-opd eval RUN` makes one."
+        yield "No evaluation; `bas-opd eval RUN --bench NAME --data FOLDER` makes one."
         return
+    if stale := stale_sentence(run):
+        yield stale
     partial = [each.title for each in run.evaluation.results if each.is_partial]
     if partial:
         yield f"Not the whole of {', '.join(partial)}, but a part of it or another set."
     deferred = sum(each.summary.deferred for each in run.evaluation.results)
     if run.evaluation.judge is None and deferred:
         yield (
-            f"No judge was asked: {deferred:,} answers that no rule could read count as not "
-            "correct."
+            f"No judge was asked; answers that no rule could read, {deferred:,} of them, count as "
+            "not correct."
         )

@@ -10,7 +10,8 @@ from bas_opd.audit.angles import Angles, Arrows, picture, summarise
 from bas_opd.audit.records import GeometryAudit
 from bas_opd.report.charts import WIDTH, Chart, Key, Series, line_sample, plot
 from bas_opd.report.drawing import Canvas
-from bas_opd.report.findings import StandIn, plus_minus, stand_in
+from bas_opd.report.findings import StandIn, stand_in
+from bas_opd.report.numerals import counted, ends_of, plus_minus
 
 PANEL_HEIGHT = 96
 
@@ -35,13 +36,14 @@ def geometry_figures(audit: GeometryAudit) -> GeometryFigures:
     return GeometryFigures(
         stand_in=stand_in(audit),
         words=(
-            f"At {len(angles)} checkpoints, {len(audit.checkpoints[0].pairs)} batches each on "
+            f"At {counted(len(angles), 'checkpoint')}, "
+            f"{counted(len(audit.checkpoints[0].pairs), 'batch', 'batches')} each on "
             f"{audit.source} data: the mean gradient of the selected rows is {min(ratios):.2f} to "
             f"{max(ratios):.2f} times as long as that of the others, and the two stand "
             f"{min(degrees):.0f} to {max(degrees):.0f} degrees apart."
         ),
         arrows=_arrow_chart(audit),
-        cosine=_cosine_chart(angles),
+        cosine=_cosine_chart(audit, angles),
         rows=tuple(
             (
                 f"{each.step:,}",
@@ -104,23 +106,18 @@ def _arrows(
         canvas.line(x, y, x + right * scale, y - up * scale, f"line {style} {look}")
 
 
-def _cosine_chart(angles: Sequence[Angles]) -> Chart:
-    finite = all(math.isfinite(each.cosine.half_width) for each in angles)
-    points = [(float(each.step), each.cosine.mean) for each in angles]
-    intervals = [
-        (each.cosine.mean - each.cosine.half_width, each.cosine.mean + each.cosine.half_width)
-        for each in angles
-    ]
+def _cosine_chart(audit: GeometryAudit, angles: Sequence[Angles]) -> Chart:
     return plot(
         [
             Series(
                 label="",
                 style="ranked",
-                points=points,
-                intervals=intervals if finite else (),
+                points=[(float(each.step), each.cosine.mean) for each in angles],
+                intervals=[ends_of(each.cosine) for each in angles],
             )
         ],
-        label="Cosine between the gradients of selected and unselected rows at each checkpoint.",
+        label="Cosine between the gradients of selected and unselected rows at each checkpoint. "
+        f"{stand_in(audit).sentence}",
         x_name="step",
         y_name="cosine, mean over batches",
     )

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from bas_opd import __version__
+from bas_opd.audit.summary import RANKINGS
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.report import comparison_charts, run_charts
+from bas_opd.report.audits import AuditFigures
 from bas_opd.report.comparison import RunComparison, findings, headline
 from bas_opd.report.costs import (
     ODDITIES,
     SUPERVISION_HEADER,
     TIME_HEADER,
-    percent,
+    TOKENS_HEADER,
     supervision_table,
     time_table,
+    token_table,
 )
-from bas_opd.report.examples import shown_examples, training_set
-from bas_opd.report.findings import budget_sentence, clock, not_run, result, tiles
-from bas_opd.report.geometry_figures import geometry_figures
+from bas_opd.report.examples import shown_examples
+from bas_opd.report.findings import budget_sentence, not_run, result, stale_sentence, tiles
+from bas_opd.report.numerals import clock, ends_text, percent, plus_minus, points, value_text
 from bas_opd.report.run import Run
 from bas_opd.report.selection import reach
 from bas_opd.report.step_drawing import shown_step, step_drawing
 from bas_opd.report.templates import template
-from bas_opd.report.utility_figures import utility_figures
 from bas_opd.runtime.verify import Verification
+from bas_opd.types import Example
 
 PATHS = ("model.path", "data.path", "run.output")
 
 
-def run_page(run: Run, checked: Verification) -> str:
-    """Return the page of one run."""
-    examples = training_set(run)
+def run_page(
+    run: Run, checked: Verification, audits: AuditFigures, examples: Mapping[str, Example]
+) -> str:
+    """Return the page of one run; `examples` are those it was trained on, where they can be had."""
     kinds = {name: example.kind for name, example in examples.items()}
     return template("page.html.jinja").render(
         version=__version__,
@@ -47,9 +52,12 @@ def run_page(run: Run, checked: Verification) -> str:
         budget_chart=run_charts.budget_chart(run),
         selection=run_charts.selection_charts(run, kinds),
         reach=reach(run.steps),
-        drawing=step_drawing(shown_step(run.steps)) if run.steps else None,
-        utility=[figures for each in run.utility_audits if (figures := utility_figures(each))],
-        geometry=None if run.geometry is None else geometry_figures(run.geometry),
+        is_learning=run.config.select.policy in ("learned", "regressed"),
+        drawing=step_drawing(shown_step(run.steps), policy=run.config.select.policy)
+        if run.steps
+        else None,
+        audits=audits,
+        stale=stale_sentence(run),
         phases=phases(run),
         phase_chart=run_charts.phase_chart(run),
         loss_chart=run_charts.loss_chart(run),
@@ -64,10 +72,15 @@ def run_page(run: Run, checked: Verification) -> str:
     )
 
 
-def comparison_page(comparison: RunComparison, checked: dict[str, Verification]) -> str:
-    """Return the page of several runs; `checked` has the verification of each label."""
+def comparison_page(
+    comparison: RunComparison,
+    checked: Mapping[str, Verification],
+    audits: Mapping[str, AuditFigures],
+) -> str:
+    """Return the page of several runs; `checked` and `audits` are by label."""
     runs = {entry.label: entry.run for entry in comparison.entries}
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
+    whole = {label: run for label, run in runs.items() if run.policy == "full"}
     return template("comparison.html.jinja").render(
         version=__version__,
         comparison=comparison,
@@ -80,6 +93,10 @@ def comparison_page(comparison: RunComparison, checked: dict[str, Verification])
         phase_charts={label: run_charts.phase_chart(run) for label, run in runs.items()},
         phases={label: phases(run) for label, run in runs.items()},
         utilities=comparison_charts.utilities(comparison),
+        audited=[(label, each) for label, those in audits.items() for each in those.utility],
+        rankings=RANKINGS,
+        tokens_header=TOKENS_HEADER,
+        tokens=token_table(runs, {**full, **whole}),
         supervision=supervision_table(runs, full),
         times=time_table(runs),
         environments={label: environment(run) for label, run in runs.items()},
@@ -96,6 +113,10 @@ def _words() -> dict[str, Any]:
         "oddities": ODDITIES,
         "percent": percent,
         "clock": clock,
+        "value_text": value_text,
+        "ends_text": ends_text,
+        "plus_minus": plus_minus,
+        "points": points,
     }
 
 

@@ -113,6 +113,11 @@ class Run:
         return f"{select.policy}-{(100 * select.query_ratio).normalize():f}"
 
     @property
+    def asks_everything(self) -> bool:
+        """Whether every candidate is asked about, so that no row is left to compare with."""
+        return self.config.select.query_ratio == 1
+
+    @property
     def own_evaluation(self) -> RunEvaluation | None:
         """The evaluation, unless it is known to be of other weights than this run's model."""
         found = self.evaluation

@@ -101,13 +101,13 @@ def _caption(step: StepRecord, utility: dict[int, float | None], policy: str) ->
     drawn = drawn_rows(step)
     parts = []
     for name, rows in (
-        ("chosen by their score", set(step.selected) - drawn),
-        ("as every candidate" if policy == "full" else "drawn at random", drawn),
+        (" chosen by their score", set(step.selected) - drawn),
+        (", as every candidate" if policy == "full" else " drawn at random", drawn),
     ):
         values = [value for row in rows if (value := utility[row]) is not None]
         if rows:
             mean = f" (mean utility {fmean(values):.2g})" if values else ""
-            parts.append(f"{len(rows)} {name}{mean}")
+            parts.append(f"{len(rows)}{name}{mean}")
     asked = f"{len(step.selected)}: {' and '.join(parts)}" if len(parts) > 1 else "".join(parts)
     return (
         f"Step {step.step + 1}: {len(step.examples) * step.per_prompt} rollouts of "

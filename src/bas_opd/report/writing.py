@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bas_opd.errors import BasOpdError
+from bas_opd.report.audits import audit_figures
 from bas_opd.report.card import comparison_card, run_card
 from bas_opd.report.comparison import compare_runs, headline
+from bas_opd.report.examples import training_set
 from bas_opd.report.findings import result
 from bas_opd.report.page import comparison_page, run_page
 from bas_opd.report.run import read_run
@@ -27,11 +29,15 @@ class Written:
     card: Path
 
 
-def write_report(run: Path, out: Path) -> Written:
-    """Write the page and the card of one run."""
+def write_report(run: Path, out: Path, *, data: Path | None = None) -> Written:
+    """Write the page and the card of one run; `data` is where its training set lies now."""
     read, checked = read_run(run), verify(run, unfinished=True, files=False)
+    examples, audits = training_set(read, data), audit_figures(read)
     return _write(
-        out, sentence=result(read), page=run_page(read, checked), card=run_card(read, checked)
+        out,
+        sentence=result(read),
+        page=run_page(read, checked, audits, examples),
+        card=run_card(read, checked, audits),
     )
 
 
@@ -42,11 +48,12 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Written:
         entry.label: verify(entry.run.path, unfinished=True, files=False)
         for entry in comparison.entries
     }
+    audits = {entry.label: audit_figures(entry.run) for entry in comparison.entries}
     return _write(
         out,
         sentence=headline(comparison),
-        page=comparison_page(comparison, checked),
-        card=comparison_card(comparison, checked),
+        page=comparison_page(comparison, checked, audits),
+        card=comparison_card(comparison, checked, audits),
     )
 
 

@@ -66,8 +66,12 @@ def test_a_difference_inside_its_interval_is_called_that(learned: Path, full: Pa
 def test_a_gain_and_a_loss_are_called_that(learned: Path, full: Path) -> None:
     evaluate(learned, RIGHT)
     evaluate(full, HALF)
-    assert findings(compare_runs(read(learned, full)))[0].endswith("a gain.")
-    assert findings(compare_runs(read(full, learned)))[0].endswith("a loss.")
+    (gain,) = findings(compare_runs(read(learned, full)))
+    assert gain.endswith("a gain for these two runs.")
+    evaluate(learned, HALF)
+    evaluate(full, RIGHT)
+    (loss,) = findings(compare_runs(read(learned, full)))
+    assert loss.endswith("a loss for these two runs.")
 
 
 def test_a_difference_must_outlast_the_adjustment_for_all_pairs(learned: Path, full: Path) -> None:
@@ -93,7 +97,7 @@ def test_answers_to_other_questions_are_never_paired(learned: Path, full: Path) 
     evaluate(full, RIGHT, questions="others")
     comparison = compare_runs(read(learned, full))
     assert comparison.pairs == ()
-    assert "no two runs were judged on the same questions" in headline(comparison)
+    assert "no two of them can be paired on the same questions" in headline(comparison)
 
 
 def test_p_is_adjusted_for_the_number_of_pairs(
@@ -103,10 +107,10 @@ def test_p_is_adjusted_for_the_number_of_pairs(
     for path, right in ((learned, RIGHT), (full, HALF), (random, HALF)):
         evaluate(path, right)
     pairs = compare_runs(read(learned, full, random)).pairs
-    assert [(pair.a, pair.b) for pair in pairs] == [
+    assert [(pair.a.label, pair.b.label) for pair in pairs] == [
         ("learned-25", "full"),
+        ("random-25", "full"),
         ("learned-25", "random-25"),
-        ("full", "random-25"),
     ]
     assert pairs[0].adjusted_p == pytest.approx(3 * pairs[0].comparison.p_value)
 
@@ -123,6 +127,59 @@ def test_seeds_of_one_policy_are_summed_up(
     assert group.accuracy is not None
     assert group.accuracy.mean == pytest.approx(0.75)
     assert not any("One seed" in note for note in comparison.notes)
+
+
+def test_the_heading_is_against_full_querying_whatever_was_typed_first(
+    learned: Path, full: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    random = synthetic_run(tmp_path / "random", pictures, steps=3, policy="random")
+    for path in (learned, full, random):
+        evaluate(path, RIGHT if path == full else HALF)
+    for order in ((random, learned, full), (full, random, learned)):
+        assert headline(compare_runs(read(*order))).startswith("learned-25 against full on")
+
+
+def test_without_full_querying_the_heading_takes_no_side(
+    learned: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    random = synthetic_run(tmp_path / "random", pictures, steps=3, policy="random")
+    evaluate(learned, RIGHT)
+    evaluate(random, HALF)
+    assert headline(compare_runs(read(learned, random))) == (
+        "learned-25 has 100.0 % right, random-25 has 50.0 % right; 1 of 1 difference between them "
+        "is shown, question by question."
+    )
+
+
+def test_runs_with_different_judges_are_not_paired_and_that_is_said(
+    learned: Path, full: Path
+) -> None:
+    evaluate(learned, RIGHT, judged=3, judge="one")
+    evaluate(full, HALF, judged=3, judge="another")
+    comparison = compare_runs(read(learned, full))
+    assert comparison.pairs == ()
+    said = "On FineSearch the runs had different judges (learned-25: one; full: another)"
+    assert any(note.startswith(said) for note in comparison.notes)
+    evaluate(full, HALF, judged=3, judge="one")
+    assert len(compare_runs(read(learned, full)).pairs) == 1
+
+
+def test_a_judge_who_was_never_asked_changes_nothing(learned: Path, full: Path) -> None:
+    evaluate(learned, RIGHT, judge="one")
+    evaluate(full, HALF)
+    comparison = compare_runs(read(learned, full))
+    assert len(comparison.pairs) == 1
+    assert not any("judges" in note for note in comparison.notes)
+
+
+def test_processed_tokens_are_measured_against_full_querying_alone(
+    learned: Path, full: Path
+) -> None:
+    mine, whole = compare_runs(read(learned, full)).entries
+    processed = [each.run.totals["processed_tokens"] for each in (mine, whole)]
+    assert mine.processed_share == pytest.approx(processed[0] / processed[1])
+    assert whole.processed_share == 1.0
+    assert compare_runs(read(learned)).entries[0].processed_share is None
 
 
 def test_what_stands_in_the_way_is_said(

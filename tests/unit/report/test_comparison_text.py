@@ -49,8 +49,8 @@ def test_a_difference_is_told_with_its_interval_and_what_it_is_worth(runs: list[
     sentence = next(line for line in text(runs).splitlines() if line.startswith("- "))
     assert "full" in sentence
     assert "learned-25" in sentence
-    assert "+50.0 points" in sentence
-    assert sentence.endswith("a gain.")
+    assert "-50.0 points" in sentence
+    assert sentence.endswith("a loss for these two runs.")
 
 
 def test_seeds_of_one_policy_are_summed_up(
@@ -67,6 +67,24 @@ def test_what_stands_in_the_way_is_said(tmp_path: Path, data: PreparedSet) -> No
     assert "No run with full querying is among them" in text(runs)
 
 
+def test_what_the_teacher_processed_is_told_beside_what_it_scored(runs: list[Path]) -> None:
+    header, full, learned = text(runs).splitlines()[:3]
+    assert header.split().count("processed") == 1
+    full_tokens, tokens = (read_run(run).totals["processed_tokens"] for run in runs)
+    assert f"{full_tokens:,} 100.0 %" in " ".join(full.split())
+    assert f"{tokens:,} {100 * tokens / full_tokens:.1f} %" in " ".join(learned.split())
+
+
+def test_an_interval_that_is_not_known_is_none_in_json(tmp_path: Path, data: PreparedSet) -> None:
+    runs = [synthetic_run(tmp_path / name, data, policy=name) for name in ("learned", "full")]
+    for run, right in zip(runs, (True, False), strict=True):
+        evaluate(run, [right])
+    result = CliRunner().invoke(app, ["compare", *map(str, runs), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pairs"][0]["half_width"] is None
+    assert "over 1 question (95 % interval unknown" in text(runs)
+
+
 def test_the_command_prints_text_or_json_and_wants_two_runs(runs: list[Path]) -> None:
     names = [str(run) for run in runs]
     told = CliRunner().invoke(app, ["compare", *names])
@@ -76,8 +94,10 @@ def test_the_command_prints_text_or_json_and_wants_two_runs(runs: list[Path]) ->
     assert [run["calls"] for run in numbers["runs"]] == [
         read_run(run).totals["calls"] for run in runs
     ]
-    assert numbers["pairs"][0]["difference"] == 0.5
-    assert numbers["pairs"][0]["only_a"] == 20
+    assert numbers["pairs"][0]["difference"] == -0.5
+    assert numbers["pairs"][0]["only_b"] == 20
+    (told,) = numbers["runs"][1]["benchmarks"]
+    assert (told["benchmark"], told["deferred"], told["judge"]) == ("finesearch", 0, None)
     alone = CliRunner().invoke(app, ["compare", names[0]])
     assert alone.exit_code == 2
     assert "two runs or more" in alone.stderr

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bas_opd.report.charts import Series, calls_chart, plot, shares, stacked
+from bas_opd.report.bars import calls_chart, columns, shares, stacked
+from bas_opd.report.charts import Series, plot
 from bas_opd.report.drawing import Canvas, Scale, reaching, round_step, short_number
 
 
@@ -70,6 +71,15 @@ def test_every_kind_of_chart_is_well_formed_and_says_what_it_shows() -> None:
         calls_chart([0], [0], label="words"),
     ):
         assert ET.fromstring(chart.svg).get("aria-label") == "words"
+
+
+def test_an_interval_that_is_not_known_is_not_drawn() -> None:
+    line = Series(label="", style="ink", points=[(1, 1.0), (2, 2.0)], intervals=[(0, 3), None])
+    for chart in (
+        columns(["a", "b"], [1, 2], [(0, 3), None], label="words", x_name="", y_name=""),
+        plot([line], label="words", x_name="", y_name=""),
+    ):
+        assert bars(chart.svg, "whisker ink") == 3  # A line and its two ends.
 
 
 def test_looks_differ_in_shape_not_only_in_colour() -> None:

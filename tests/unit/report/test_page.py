@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from pathlib import Path
 
 import pytest
+from page_fixtures import page_of, section, words_of
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
 from run_fixtures import events_of, rewrite
 
@@ -17,16 +17,6 @@ from bas_opd.report.run import read_run
 from bas_opd.report.writing import write_comparison, write_report
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror=alert(1)>\x1b[2J\u202e'
-
-
-def page_of(run: Path) -> str:
-    return write_report(run, run).page.read_text(encoding="utf-8")
-
-
-def words_of(page: str) -> str:
-    """The text of a page as a reader sees it."""
-    body = page.partition("<body>")[2]
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
 
 @pytest.fixture
@@ -47,7 +37,7 @@ def test_a_run_without_evaluation_says_what_it_did(run: Path) -> None:
     words = words_of(page_of(run))
     assert "learned-25 trained for 5 steps" in words
     assert "the model was not evaluated" in words
-    assert "No evaluation; bas-opd eval RUN makes one." in words
+    assert "No evaluation; bas-opd eval RUN --bench NAME --data FOLDER makes one." in words
 
 
 def test_every_total_on_the_page_is_that_of_the_records(run: Path) -> None:
@@ -97,7 +87,7 @@ def test_a_run_over_budget_is_not_said_to_have_kept_it(run: Path) -> None:
     rewrite(run, events)
     words = words_of(page_of(run))
     assert "The budget was exceeded" in words
-    assert "1 of 5 steps asked the teacher more than K allowed; the worst by 1 calls." in words
+    assert "1 of 5 steps asked the teacher more than K allowed; the worst by 1 call." in words
 
 
 def test_an_unfinished_run_is_called_that(pictures: PreparedSet, tmp_path: Path) -> None:
@@ -111,6 +101,39 @@ def test_a_run_that_has_only_begun_has_a_page(pictures: PreparedSet, tmp_path: P
     assert "No step is on record yet" in words
 
 
+def test_a_run_that_asks_about_everything_is_said_to(pictures: PreparedSet, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", pictures, steps=3, policy="full")
+    page = section(page_of(run), "selection")
+    words = words_of(page)
+    assert "as every candidate (mean utility" in words
+    assert "Nothing was selected" in words
+    assert "random" not in words
+    assert "not asked" not in words
+    assert 'class="explored"' not in page
+    drawn = synthetic_run(tmp_path / "drawn", pictures, steps=3, policy="random")
+    words = words_of(section(page_of(drawn), "selection"))
+    assert "asked, drawn at random" in words
+    assert "every candidate" not in words
+    assert "by score not asked" not in words
+
+
+@pytest.mark.parametrize(("ratio", "upper"), [("0.25", "22.5"), ("0.5", "45")])
+def test_bands_are_described_by_the_budget_of_the_run(
+    ratio: str, upper: str, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    run = synthetic_run(tmp_path / "run", pictures, steps=8, prompts=12, ratio=ratio)
+    words = words_of(section(page_of(run), "selection"))
+    assert f"The teacher was asked about the upper {upper} % of each step" in words
+    assert "top quarter" not in words
+
+
+def test_the_interval_of_a_mean_is_not_called_wilsons(run: Path) -> None:
+    evaluate(run, [True, False] * 20)
+    words = words_of(section(page_of(run), "evaluation"))
+    assert "The interval of a share is Wilson's, that of a mean over parts is put together" in words
+    assert "Intervals are Wilson's" not in words
+
+
 @pytest.mark.parametrize("policy", ["full", "random"])
 def test_every_policy_has_a_page(policy: str, pictures: PreparedSet, tmp_path: Path) -> None:
     page = page_of(synthetic_run(tmp_path / "run", pictures, steps=3, policy=policy))
@@ -120,10 +143,12 @@ def test_every_policy_has_a_page(policy: str, pictures: PreparedSet, tmp_path: P
 def test_a_student_who_stood_in_for_the_teacher_is_named_on_every_figure(run: Path) -> None:
     audit(run, teacher="student")
     audit_gradients(run, teacher="student")
-    section = page_of(run).partition('<section id="audit">')[2].partition("</section>")[0]
-    figures = re.findall(r"<figure>.*?</figure>", section, re.DOTALL)
+    figures = re.findall(r"<figure>.*?</figure>", section(page_of(run), "audit"), re.DOTALL)
     assert len(figures) == 6
-    assert all("Teacher = student" in figure for figure in figures)
+    assert all("Teacher = student." in words_of(figure) for figure in figures)
+    spoken = [label for figure in figures for label in re.findall('aria-label="(.*?)"', figure)]
+    assert len(spoken) == 5
+    assert all("Teacher = student: the frozen student stood in" in label for label in spoken)
     audit(run, teacher="own")
     audit_gradients(run, teacher="own")
     assert "Teacher = student" not in page_of(run)
@@ -196,5 +221,13 @@ def test_the_page_of_several_runs_has_their_differences(
     assert written.sentence in words_of(page)
     for place in ("runs", "differences", "budget", "time", "cost", "environment", "not-run"):
         assert f'<section id="{place}">' in page
+    evaluation = words_of(section(page, "evaluation"))
+    assert "learned-25 FineSearch 100.00 % " in evaluation
+    assert "full FineSearch 50.00 % " in evaluation
+    processed = [read_run(each).totals["processed_tokens"] for each in (run, full)]
+    share = f"{processed[0]:,} {100 * processed[0] / processed[1]:.1f} % of full"
+    assert share in words_of(section(page, "runs"))
+    assert f"{100 * processed[0] / processed[1]:.2f} %" in words_of(section(page, "cost"))
     assert "select.policy" in words_of(page)
     assert "| 1 learned-25 | 5 | 100.0 % |" in written.card.read_text()
+    assert "| full | FineSearch | 50.0 % |" in written.card.read_text()

@@ -106,7 +106,8 @@ def test_reach_counts_prompts_once() -> None:
 
 
 def test_a_drawn_step_shows_each_rollout_as_what_became_of_it() -> None:
-    drawn = step_drawing(step(candidates=list(range(7)), features=[[]] * 7, scores=[1.0] * 7))
+    shown = step(candidates=list(range(7)), features=[[]] * 7, scores=[1.0] * 7)
+    drawn = step_drawing(shown, policy="learned")
     assert [mark.state for mark in drawn.marks] == [
         *["ranked"] * 3,
         *["passed-over"] * 3,
