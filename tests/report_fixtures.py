@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from synthetic_steps import synthetic_steps
+
 from bas_opd.audit.records import (
     Candidate,
     CheckpointGeometry,
@@ -21,7 +23,6 @@ from bas_opd.audit.records import (
     utility_file,
     write_audit,
 )
-from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
@@ -30,9 +31,7 @@ from bas_opd.report.evaluation import REPORT, SCORES
 from bas_opd.runtime.integrity import sha256
 from bas_opd.runtime.records import RecordWriter
 from bas_opd.runtime.step_record import parse_step, totals
-from bas_opd.types import FEATURES
 
-PHASES = {"rollout": 2.0, "select": 0.01, "teacher": 0.5, "student": 3.0, "ema": 0.01}
 REPLAY_START = 8
 MODEL = ("config.json", "model.safetensors")
 
@@ -76,7 +75,7 @@ def synthetic_run(
     }
     path.mkdir(parents=True)
     (path / "run.json").write_text(json.dumps(identity))
-    events = _steps(config, data, steps, random.Random(seed), dict(texts or {}), shown)
+    events = synthetic_steps(config, data, steps, random.Random(seed), dict(texts or {}), shown)
     with RecordWriter(path / "records.jsonl") as writer:
         folder = {"folder": str(data.folder), **identity["dataset"]}
         writer.write({"event": "started", **identity, "data": folder})
@@ -90,99 +89,6 @@ def synthetic_run(
             sums = totals([parse_step(event) for event in events])
             writer.write({"event": "finished", "steps": steps, "totals": sums, "model": hashes})
     return path
-
-
-def _steps(
-    config: Config,
-    data: PreparedSet,
-    steps: int,
-    draw: random.Random,
-    texts: dict[str, str],
-    shown: int,
-) -> list[dict[str, Any]]:
-    events, held, is_trained = [], 0, False
-    for step in range(steps):
-        event = _step(config, data, step, draw, texts, shown, is_trained=is_trained)
-        held = min(config.select.replay_capacity, held + len(event["selected"]))
-        learned = config.select.policy == "learned" and held >= config.select.replay_start
-        event["learned"] = learned
-        is_trained |= learned
-        events.append(event)
-    return events
-
-
-def _step(
-    config: Config,
-    data: PreparedSet,
-    step: int,
-    draw: random.Random,
-    texts: dict[str, str],
-    shown: int,
-    *,
-    is_trained: bool,
-) -> dict[str, Any]:
-    select, per_prompt = config.select, config.rollout.per_prompt
-    examples = draw.sample(data.examples, config.rollout.prompts_per_step)
-    lengths = [draw.randint(2, 40) for _ in range(len(examples) * per_prompt)]
-    rows = [row for row in range(len(lengths)) if examples[row // per_prompt].has_crop]
-    worth = {row: draw.random() ** 3 / lengths[row] for row in rows}
-    budget = query_budget(select.query_ratio, len(rows))
-    scores: dict[int, float] = {}
-    explored: list[int] = []
-    if is_trained:
-        scores = {row: worth[row] + draw.gauss(0, 0.02) for row in rows}
-        order = sorted(rows, key=lambda row: (-scores[row], row))
-        quota = exploration_quota(select.exploration, budget)
-        best, rest = order[: budget - quota], order[budget - quota :]
-        explored = sorted(draw.sample(rest, quota))
-        selected = sorted([*best, *explored])
-    else:
-        selected = sorted(draw.sample(rows, budget))
-    tokens = sum(lengths[row] for row in selected)
-    return {
-        "event": "step",
-        "step": step,
-        "examples": [example.id for example in examples],
-        "per_prompt": per_prompt,
-        "response_tokens": lengths,
-        "candidates": rows,
-        "candidate_tokens": sum(lengths[row] for row in rows),
-        "feature_names": list(FEATURES),
-        "features": [[*(draw.random() for _ in FEATURES[1:]), float(lengths[row])] for row in rows],
-        "has_entropy": True,
-        "query_ratio": str(select.query_ratio),
-        "budget": budget,
-        "selected": selected,
-        "explored": explored,
-        "scores": [scores.get(row) for row in rows],
-        "utility": [worth[row] for row in selected],
-        "scored": selected,
-        "calls": len(selected),
-        "overrun": 0,
-        "scored_tokens": tokens,
-        "processed_tokens": 3 * tokens,
-        "prefilled_prompts": len({row // per_prompt for row in selected}),
-        "student_tokens": 4 * tokens,
-        "loss": 0.1 / (step + 1),
-        "is_valid": True,
-        "dropped_labels": 0,
-        "seconds": dict(PHASES),
-        "shown": [
-            {
-                "row": row,
-                "example": examples[row // per_prompt].id,
-                "image": "not/read.png",
-                "crop": None,
-                "question": examples[row // per_prompt].question,
-                "answer": examples[row // per_prompt].answer,
-                "response": f"rollout {row} of step {step}",
-                "score": scores.get(row),
-                "utility": worth[row],
-                **texts,
-            }
-            for row in selected[:shown]
-        ],
-    }
 
 
 def evaluate(
@@ -257,7 +163,7 @@ def audit(
                     batch=batch,
                     row=row,
                     example=f"e{row}",
-                    kind=("count", "colour")[row % 2],
+                    kind=("count", "relative position")[row % 2],
                     tokens=5,
                     predicted=utility + draw.gauss(0, 0.003),
                     entropy=draw.random(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ class RunEvaluation:
 class _Line(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
+    key: str
     id: str
     outcome: Outcome
     source: Source
@@ -104,6 +105,8 @@ class _Entry(BaseModel):
     fingerprint: str
     is_partial: bool
     judge: dict[str, Any] | None = None
+    scores: list[str] | None = None
+    """How the keys of its verdicts begin: those of other models and judges lie beside them."""
 
 
 class _Report(BaseModel):
@@ -153,18 +156,17 @@ def _result(folder: Path, content: dict[str, Any], judge: str | None) -> Benchma
         is_partial=entry.is_partial,
         judge=settings.get("model"),
         judged_by=json.dumps(same, sort_keys=True),
-        scored=tuple(_scored(folder / summary.benchmark / SCORES, summary)),
+        scored=_scored(folder / summary.benchmark / SCORES, summary, entry.scores),
     )
 
 
-def _scored(path: Path, summary: Summary) -> Iterator[Scored]:
-    """Yield the verdicts behind a summary; none if there are not as many as it counts."""
+def _scored(path: Path, summary: Summary, keys: Sequence[str] | None) -> tuple[Scored, ...]:
+    """Return the verdicts behind a summary; none if there are not as many as it counts."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
-        return
-    if len(lines) != summary.n:
-        return
+        return ()
+    found = []
     for number, line in enumerate(lines, start=1):
         try:
             each = _Line.model_validate(json.loads(line))
@@ -172,7 +174,11 @@ def _scored(path: Path, summary: Summary) -> Iterator[Scored]:
             raise DataError(
                 f"{path}:{number} is damaged. Score the answers again with `bas-opd eval`."
             ) from error
-        yield Scored(id=each.id, outcome=each.outcome, source=each.source, value=each.value)
+        if keys is None or each.key.partition(":")[0] in keys:
+            found.append(
+                Scored(id=each.id, outcome=each.outcome, source=each.source, value=each.value)
+            )
+    return tuple(found) if len(found) == summary.n else ()
 
 
 def _reason(error: Exception) -> str:

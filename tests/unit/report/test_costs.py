@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from report_fixtures import PHASES, synthetic_run
+from report_fixtures import synthetic_run
+from synthetic_steps import PHASES
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.costs import SUPERVISION_HEADER, TIME_HEADER, supervision_table, time_table

@@ -75,12 +75,12 @@ def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
 
 
 def _evaluation(run: Run) -> RunEvaluation:
-    if run.evaluation is None:
+    if run.own_evaluation is None:
         raise DataError(
-            f"The run in {run.path} was not evaluated, so it has no accuracy to draw. Run "
-            f"`bas-opd eval {run.path} --bench ...` first."
+            f"The run in {run.path} was not evaluated, or with other weights than it has now, so "
+            f"it has no accuracy to draw. Run `bas-opd eval {run.path} --bench ...` first."
         )
-    return run.evaluation
+    return run.own_evaluation
 
 
 def _arm(name: str, runs: Sequence[tuple[Run, RunEvaluation]], full_tokens: float | None) -> Arm:
