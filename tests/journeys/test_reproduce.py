@@ -17,6 +17,7 @@ from bas_opd.data.pictures import make_pictures
 from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.table import MARKERS
 
+SAVED = ("svg", "pdf")
 SMALL = ("rollout.prompts_per_step=4", "rollout.per_prompt=4", "rollout.max_response_tokens=5")
 
 
@@ -105,3 +106,32 @@ def test_a_scale_without_weights_here_points_to_the_recipes(tmp_path: Path) -> N
     assert result.returncode == 2
     assert "configs/qwen3.5-4b.toml" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_and_a_figure_of_the_paper_train_what_they_need(
+    tmp_path: Path, small_qwen35: Path
+) -> None:
+    for split, (n, seed) in {"train": (16, 1), "test": (12, 2), "val": (12, 3)}.items():
+        make_pictures(tmp_path / "data" / split, n=n, seed=seed)
+    common = (
+        *("--out", "out", "--data", "data", "--base", small_qwen35, "--device", "cpu"),
+        *("--train-n", "16", "--test-n", "12", "--jobs", "1", *SMALL),
+        *("run.steps=2", "run.checkpoint_every=1", "run.keep_every=1", "select.replay_start=4"),
+    )
+    drawn = bas_opd("reproduce", "figure3", *common, cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    names = [f"figure3-{source}.{end}" for source in ("training", "held-out") for end in SAVED]
+    assert [Path(line).name for line in drawn.stdout.splitlines()] == names
+    assert (tmp_path / "out" / "runs" / "learned25-audited" / "audit").is_dir()
+    printed = bas_opd("reproduce", "table8", *common, cwd=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    policies = ("full", "random25", "entropy25", "learned25")
+    rows = [line.split(" | ")[0] for line in printed.stdout.splitlines()[2:6]]
+    assert rows == [f"| {policy}" for policy in policies]
+
+
+def test_the_list_names_every_table_and_figure(tmp_path: Path) -> None:
+    listed = bas_opd("reproduce", "--list", cwd=tmp_path).stdout
+    for name in (*(f"table{n}" for n in range(1, 9)), *(f"figure{n}" for n in range(6))):
+        assert f"\n{name} " in f"\n{listed}"
+    assert "the baselines do not exist yet" in listed
