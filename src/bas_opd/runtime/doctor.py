@@ -25,6 +25,10 @@ EXTRAS = {
     "peft": "adapters (lora.rank)",
     "pyarrow": "parquet files",
     "datasets": "datasets by their hub id",
+    "matplotlib": "the figures of reproduce",
+    "tensorboard": "train --track tensorboard",
+    "trackio": "train --track trackio",
+    "wandb": "train --track wandb",
 }
 """Optional packages and what each is for."""
 

@@ -241,7 +241,7 @@ def test_the_report_says_what_the_numbers_of_a_model_in_this_process_rest_on(
     assert told["weights"] == recorded, "as a run records its model when it has finished"
     assert told["settings"] == {
         "weights": weights_fingerprint(recorded),
-        "decoding": "greedy, one full image, no thinking",
+        "decoding": "greedy (temperature 0, seed 42), one full image, no thinking",
         "max_response_tokens": 2,
         "max_pixels": 90_000,
     }
