@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PARSER_VERSION = "2"
+PARSER_VERSION = "3"
 """Part of the key of every stored verdict: to be raised whenever any reading changes."""
 
 Status = Literal["answered", "deferred", "none"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from bas_opd.evaluate.answers import cues
 from bas_opd.evaluate.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.evaluate.answers.clauses import Clauses
 from bas_opd.evaluate.answers.cleaning import clean, lowered, plain
@@ -33,7 +34,8 @@ _LEAD_END = re.compile(
     r"[.):,;\]]|\s?[-\u2013\u2014:=](?=\s|\w)|\n|$| \(|\s?(?:because|since|as|rather than"
     r"|instead of|not|and not)\b|!"
 )
-_LIST_MARK = re.compile(r"(?:or|and|/|,|&)\W{0,4}$", re.I)
+_LETTER = re.compile(r"\b[A-Z]\b")
+_MARKS = " \n.,;:!?()[]-/&|>=→"
 _LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")
 _OPENING = re.compile(
     r"[^\w{]{0,3}?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)s? )?(?=[(\[A-Z]|[a-z]\)|[a-z]\b)"
@@ -62,7 +64,7 @@ def _unsealed(sealed: Sealed, ballot: Ballot) -> Answer:
     content = plain(sealed.content)
     if not content:
         return NONE
-    if not sealed.is_closed or (len(sealed.before) < 80 and _LIST_MARK.search(sealed.before)):
+    if not sealed.is_closed or sealed.is_one_of_several:
         return DEFERRED
     inside = _read(content, ballot)
     rest = _read(plain(sealed.rest), ballot)
@@ -77,9 +79,13 @@ def _read(text: str, ballot: Ballot) -> Answer:
     whole = _whole(text, ballot)
     if whole is not None:
         return whole
+    if _only_letters(text, ballot):
+        return DEFERRED
     text = _without_echo(_DIALOGUE.sub("", text), ballot)
     low = lowered(text)
     if not any(char.isalnum() for char in text):
+        return DEFERRED
+    if low.endswith("?") and cues.ASKS.match(low[:-1]):
         return DEFERRED
     reader = Reader(text, low, ballot)
     stated = reader.last()
@@ -115,6 +121,14 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
         return answered(named) if named else NONE
     named = ballot.exact(text)
     return answered(named) if named else None
+
+
+def _only_letters(text: str, ballot: Ballot) -> bool:
+    """Say whether an output is several letters of the options and nothing else ("B? C?")."""
+    letters = _LETTER.findall(text)
+    if len(set(letters)) < 2 or _LETTER.sub("", text).strip(_MARKS):
+        return False
+    return all(each in ballot.keys and not ballot.exact(each) for each in letters)
 
 
 def _without_echo(text: str, ballot: Ballot) -> str:

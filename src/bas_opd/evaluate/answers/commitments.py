@@ -111,7 +111,10 @@ class Reader:
         if cues.SUPPOSED.search(self._low, max(0, start - 140), start):
             return True
         ending = cues.SENTENCE_MARK.search(self._text, end, end + 200)
-        return ending is not None and ending[0] == "?" and ending.end() < len(self._text)
+        if ending is None or ending[0] != "?":
+            return False
+        asks = cues.ASKS.search(self._low, max(0, start - 120), end)
+        return asks is not None or ending.end() < len(self._text)
 
     def _object(self, place: int, strength: int, said: str, *, is_opinion: bool) -> str | None:
         label = label_at(self._text, self._low, place, self._ballot)

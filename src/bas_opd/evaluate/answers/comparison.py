@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+import unicodedata
 
+from bas_opd.evaluate.answers.amounts import by_figures, by_number, counts_nothing
 from bas_opd.evaluate.answers.cleaning import lowered
 from bas_opd.evaluate.answers.dates import moment
 from bas_opd.evaluate.answers.kinds import KIND_OF
 from bas_opd.evaluate.answers.language import NEGATION
-from bas_opd.evaluate.answers.numbers import Number, is_sum, numbers
+from bas_opd.evaluate.answers.numbers import is_sum, numbers
 from bas_opd.evaluate.answers.options import is_bounded, normal
-from bas_opd.evaluate.answers.units import unit_of
 
 _VERB = re.compile(
     r"\b(?:is|are|was|were|be|says|say|reads|read|shows|displays|spells|called|named|labeled"
@@ -21,8 +21,12 @@ _VERB = re.compile(
 )
 _SPELLING = re.compile(r"\bgrey(?=\b|ish)|\b(colo|flavo|harbo|neighbo)ur|\b(cent|met|theat)re\b")
 _DENIES = re.compile(
-    r"(?:[\w-]{1,15}(?: [\w-]{1,15}){0,3}(?:(?:'s| is| are| was) not| (?:is|are|was)n't)|not)"
-    r" (?!only\b|just\b)"
+    r"\b(?:(?:is|are|was|were|it's|that's) not|(?:is|are|was|were)n't|not|rather than|instead of"
+    r"|neither|nor) $"
+)
+_CORRECTED = re.compile(
+    r"(?:[\w' -]{1,40} )?(?:not|isn't|aren't) (?!only\b|just\b)[\w'-]{1,15}(?: [\w'-]{1,15}){0,2}?"
+    r"(?:,|;|\.)? (?:but(?: rather)? |(?=(?:it's|it is|they are|they're) ))"
 )
 _PART = re.compile(r",? (?:and|&) |, ?")
 _ARTICLE = re.compile(r"\b(?:an?|the) ")
@@ -33,13 +37,6 @@ _LOOSE = re.compile(
     r"|nearly|almost|between|either|if"
     r"|whether|might|could|may|maybe|perhaps|possibly|both|except|minus|plus|times|and)\b|[~<>±≈+]"
 )
-_FRAME = (
-    "it is are was were there the a an of in on total number about approximately around roughly"
-    " exactly only just this that there's it's image picture photo see i can count visible shown"
-    " he she they we have has be color colour answer so which here appears to looks like seems"
-    " probably clearly"
-)
-_FRAME_WORDS = frozenset(_FRAME.split())
 _BEFORE = (
     "is are was were be it's that's he's she's there's in on to at from with has his her its their"
     " wearing holding carrying driving riding looks appears colour color probably likely clearly"
@@ -47,14 +44,13 @@ _BEFORE = (
 )
 _BEFORE_A_QUALITY = frozenset(_BEFORE.split())
 _LONGEST_DESCRIPTION = 12
-_HAN_FRAME = re.compile(r"^[^,.;\d]{0,12}[有共是](?:[\d一二两三四五六七八九十])")
-_NOTHING = re.compile(r"(?:there (?:is|are) )?(?:no(?! one|\.)|none|zero|nothing)\b")
-_JOINT = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
+_LONGEST_NAME = 4
+_JOINT = re.compile(r"(?<=[^\W\d_])-(?!ish\b)(?=[^\W\d_])")
+_GAP = re.compile(r"(?<=[^\W_])[ '-](?=[^\W\d_])|(?<=[^\W\d_])[ '-](?=\d)|(?<=\b[a-z])\.")
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_SPACED = re.compile(r"\d{1,3}(?: \d{3}){1,3}")
 _MARKS = re.compile(r"[\",;!?]{1,3}(?=\s|$)|(?<=\s)[\"']|[\"'](?=\s|$)")
 _CODE_MARKS = re.compile(r"[.:/-]")
-_DEGREES = {"celsius", "fahrenheit", "angle"}
-_SCALES = {Fraction(10) ** power for power in (-3, -2, 2, 3)}
-"""Ratios by which two amounts differ where one of them may be in another unit, or in percent."""
 _RANGE = re.compile(r"(\d) ?(?:-|\u2013|\u2014|to|~) ?(?=\d)")
 _CODE = re.compile(r"(?=[\w.:/-]{0,40}\d)[\w.:/-]{2,40}")
 
@@ -66,20 +62,22 @@ def compare(phrase: str, reference: str) -> bool | None:
     if is_sum(lowered(phrase), found):
         phrase = phrase[found[-1].start :]
     said = _flat(phrase)
-    if not said:
+    if not said or not due:
         return None
-    if said == due:
+    if said == due or _squeezed(said) == _squeezed(due):
         return True
-    denial = _DENIES.match(said)
-    if denial and said[denial.end() :] == due:
+    if _is_only_denied(said, due):
         return False
-    if " and " in due and _parts(said) == _parts(due):
+    if " and " in due and _parts(phrase) == _parts(reference):
         return True
+    corrected = _CORRECTED.match(said)
+    if corrected:
+        return compare(said[corrected.end() :], reference)
     if due in (f"not {said}", f"no {said}") or _is_loose(said, due):
         return None
-    for ask in (_by_moment, _by_number, _by_kind, _by_code):
+    for ask in (_by_moment, by_number, _by_kind, _by_code, by_figures):
         # "the one" must keep its article, or it would count.
-        verdict = ask(lowered(phrase).strip(" .\n") if ask is _by_number else said, due)
+        verdict = ask(lowered(phrase).strip(" .\n") if ask is by_number else said, due)
         if verdict is not None:
             return verdict
     return True if _ends_with(said, due) or _quotes(phrase, due) else None
@@ -100,6 +98,12 @@ def is_named(text: str, reference: str) -> bool:
 def _flat(phrase: str) -> str:
     """Give a phrase as words in lower case, articles and hyphens between letters left out."""
     low = _RANGE.sub(r"\1-", _ARTICLE.sub("", normal(phrase)))
+    if not low.isascii():
+        # Accents are a matter of the keyboard; other marks belong to their letters.
+        low = _ACCENTS.sub("", unicodedata.normalize("NFD", low))
+        low = unicodedata.normalize("NFC", low)
+    if _SPACED.fullmatch(low):
+        low = low.replace(" ", "")
     low = _SPELLING.sub(_american, low)
     return _MARKS.sub("", _JOINT.sub(" ", low)).strip(" .:'")
 
@@ -108,15 +112,28 @@ def _american(word: re.Match[str]) -> str:
     return f"{word[1]}r" if word[1] else f"{word[2]}er" if word[2] else "gray"
 
 
+def _squeezed(flat: str) -> str:
+    """Leave out what only parts the words of a name; figures stay apart."""
+    return flat if NEGATION.search(flat) else _GAP.sub("", flat)
+
+
 def _parts(phrase: str) -> frozenset[str]:
     """Give the members of a list, in whatever order they are named."""
-    return frozenset(_PART.split(phrase))
+    return frozenset(_PART.split(_ARTICLE.sub("", normal(phrase))))
+
+
+def _is_only_denied(said: str, due: str) -> bool:
+    """Say whether a phrase names the reference only to say that it is not it."""
+    places = [at.start() for at in re.finditer(re.escape(due), said)]
+    bounded = [at for at in places if is_bounded(said, at, at + len(due))]
+    is_whole = all(not said[at + len(due) :].startswith(" ") for at in bounded[-1:])
+    return bool(bounded) and is_whole and all(_DENIES.search(said[:at]) for at in bounded)
 
 
 def _is_loose(said: str, due: str) -> bool:
     """Say whether a phrase denies, doubts or bounds what it names, where the reference does not."""
     return bool(
-        (NEGATION.search(said) and not NEGATION.search(due) and not _counts_nothing(said))
+        (NEGATION.search(said) and not NEGATION.search(due) and not counts_nothing(said))
         or (_LOOSE.search(_without_numbers(said)) and not _LOOSE.search(_without_numbers(due)))
     )
 
@@ -127,10 +144,6 @@ def _without_numbers(said: str) -> str:
     return said
 
 
-def _counts_nothing(said: str) -> bool:
-    return _NOTHING.match(said) is not None
-
-
 def _by_moment(said: str, due: str) -> bool | None:
     """Compare dates and times of day."""
     there, here = moment(due), moment(said)
@@ -139,67 +152,17 @@ def _by_moment(said: str, due: str) -> bool | None:
     pairs = list(zip(here, there, strict=True))
     if any(a != b for a, b in pairs if a is not None and b is not None):
         return False
+    if here[3] == there[3] == 0 and {here[5], there[5]} == {None, "a"}:
+        return None  # 0:30 is half past twelve only at night
     return True if all(a == b for a, b in pairs if b is not None) else None
-
-
-def _by_number(said: str, due: str) -> bool | None:
-    """Compare a reference that is a number, with or without its unit."""
-    wanted = numbers(due)
-    if len(wanted) != 1 or wanted[0].start > 1 or wanted[0].is_range or moment(due):
-        return None
-    goal = wanted[0]
-    tail = due[goal.end :].strip()
-    if tail and tail != goal.unit and unit_of(goal.unit) is None:
-        return None
-    if moment(said):
-        return None
-    given = numbers(said)
-    if not given and _counts_nothing(said):
-        return goal.value == 0
-    if len({(each.value, each.is_ordinal) for each in given}) != 1 or given[0].is_range:
-        return None
-    return _same_amount(given[0], goal, said, due)
-
-
-def _same_amount(here: Number, goal: Number, said: str, due: str) -> bool | None:
-    if here.is_ordinal != goal.is_ordinal or (here.unit in ("x", "k") and not goal.unit):
-        return None
-    ours, theirs = unit_of(here.unit), unit_of(goal.unit)
-    left, right = here.value, goal.value
-    if ours and theirs:
-        if ours[0] != theirs[0]:
-            return None if {ours[0], theirs[0]} <= _DEGREES else False
-        left, right = left * ours[1], right * theirs[1]
-    elif left != right:
-        is_scaled = right != 0 and left / right in _SCALES
-        return None if is_scaled or _is_near(left, right) else False
-    elif theirs or (ours and ours[0] == "part") or (goal.unit and here.unit not in ("", goal.unit)):
-        return None
-    if left != right:
-        return None if _is_near(left, right) else False
-    return True if _is_about(here, goal, said, due) else None
-
-
-def _is_near(left: Fraction, right: Fraction) -> bool:
-    """Say whether two values may be one, rounded."""
-    return left.denominator + right.denominator > 2 and abs(left - right) * 20 <= abs(right)
-
-
-def _is_about(here: Number, goal: Number, said: str, due: str) -> bool:
-    """Say whether a phrase gives a number as its answer, and not in passing."""
-    if here.start == 0 or here.unit == goal.unit != "":
-        return True
-    before = _WORD.findall(said[: here.start])
-    is_framed = all(word in _FRAME_WORDS for word in before[-3:]) or _HAN_FRAME.search(said)
-    return bool(is_framed) or said.endswith(due)
 
 
 def _by_kind(said: str, due: str) -> bool | None:
     """Compare words that exclude one another; another of a kind beside it leaves it open."""
+    words = _WORD.findall(said)
     goal = KIND_OF.get(due)
     if goal is None:
-        return None
-    words = _WORD.findall(said)
+        return _by_kinds(words, _WORD.findall(due))
     members = {KIND_OF[word] for word in words if word in KIND_OF and KIND_OF[word][0] == goal[0]}
     if len(members) != 1:
         return None
@@ -212,10 +175,26 @@ def _by_kind(said: str, due: str) -> bool | None:
     return True if place == 0 or words[place - 1] in _BEFORE_A_QUALITY else None
 
 
+def _by_kinds(said: list[str], due: list[str]) -> bool | None:
+    """Compare short descriptions: what is at the top left is not at the bottom right."""
+    if max(len(said), len(due)) > _LONGEST_NAME:
+        return None
+    ours, theirs = ([KIND_OF[word] for word in words if word in KIND_OF] for words in (said, due))
+    for kind, member in theirs:
+        of_kind = {each for each in (*ours, *theirs) if each[0] == kind}
+        if len(of_kind - {(kind, member)}) == 1 and sum(each[0] == kind for each in theirs) == 1:
+            return False if (kind, member) not in ours else None
+    return None
+
+
 def _by_code(said: str, due: str) -> bool | None:
     """Compare single tokens with digits in them: plates, times, codes."""
+    if len(said) == len(due) == 1 and said.isascii() and (said + due).isalpha():
+        return False
     if not numbers(due) and _CODE.fullmatch(due) and _CODE.fullmatch(said):
-        return None if _CODE_MARKS.sub("", said) == _CODE_MARKS.sub("", due) else False
+        is_same_day = sorted(_CODE_MARKS.split(said)) == sorted(_CODE_MARKS.split(due))
+        is_open = _CODE_MARKS.sub("", said) == _CODE_MARKS.sub("", due) or is_same_day
+        return None if is_open else False
     return None
 
 
@@ -223,7 +202,12 @@ def _ends_with(said: str, due: str) -> bool:
     """Say whether a sentence says that something is the reference, and ends there."""
     said = said.removesuffix("的") if not due.endswith("的") else said
     start = len(said) - len(due)
-    return said.endswith(due) and any(verb.end() == start for verb in _VERB.finditer(said))
+    if said.endswith(due) and any(verb.end() == start for verb in _VERB.finditer(said)):
+        return True
+    name = _squeezed(due)
+    return len(name) > 3 and any(
+        _squeezed(said[verb.end() :]) == name for verb in _VERB.finditer(said)
+    )
 
 
 def _quotes(phrase: str, due: str) -> bool:

@@ -10,7 +10,7 @@ _BE = (
     r"|\u2014|\n)"
 )
 ANSWER = re.compile(
-    r"\b(?:answers?|ans|(?:correct|right|best|final|chosen|selected|matching|appropriate"
+    r"\b(?:(?<!to )answers?|ans|(?:correct|right|best|final|chosen|selected|matching|appropriate"
     r"|accurate|closest"
     r"|suitable|remaining|valid)(?: \w{3,12})? (?:option|choice|response|one|letter|selection"
     r"|statement"
@@ -37,7 +37,7 @@ ANSWER = re.compile(
 CONCLUSION = re.compile(
     r"\b(?:so|therefore|thus|hence|consequently|overall|accordingly|in (?:conclusion|summary|short)"
     r"|to (?:conclude|summari[sz]e)|finally|leaving|leaves|must be|has to be)"
-    r"|所以|因此|故|应该是|是(?=[ (]?[a-z])|=>|->|→",
+    r"|所以|因此|故|应该是|应[为是]|是(?=[ (]?[a-z])|=>|->|→",
 )
 POINTER = re.compile(
     r"\b(?:it's|is|was|would be|should be|corresponds? to|corresponding to|match(?:es"
@@ -54,6 +54,11 @@ GAP = re.compile(
     r"|following|indicated|represented|by|actually|still|best|be|to|must|should|would|only|us|with"
     r"|the (?=(?:correct|right|best|option|choice|answer|letter|only|final)\b)|no(?=,)|must"
     r"|has|final|as follows|also|rather|obviously|surely)\b){0,14}",
+)
+ASKS = re.compile(
+    r"(?:^|[.!?\n] ?)(?:so,? |or |and )?"
+    r"(?:is|are|was|were|could|would|should|can|does|do|might|may)"
+    r" (?:it|this|that|the|they|we|i|you|there|option|choice|[a-z])\b[^.!?\n]{0,80}$"
 )
 SENTENCE_MARK = re.compile(r"[.!?\n]")
 NOT = re.compile(r"(?:not|never|neither|n't|isn't|cannot)\b")

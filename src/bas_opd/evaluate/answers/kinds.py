@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 _QUALITIES = (
-    "red,crimson orange yellow,gold,golden green blue purple,violet pink brown black white"
-    " gray,grey,silver",
-    "left right",
+    "red,crimson,红色 orange,橙色 yellow,gold,golden,黄色 green,绿色 blue,蓝色 purple,violet,紫色"
+    " pink,粉色 brown,棕色 black,黑色 white,白色 gray,grey,silver,灰色",
+    "left,左边,左侧 right,右边,右侧",
     "top bottom",
     "front back",
     "up down",
@@ -22,6 +22,9 @@ _QUALITIES = (
     "wood,wooden metal,metallic,steel,iron plastic glass leather fabric,cloth,cotton"
     " paper,cardboard stone,marble rubber ceramic,porcelain",
     "sunny rainy snowy cloudy foggy",
+    "light dark",
+    "inside,indoors outside,outdoors",
+    "sitting standing walking running lying",
 )
 _THINGS = (
     "summer winter spring autumn,fall",

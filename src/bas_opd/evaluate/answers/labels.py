@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bas_opd.evaluate.answers.options import Ballot
+from bas_opd.evaluate.answers.options import Ballot, is_bounded
 
 _LABEL = re.compile(
     r"[(\[] ?([A-Za-z]) ?[)\]]"
@@ -26,9 +26,13 @@ _VERBS_AND_LINKS = (
 )
 _FOLLOWERS = frozenset(_VERBS_AND_LINKS.split())
 _ALSO = re.compile(
-    r" ?(?:[,/&+;]|,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b(?: also| maybe| possibly"
-    r"| perhaps)?|和|或者?|与|及|と|や) ?"
+    r" ?(?:[,/&+;]|,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b|和|或者?|与|及|と|や)"
+    r"(?: also| maybe| possibly| perhaps| or)? ?"
     r"(?:(?:option|choice)s? )?"
+)
+_LINK = re.compile(
+    r",? which (?:is|corresponds to|matches|would be|means) (?:the )?(?:option |choice |letter "
+    r"|answer )?[(\[]?$"
 )
 _TEXT_END = re.compile(r"\W{0,2}(?:$|\n|\.\s|,)")
 _SINGULAR = re.compile(
@@ -70,8 +74,11 @@ def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
     if label.is_bracketed:
         return False
     word = _NEXT_WORD.match(low, label.end)
-    if word is None or has_own_text(low, label, ballot):
+    if word is None:
         return False
+    end = own_text_end(low, label, ballot)
+    if end > label.end:  # "A red flag" is no label with its text
+        return label.letter == "A" and _NEXT_WORD.match(low, end) is not None
     if label.letter == "I" or word[1] in _FOLLOWERS:
         return label.letter == "I"
     is_adverb = word[1].endswith("ly")
@@ -98,10 +105,27 @@ def separator_end(low: str, label: Label) -> int:
 
 def is_contradicted(low: str, label: Label, ballot: Ballot) -> bool:
     """Say whether the text of another option stands where a label's own should."""
+    if _is_contradicted_before(low, label, ballot):
+        return True
     named = ballot.text_at(low, separator_end(low, label))
     if named is None or named.key == ballot.keys.get(label.letter):
         return False
     return _TEXT_END.match(low, named.end) is not None
+
+
+def _is_contradicted_before(low: str, label: Label, ballot: Ballot) -> bool:
+    """Say whether a label is said to be the text of another option ("blue, which is C")."""
+    start = max(0, label.start - 200)
+    link = _LINK.search(low, max(start, label.start - 40), label.start)
+    if link is None:
+        return False
+    said = low[start : link.start()]
+    named = {
+        key
+        for key, text in ballot.texts.items()
+        if said.endswith(text) and is_bounded(said, len(said) - len(text), len(said))
+    }
+    return bool(named) and ballot.keys.get(label.letter) not in named
 
 
 def has_company(text: str, low: str, label: Label, ballot: Ballot) -> bool:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from bas_opd.evaluate.answers.units import unit_of
+
 _UP_TO_NINETEEN = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
     " fifteen sixteen seventeen eighteen nineteen"
@@ -24,13 +26,13 @@ _PARTS = {
     "fourths": 4, "fifth": 5, "fifths": 5, "sixth": 6, "sixths": 6, "eighth": 8, "eighths": 8,
     "tenth": 10, "tenths": 10,
 }  # fmt: skip
-_HAN = {sign: value for value, sign in enumerate("一二三四五六七八九十", start=1)} | {"两": 2}
+_HAN = {sign: value for value, sign in enumerate("一二三四五六七八九", start=1)} | {"两": 2}
 
 _CARDINAL = "|".join([*_VALUES, *_SCALES])
 _NUMERAL = (
     r"(?P<sign>(?<![\w)])[-+])?(?P<digits>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,12})?)"
     r"(?: ?/ ?(?P<over>[1-9]\d{0,5})| (?P<top>\d{1,3})/(?P<bottom>[1-9]\d{0,2}))?"
-    r"(?P<nth>st|nd|rd|th)?(?![\d:/])(?![,.]\d)(?P<range> ?[-~\u2013\u2014] ?\d)?"
+    r"(?P<nth>st|nd|rd|th)?(?![\d:/])(?![,.]\d)(?P<range> ?[-~\u2013\u2014] ?\d| \d{3}(?!\d))?"
     r"(?: (?P<scale>hundred|thousand|million|billion|dozen)\b)?"
 )
 _WORDS = (
@@ -42,15 +44,24 @@ _NUMBER = re.compile(
     rf"|\b(?P<article>(?:a|one) (?:half|third|quarter)|half(?! past| a dozen|-dozen))\b"
     rf"|\b(?P<some>an? (?:hundred|thousand|million|dozen)|half a dozen|half-dozen)\b"
     rf"|\b(?P<ordinal>{'|'.join(_ORDINALS)})\b"
-    r"|(?P<han>[一二两三四五六七八九十])(?=[个個只隻条條辆輛张張位名人本头頭把台]|$)"
+    r"|(?<![一二两三四五六七八九十百千])"
+    r"(?P<han>[二三四五六七八九]?十[一二三四五六七八九]?|[一二两三四五六七八九])"
+    r"(?=[个個只隻条條辆輛张張位名人本头頭把台]|$)"
 )
-_UNIT = re.compile(r"[ -]?(%|°[cf]?|[^\W\d_]{1,20}\b(?:/[a-z]{1,4}\b)?)")
+_UNIT = re.compile(r"[ -]?(%|[€£¥]|°[cf]?|[^\W\d_]{1,20}\b(?:/[a-z]{1,4}\b)?)")
+_LONG_UNITS = (
+    (re.compile(r"[ -]?(?:degrees?|°) ?(?:celsius|centigrade|c\b)"), "°c"),
+    (re.compile(r"[ -]?(?:degrees?|°) ?(?:fahrenheit|f\b)"), "°f"),
+    (re.compile(r"[ -]?(?:kilomet(?:er|re)s?|km) (?:per|an) hour\b"), "km/h"),
+    (re.compile(r"[ -]?miles? (?:per|an) hour\b"), "mph"),
+    (re.compile(r"[ -]?met(?:er|re)s? (?:per|a) second\b"), "m/s"),
+)
 _PRONOUN = re.compile(
     r"\b(?:the|this|that|which|no|each|every|any|other|another|last|the only|next|the \w{2,12}"
     r"|first|second|third) $"
 )
 _RESULT = re.compile(r"[.=:\n]|\b(?:so|total|altogether|makes|making|gives|giving)\b")
-_CURRENCY = re.compile(r"([$€£¥]) ?$")
+_CURRENCY = re.compile(r"([$€£¥]|\b(?:usd|eur|gbp|jpy)) ?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +75,8 @@ class Number:
     is_ordinal: bool = False
     is_range: bool = False
     """Whether it is several numbers in a row, of which none is meant alone."""
+    is_part: bool = False
+    """Whether letters that are no unit run on from its digits: "42A", "1990s"."""
 
 
 def numbers(text: str) -> list[Number]:
@@ -77,19 +90,30 @@ def numbers(text: str) -> list[Number]:
                 continue
         if match["digits"] and match["digits"][0] == "0" and match["digits"][1:2].isdigit():
             continue
-        unit, currency = _UNIT.match(text, match.end()), _CURRENCY.search(before)
+        currency, unit = _CURRENCY.search(before), _unit(text, match.end())
+        tail = text[match.end() : match.end() + 1]
         value = _value(match)
         found.append(
             Number(
                 start=match.start(),
                 end=match.end(),
                 value=value or Fraction(0),
-                unit=currency[1] if currency else unit[1] if unit else "",
+                unit=currency[1] if currency else unit,
                 is_ordinal=bool(match["ordinal"] or match["nth"]),
                 is_range=bool(match["range"]) or value is None,
+                is_part=tail.isascii() and tail.isalpha() and unit_of(unit) is None,
             )
         )
     return found
+
+
+def _unit(text: str, place: int) -> str:
+    """Read the unit at a place; one of several words in its short form."""
+    unit = _UNIT.match(text, place)
+    if unit is None:
+        return ""
+    long = (short for pattern, short in _LONG_UNITS if pattern.match(text, place))
+    return next(long, unit[1])
 
 
 def is_sum(text: str, found: list[Number]) -> bool:
@@ -121,7 +145,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if match["ordinal"]:
         return Fraction(_ORDINALS[match["ordinal"]])
     if match["han"]:
-        return Fraction(_HAN[match["han"]])
+        tens, ten, ones = match["han"].rpartition("十")
+        return Fraction((_HAN.get(tens, 1) * 10 if ten else 0) + _HAN.get(ones, 0))
     spelled = _spelled(match["words"])
     if spelled is None:
         return None

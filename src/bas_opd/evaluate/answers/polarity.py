@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_FIRM = r"(?:definite|clear|firm|hard|big|strong|solid|resounding|emphatic|simple)"
 _NO = (
     r"(?:no|nope|nah|negative|false|incorrect|wrong|not (?:really|at all|correct|true|quite"
     r"|exactly)|never"
@@ -14,6 +15,9 @@ _NO = (
     r"|(?:it|there|he|she|they|we|i|you|this|that) (?:\w{4,10}ly )?(?:is|are|does|do|did|was|were"
     r"|has"
     r"|have|can|am)(?: not|n't)(?=\W{0,2}$)|(?:it )?(?:appears|seems) not(?=\W{0,2}$)|n(?=\W{0,2}$)"
+    r"|by no means|in no way|конечно,? нет"
+    rf"|(?:an? )?{_FIRM} no"
+    r"|nee|όχι|לא|ไม่(?:ใช่|มี)?"
     r"|nein|non|нет|n[aã]o|hay\u0131r|いいえ|아니[요오]|nie|tidak|không|नहीं|لا|不是|否|没有|不对"
     r"|错误|不存在|不|无"
     r"|(?:い|あり|いま|見え)(?:ない|ません)|없(?:습니다|어요|다)|non,)"
@@ -22,7 +26,9 @@ _YES = (
     r"(?:(?:absolutely|definitely|certainly|probably|likely|clearly|obviously|surely"
     r"|most likely|most certainly|most definitely) (?:yes|so|correct|true|right|is|are|does)"
     r"|yes|yep|yeah|yup|yea|ye|y(?=\W{0,2}$)|absolutely|definitely|certainly|of course"
-    r"|undoubtedly(?! not)|(?:present|it's there)(?=\W{0,2}$)"
+    r"|undoubtedly(?! not)|конечно(?! не)|i suppose so"
+    rf"|(?:an? )?{_FIRM} yes"
+    r"|\u03bd\u03b1\u03b9|כן|ใช่|没错|(?:present|it's there)(?=\W{0,2}$)"
     r"|sure(?:ly)?(?: thing)?|affirmative|true|correct|indeed|exactly"
     r"|that(?:'s| is) (?:correct|right|true)|(?:i )?(?:think|believe|guess) so"
     r"|i (?:do )?(?:think|believe) so"
@@ -36,11 +42,15 @@ _YES = (
 _END = r"(?![\w'-])"
 WORD = re.compile(rf"(?:(?P<no>{_NO})|(?P<yes>{_YES}))(?:{_END}|(?<=[^\x00-\u2e7f]))")
 PLAIN = re.compile(rf"\b(?:(?P<no>no|nope|false)|(?P<yes>yes|yep|yeah|true)){_END}")
+_AGAIN = r"[ ,.;/!\n-]{1,3}"
+REPEATED = re.compile(rf"(?:{_AGAIN}(?:no|nope|false|yes|yep|yeah|true){_END}){{1,9}}")
 STATED = re.compile(
-    r"(?:\b(?:answer|ans|conclusion|verdict|response"
+    r"(?:\banswer to (?:whether|if)\b[^.\n]{1,120}? is(?= (?:an? )?(?:yes|no)\b)"
+    r"|\b(?:answer|ans|conclusion|verdict|response"
     r"|result)(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=\n]| ?[-\u2013\u2014]>? ?| is:?"
     r"|'s| would be:?| should be:?| must be:?| will be:?)"
-    r"|\b(?:i(?:'d|'ll| would| will| must)? (?:have to )?(?:say|answer|go with|conclude)(?: that)?)"
+    r"|\b(?:i(?:'d|'ll|'m| would| will| must| am)? (?:have to )?(?:say|answer|go(?:ing)? with"
+    r"|lean(?:ing)? (?:towards?|to)|conclude)(?: that)?)"
     r"|\b(?:it|that|this)(?:'s| is| would be| has to be"
     r"| must be)(?= (?:an? )?(?:\w{3,10} )?(?:yes|no)"
     r"(?:[.,;!]|$| from me))"
@@ -59,13 +69,14 @@ BOTH = re.compile(
 )
 CHOICE = re.compile(
     r"[\"'(]?\byes[\"']?(?: or |/| / |\|)[\"']?no\b[\"')]?|是还是不是|是或否|是/否|да или нет"
+    r"|(?:(?<!答案)是否|是不是|有没有|在不在)[^,.;:!?\n]{0,40}"
 )
 IDIOM = re.compile(
     r"\bno (?:doubt|question|wonder|problem|matter)(?: about it| that)?\b|\bnot only\b"
     r"|\b(?:(?:no ?one|nobody) (?:can|could|would)|(?:i|we|you) (?:can ?not|can't|could(?: not"
     r"|n't)))"
     r" (?:deny|dispute)\b"
-    r"|\bthere is no denying\b|\bwithout (?:a |any )?doubt\b"
+    r"|\bthere(?: is|'s) no denying\b|\bwithout (?:a |any )?doubt\b"
 )
 DENIAL = re.compile(
     r"\W{0,3}(?:there|it|they|he|she|this|that|i|we|the [\w-]{1,15}(?: [\w-]{1,15}){0,3}?|none"
@@ -143,7 +154,8 @@ NEGATIVE = re.compile(
     r"|nobody|no one)\b"
     r"|没有|不存在|看不[到见]|未[见看]|\b\u043d\u0435\u0442\b|\u043d\u0435 \u0432\u0438\u0436\u0443"
     r"|\b(?:il n'y a (?:pas|aucun)|es gibt kein|no hay\b)"
-    r"|não há|non (?:c'è|ci sono)|لا يوجد|(?:いま|あり|見えま)せん|없습니다"
+    r"|não há|tidak ada|không có|אין |ไม่มี|^zero |"
+    r"non (?:c'è|ci sono)|لا يوجد|(?:いま|あり|見えま)せん|없습니다"
 )
 SURROUNDINGS = re.compile(r"^[^\w{]{1,12}|[\s\"'*]{1,12}$")
 LISTED = re.compile(
@@ -153,19 +165,27 @@ TURN = re.compile(r"\b(?:but|however|although|though|except|yet)\b")
 DOUBT = re.compile(
     r"\b(?:maybe|perhaps|possibly|might|may|(?<!that i )could(?! not\b)|either|partially|partly"
     r"|hardly|barely|scarcely|sort of|kind of"
-    r"|sometimes|depends|other than|besides)\b|\b(?:caption|text|label|sign|title) (?:says|reads)\b"
+    r"|sometimes|depends|other than|besides|no (?:shortage|lack|fewer|less))\b"
+    r"|\b(?:caption|text|label|sign|title) (?:says|reads)\b"
 )
 ELSEWHERE = re.compile(r"\b(?:yes|yep|yeah|nope)\b|\bno\b(?=[.,;!?\"']|$)")
 UNREAL = re.compile(r"\b(?:if|whether|suppose|assuming|unless)\b")
 CLOSING = re.compile(r"[,:] ?(?:(?:but|so|thus|hence) )?(?:(?P<no>no)|(?P<yes>yes))\W{0,2}$")
 NEGATED = re.compile(r"(?:not|neither|either)\b")
-GOES_ON = re.compile(r" (?:and|or|but|fewer|less|more|later|sooner|longer)\b")
+GOES_ON = re.compile(
+    r" (?:and|or|but|fewer|less|more|later|sooner|longer|in part|partly|partially|shortage|lack)\b"
+    r"|[ ,(\u2013\u2014-]{1,3}or (?:(?:maybe|perhaps|possibly) )?(?:yes|no)\b"
+    r"|[\"'] (?:is|was|are|appears|can)\b(?! (?:the|my) )"
+)
+NOT_THE_OTHER = re.compile(r"\W{0,3}(?:and |but )?not (?:an? )?(?P<no>no\b)?(?(no)|yes\b)")
+DENIES_A_CLAIM = re.compile(r"that(?:'s| is) (?:wrong|not right|incorrect|not correct)$")
 DENYING = re.compile(
     r"\b(?:no|not|never|none|nothing|nobody|without|false|untrue|incorrect|impossible|unlikely)\b"
     r"|n't\b"
 )
 _ALSO_PARTS = (
     "right true correct false wrong incorrect negative exactly never non ja ya tak nie 有 不 无 是"
+    " n\u00e3o tidak kh\u00f4ng नहीं لا לא ไม่ nee"
 )
 ALSO_PART_OF_SENTENCES = frozenset(_ALSO_PARTS.split())
 """Words that are an answer only where they stand alone."""

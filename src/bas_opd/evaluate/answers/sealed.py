@@ -15,6 +15,8 @@ _FIELD = re.compile(
     r"|\[([^\[\]]{0,200})(\]?)|([\w.+%-]{1,40})())",
     re.I,
 )
+_LIST_MARK = re.compile(r"(?:\b(?:or|and)|[/,&])\W{0,4}$", re.I)
+_NEAR = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +25,8 @@ class Sealed:
 
     content: str
     is_closed: bool
-    before: str
-    """Content of the one before it, with the words between the two; empty where there is none."""
+    is_one_of_several: bool
+    """Whether it goes on with a list of other answers set apart ("... or ...")."""
     rest: str
     """What follows it."""
 
@@ -36,8 +38,14 @@ def last_sealed(text: str) -> Sealed | None:
         return None
     start, end, content, is_closed = found[-1]
     earlier = [each for each in found[:-1] if each[1] <= start]
-    before = f"{earlier[-1][2]}{text[earlier[-1][1] : start]}" if earlier else ""
-    return Sealed(content=content.strip(), is_closed=is_closed, before=before, rest=text[end:])
+    between = text[earlier[-1][1] : start] if earlier else ""
+    is_listed = len(between) < _NEAR and _LIST_MARK.search(between) is not None
+    return Sealed(
+        content=content.strip(),
+        is_closed=is_closed,
+        is_one_of_several=is_listed and earlier[-1][2].strip() != content.strip(),
+        rest=text[end:],
+    )
 
 
 _Span = tuple[int, int, str, bool]

@@ -16,6 +16,7 @@ from bas_opd.evaluate.answers.language import (
     sentences,
     without_questions,
 )
+from bas_opd.evaluate.answers.numbers import is_sum, numbers
 from bas_opd.evaluate.answers.options import normal
 from bas_opd.evaluate.answers.sealed import Sealed, last_sealed
 from bas_opd.evaluate.answers.yes_no import yes_no
@@ -63,11 +64,7 @@ def _unsealed(sealed: Sealed, reference: str) -> Answer:
     content = plain(sealed.content)
     if not content:
         return NONE
-    if (
-        not sealed.is_closed
-        or sealed.before.rstrip(" $\\").endswith((" or", " and", ","))
-        or last_correction(sealed.rest)
-    ):
+    if not sealed.is_closed or sealed.is_one_of_several or last_correction(sealed.rest):
         return DEFERRED
     return _read(content, reference)
 
@@ -125,6 +122,8 @@ def _told(text: str, reference: str) -> Answer:
             if len(text.split()) <= _LONGEST_CLAIM_WORDS
             else DEFERRED
         )
+    if is_sum(lowered(text), numbers(lowered(text))):
+        return _judged(text[slice(*bounds[-1])], reference, text)
     first, last = text[slice(*bounds[0])], text[text.rfind("\n") + 1 :]
     rest = text[bounds[0][1] :]
     opening = _judged(first, reference, text)

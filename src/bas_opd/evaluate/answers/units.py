@@ -13,6 +13,9 @@ _UNITS = {
     " lb,pound:453592.37 oz,ounce:28349.523125",
     "volume": "ml,milliliter,millilitre:1 cl:10 l,liter,litre:1000",
     "time": "sec,second:1 min,minute:60 h,hr,hour:3600 day:86400 week:604800",
+    "calendar": "month:1 year,yr:12",
+    "speed": "m/s:3600 km/h,kph,kmh:1000 mph:1609.344 knot:1852",
+    "data": "kb,kilobyte:1 mb,megabyte:1000 gb,gigabyte:1000000 tb,terabyte:1000000000",
     "part": "%,percent,per:1",
     "celsius": "°c,celsius:1",
     "fahrenheit": "°f,fahrenheit:1",
@@ -20,6 +23,7 @@ _UNITS = {
     "dollar": "$,dollar,usd:1",
     "euro": "€,euro,eur:1",
     "sterling": "£,gbp:1",
+    "yen": "¥,yen,jpy:1",
 }
 _SIZES = {
     name: (dimension, Fraction(size))

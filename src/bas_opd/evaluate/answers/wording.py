@@ -47,11 +47,18 @@ _PREDICATE = re.compile(
     r"^(?: (?:side|colou?r|one|part|half|direction|in colou?r))?"
     r"(?: (?:in|of) (?:the|this) (?:image|picture|photo|scene))?\W{0,3}$"
 )
+_REMARK = re.compile(r", (?:not \w{1,20}|i (?:think|believe|guess))\W{0,2}$")
+_WEIGHS = re.compile(
+    r"\b(?:look(?:ing)? at|compar\w{1,4}|consider\w{0,4}|examin\w{1,4}|check\w{0,4}"
+    r"|evaluat\w{1,4}|analy[sz]\w{1,4}|discuss\w{0,4}|(?:start|begin)\w{0,5} with|verify\w{0,3})"
+    r" (?:(?:the|option|choice|with|answer|letter) ){0,3}[(\[]?$"
+)
 _RELATION = re.compile(r" (?:of|to|the|an?|it|him|her|them|his|its|their)\b")
 _QUESTION = re.compile(r"^.{0,2000}\bthe question (?:is about|asks|refers to|concerns)\b", re.S)
 _ASIDE = re.compile(
     r"\b(?:between|among|comparing)(?: the)?(?: two)?:? [^.,;\n]{1,80} and [^.,;\n]{1,60},"
-    r"|(?:^|\b(?:that's|that is|you're|you are) )right,(?= \w{1,20} \w{1,20} \w)"
+    r"|(?:^|\b(?:that's|that is|you're|you are) )right,(?= [\w']{1,20} \w{1,20} \w)"
+    r"|\b(?:(?:that's|that is|you're|you are) right(?=[.!]|$)|all right,)"
     r"|\bright (?=behind|in front|next to|beside|above|below|under|on top|here|there|now)",
 )
 """Words that set options against each other, or that only sound like one."""
@@ -95,7 +102,7 @@ def by_words(text: str, ballot: Ballot) -> Answer:
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
-    after = low[mentions[-1].end :] if is_fragment else ""
+    after = _REMARK.sub("", low[mentions[-1].end :]) if is_fragment else ""
     if not (_PREDICATE.match(after) or _RELATION.match(after)):
         return DEFERRED  # "cotton candy" is no cotton
     is_lone = len(set(_CAPITAL.findall(text)) - denied) == 1
@@ -133,7 +140,9 @@ def _without_asides(text: str) -> tuple[str, str]:
 def _may_be_named(text: str, label: Label) -> bool:
     """Say whether a letter can mean an option; "vitamin D" and a sign that says "A" do not."""
     near = max(0, label.start - 16)
-    if _CITES.search(text, near, label.start):
+    if _CITES.search(text, near, label.start) or _WEIGHS.search(
+        lowered(text), max(0, label.start - 40), label.start
+    ):
         return False
     return label.is_bracketed or _INTRODUCES.search(text, near, label.start) is not None
 

@@ -31,7 +31,7 @@ def _unsealed(sealed: Sealed) -> Answer:
     content = lowered(plain(sealed.content))
     if not content:
         return NONE
-    if not sealed.is_closed:
+    if not sealed.is_closed or sealed.is_one_of_several:
         return DEFERRED
     inside, rest = _read(content), _read(lowered(plain(sealed.rest)))
     is_corrected = last_correction(sealed.rest) is not None
@@ -48,19 +48,27 @@ def _read(low: str) -> Answer:
     low = polarity.SURROUNDINGS.sub("", without_questions(polarity.CHOICE.sub("", low)))
     if not any(char.isalnum() for char in low):
         return DEFERRED if was_asked else NONE
+    if low.endswith("?"):
+        return NONE if refuses(low) else DEFERRED
     low = _opened(low)
     corrected = _after_correction(low)
     if corrected is not None:
         return corrected
-    stated = _stated(low)
+    stated, lead = _stated(low), _lead(low)
     if stated is not None:
-        return stated
-    lead, last = _lead(low), _last(low)
+        return DEFERRED if _is_torn(lead, stated, low) else stated
+    last = _last(low)
     if lead and last and lead != last:
         return DEFERRED
     if lead or last:
         return lead or last or DEFERRED
     return _described(low)
+
+
+def _is_torn(lead: Answer | None, stated: Answer, low: str) -> bool:
+    """Say whether one sentence says both, with no word that turns from one to the other."""
+    is_opposed = lead not in (None, NONE, stated)
+    return is_opposed and len(list(sentences(low))) == 1 and not polarity.TURN.search(low)
 
 
 def _opened(low: str) -> str:
@@ -79,6 +87,9 @@ def _after_correction(low: str) -> Answer | None:
     if turn is None or turn.start() == 0:
         return None
     tail = low[turn.end() :].strip(" ,.:;!\n-")
+    lead = polarity.WORD.fullmatch(low, 0, turn.start())
+    if lead and lead["no"] and polarity.DENIES_A_CLAIM.search(turn[0]):
+        return None  # "No, that is incorrect" takes nothing back
     if not tail:
         return None if "actually" in turn[0] or "sorry" in turn[0] else DEFERRED
     read = _read(tail)
@@ -114,6 +125,9 @@ def _is_reversed(word: re.Match[str], rest: str) -> bool:
 
 def _contradicts(word: re.Match[str], rest: str) -> bool:
     """Say whether a yes goes on to deny: "Yes, there isn't"."""
+    other = polarity.NOT_THE_OTHER.match(rest)
+    if other:
+        return bool(other["no"]) == bool(word["no"])
     return not word["no"] and polarity.DENIAL.match(rest) is not None
 
 
@@ -128,15 +142,12 @@ def _lead(low: str) -> Answer | None:
         return DEFERRED
     if refuses(low[: word.end() + 80]) and not polarity.TURN.search(rest):
         return NONE
-    if _contradicts(word, rest) or polarity.PLAIN.match(rest.lstrip(" ,.;/-!\n")):
-        return _repeat(word, rest)
-    return _polarity(word)
-
-
-def _repeat(word: re.Match[str], rest: str) -> Answer:
-    again = polarity.PLAIN.match(rest.lstrip(" ,.;/-!\n"))
-    same = again and bool(again["no"]) == bool(word["no"])
-    return _polarity(word) if same else DEFERRED
+    again = polarity.REPEATED.match(rest)
+    if again:
+        words = polarity.PLAIN.finditer(again[0])
+        is_torn = any(bool(each["no"]) != bool(word["no"]) for each in words)
+        return DEFERRED if is_torn else _polarity(word)
+    return DEFERRED if _contradicts(word, rest) else _polarity(word)
 
 
 def _last(low: str) -> Answer | None:

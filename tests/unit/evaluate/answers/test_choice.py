@@ -28,6 +28,29 @@ PAIRS = {"A": "red car", "B": "blue car"}
 YEARS = {"A": "1998", "B": "2004", "C": "2012", "D": "1,500"}
 
 CASES = {
+    "letters weighed, asked or put in a row": (COLOURS, """
+B? C? => ?
+A → B => ?
+B, possibly C => ?
+Blue → B => B
+Is it A? => ?
+Should I choose A? => ?
+I need to look at option B => ?
+To answer this question, we compare A => ?
+A red flag is on the blue car. => ?
+A red => A
+The color is blue, which is option C. => ?
+The color is blue, which is option B. => B
+Blue, I believe. => B
+应为D => D
+\\boxed{A} or \\boxed{B} => ?
+"""),
+    "right as a word of assent": ({"A": "left", "B": "right"}, """
+That's right. => ?
+All right, let me see. => ?
+You're right, it's on the left. => A
+It is on the right. => B
+"""),
     "letters alone": (COLOURS, """
 C => C
 C. => C

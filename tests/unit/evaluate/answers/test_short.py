@@ -11,6 +11,79 @@ import pytest
 from bas_opd.evaluate.answers import short
 
 CASES = {
+    "spellings of one name": """
+café | cafe | right
+Zürich | Zurich | right
+McDonalds | McDonald's | right
+e-mail | email | right
+hotdog | hot dog | right
+ABC-123 | ABC 123 | right
+The license plate reads ABC 123. | ABC123 | right
+B.M.W. | BMW | right
+blue, white | white and blue | right
+12 3 | 123 | ?
+5551234 | 555-1234 | ?
+-7 | 7 | wrong
+blue-ish | blue | ?
+no table | notable | ?
+""",
+    "what differs in one word or figure": """
+Room 12 | Room 13 | wrong
+open 12 hours | Open 24 hours | wrong
+ABC 124 | ABC 123 | wrong
+B | A | wrong
+bottom right | top left | wrong
+dark blue | light blue | wrong
+a red bus | yellow bus | wrong
+standing | sitting | wrong
+蓝色 | 红色 | wrong
+42A | 42 | ?
+42 | 42A | ?
+1990s | 1990 | ?
+2020-01-05 | 01/05/2020 | ?
+""",
+    "what is denied and what is said instead": """
+It's Adidas, not Nike. | Nike | wrong
+not red but blue | blue | right
+not red but blue | red | wrong
+The number is not 5, it is 6. | 6 | right
+The number is not 5, it is 6. | 5 | wrong
+It is not only red but blue. | red | ?
+not dark red | red | ?
+Let me count: 1, 2, 3, 4. There are 4. | 4 | right
+Let me count: 1, 2, 3, 4. There are 4. | 3 | wrong
+""",
+    "measures": """
+30 °C | 30 degrees Celsius | right
+3 °C | 3 °F | wrong
+3 degrees | 3 °C | ?
+60 miles per hour | 60 mph | right
+60 km/h | 60 mph | wrong
+100 km | 100 km/h | ?
+3 years | 3 months | wrong
+1 year | 12 months | right
+90 days | 3 months | ?
+3 GB | 3 MB | wrong
+1024 MB | 1 GB | ?
+12€ | 12 euros | right
+USD 12 | $12 | right
+$12.50 | $12.05 | wrong
+3.14 | 3.1416 | ?
+3M | 3,000,000 | ?
+十二 | 12 | right
+二十个 | 20 | right
+十二 | 2 | wrong
+half past three | 3:30 | right
+quarter to ten | 9:45 | right
+nine o'clock | 9:00 | right
+0:30 | 12:30 | wrong
+12:30 | 12:30 am | ?
+no 5 | 5 | ?
+7 000 | 7 | ?
+7 000 km | 7 km | ?
+£5 | 5 pounds | ?
+0:30 | 12:30 am | right
+""",
     "words": """
 red | red | right
 Red | red | right
@@ -113,7 +186,7 @@ STOP AHEAD | STOP | ?
 The number plate is AB12 CDE. | AB12 CDE | right
 AB12CDF | AB12CDE | wrong
 A12 | A13 | wrong
-A-12 | A12 | ?
+A-12 | A12 | right
 007 | 007 | right
 7 | 007 | ?
 """,
@@ -179,7 +252,7 @@ I count 5 + 2 = 7 birds. | 7 | right
 There are not 3 dogs. | 3 | ?
 1,000 | 1000 | right
 1000 | 1,000 | right
-1 000 | 1000 | ?
+1 000 | 1000 | right
 1.000 | 1000 | ?
 one thousand | 1000 | right
 a thousand | 1000 | right

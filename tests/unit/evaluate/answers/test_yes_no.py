@@ -12,6 +12,69 @@ import pytest
 from bas_opd.evaluate.answers import yes_no
 
 CASES = {
+    "refusals in other languages": """
+No sé. => -
+No se puede determinar. => -
+Não sei. => -
+Non lo so. => -
+Keine Ahnung. => -
+Nie wiem. => -
+Не уверен. => -
+不是很确定 => -
+没有足够的信息 => -
+看不清 => -
+わかりません => -
+判断できません => -
+알 수 없습니다 => -
+لا أعرف => -
+لا يمكن تحديد ذلك => -
+नहीं पता => -
+không biết => -
+tidak tahu => -
+No clear answer => -
+No response => -
+Unknown => -
+""",
+    "words of other languages": """
+Όχι => no
+Ναι => yes
+לא => no
+כן => yes
+ไม่ใช่ => no
+ใช่ => yes
+nee => no
+没错 => yes
+конечно => yes
+конечно нет => no
+لا يوجد كلب => no
+答案是否 => no
+图中是否有狗？没有。 => no
+有没有狗？ => ?
+是否有狗 => ?
+""",
+    "both, neither, or asked": """
+Yes? => ?
+no? => ?
+yes yes no => ?
+No, no, no. => no
+Yes (or no) => ?
+Yes, or maybe no => ?
+Yes in part, no in part => ?
+Yes, the answer is no. => ?
+No, the answer is yes. => ?
+"No" is written on the wall. => ?
+"No" is my answer. => no
+\\boxed{yes} or \\boxed{no} => ?
+There is no shortage of dogs. => ?
+There's no denying that there is a dog. => yes
+The answer is yes, not no. => yes
+No, that is incorrect. => no
+A definite yes. => yes
+Hard no. => no
+By no means. => no
+I'm going with yes. => yes
+So the answer to whether he is holding one is yes. => yes
+""",
     "a word": """
 Yes => yes
 No => no
@@ -176,8 +239,8 @@ The answer is $\\boxed{\\text{No}}$. => no
 <|begin_of_box|>No<|end_of_box|> => no
 <answer></answer> => -
 {"answer": ""} => -
-{"answer": "unknown"} => ?
-\\boxed{Yes} and \\boxed{No} => no
+{"answer": "unknown"} => -
+\\boxed{Yes} and \\boxed{No} => ?
 """,
     "thoughts": """
 <think>Is there a dog? Yes, maybe.</think>No => no
