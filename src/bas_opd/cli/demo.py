@@ -36,7 +36,12 @@ def demo(
     for part in (text_table(table(results)), gap(results), "\n".join(finding(results))):
         typer.echo(f"\n{part}")
     typer.echo(f"\nThe page with pictures is {page.resolve()}; open it in a browser.")
-    typer.echo(f"`bas-opd report {home / 'learned25'}` makes the report of that run.")
+    run, questions = home / "learned25", home / "data" / "test"
+    typer.echo(
+        "For the full report of a run:\n"
+        f"  bas-opd eval {run} --bench finesearch --data finesearch={questions}\n"
+        f"  bas-opd report {run}"
+    )
 
 
 def new_folder(parent: Path, name: str) -> Path:
