@@ -5,8 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from bas_opd.runtime.integrity import sha256
+
+PROVENANCE: dict[str, Any] = {
+    "config_hash": "c",
+    "policy": "learned",
+    "query_ratio": "0.25",
+    "teacher": "own",
+    "teacher_mode": "ema",
+    "source": "training",
+    "dataset": "d",
+    "seed": 42,
+    "device": "cpu",
+    "created": "2026-01-01T00:00:00Z",
+}
+"""What every audit says of itself."""
 
 
 class Quiet:

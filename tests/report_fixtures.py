@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from audit_fixtures import PROVENANCE
 from synthetic_steps import synthetic_steps
 
 from bas_opd.audit.records import (
@@ -197,15 +198,4 @@ def audit_gradients(run: Path, *, teacher: Teacher = "own", batches: int = 5) ->
 
 
 def _provenance(source: Source, teacher: Teacher) -> dict[str, Any]:
-    return {
-        "config_hash": "c",
-        "policy": "learned",
-        "query_ratio": "0.25",
-        "teacher": teacher,
-        "teacher_mode": "ema",
-        "source": source,
-        "dataset": "d",
-        "seed": 0,
-        "device": "cpu",
-        "created": "2026-01-01T00:00:00Z",
-    }
+    return {**PROVENANCE, "teacher": teacher, "source": source}

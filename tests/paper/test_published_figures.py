@@ -30,21 +30,7 @@ AUDIT: dict[str, Any] = {"runs": (DOCS / "results",)}
 def test_a_published_figure_is_that_of_its_records(
     tmp_path: Path, name: str, material: dict[str, Any]
 ) -> None:
-    request = Request(
-        out=tmp_path,
-        scale="small",
-        arms=None,
-        seeds=5,
-        jobs=1,
-        device="cpu",
-        data=None,
-        base=None,
-        train_n=3120,
-        test_n=4200,
-        rates=None,
-        overrides=(),
-    )
-    make_item(name, request, Board(), **material)
+    make_item(name, Request(out=tmp_path), Board(), **material)
     files = sorted(tmp_path.glob("*.svg"))
     assert [file.name for file in files] == sorted(
         file.name for file in (DOCS / "figures").glob(f"{name}*")

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bas_opd.cli.benchmark_options import Bench, Data
+
 
 class Only(StrEnum):
     """The steps of an evaluation."""
@@ -22,20 +24,8 @@ def eval_(
         str,
         typer.Argument(metavar="RUN", help="A run, a model's folder, or a served model's name."),
     ],
-    bench: Annotated[
-        str,
-        typer.Option(
-            help="Some of vstar, zoombench, hrbench4k, mmvp, cvbench, mmstar, pope and finesearch, "
-            "as in vstar,pope."
-        ),
-    ],
-    data: Annotated[
-        list[str],
-        typer.Option(
-            help="A folder with one for each benchmark, or NAME=FOLDER, or NAME=HUB_ID, as in "
-            "mmstar=Lin-Chen/MMStar."
-        ),
-    ],
+    bench: Bench,
+    data: Data,
     out: Annotated[
         Path | None,
         typer.Option(help="Where it all goes; unset: RUN/eval, or eval/ and the model."),

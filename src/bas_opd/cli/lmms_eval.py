@@ -7,23 +7,13 @@ from typing import Annotated
 
 import typer
 
+from bas_opd.cli.benchmark_options import Bench, Data
+
 
 def lmms_eval(
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not hold anything.")],
-    bench: Annotated[
-        str,
-        typer.Option(
-            help="Some of vstar, zoombench, hrbench4k, mmvp, cvbench, mmstar, pope and finesearch, "
-            "as in vstar,pope."
-        ),
-    ],
-    data: Annotated[
-        list[str],
-        typer.Option(
-            help="A folder with one for each benchmark, or NAME=FOLDER, or NAME=HUB_ID, as in "
-            "mmstar=Lin-Chen/MMStar."
-        ),
-    ],
+    bench: Bench,
+    data: Data,
     partial: Annotated[
         bool, typer.Option("--partial", help="Accept a set of another size.")
     ] = False,

@@ -144,7 +144,6 @@ def _command(name: str) -> None:
         request = Request(
             out=out.resolve(),
             scale=scale.value,
-            arms=None,
             seeds=seeds,
             jobs=jobs or os.cpu_count() or 1,
             device=device,
@@ -152,7 +151,6 @@ def _command(name: str) -> None:
             base=base,
             train_n=train_n,
             test_n=test_n,
-            rates=None,
             overrides=tuple(overrides or ()),
         )
         with Board() as board:

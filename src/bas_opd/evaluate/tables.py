@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Summary, benchmark, overall
 from bas_opd.runtime.console import printable
+from bas_opd.tables import markdown_table
 
 QUOTED: dict[str, tuple[float, ...]] = {
     # The paper's Table 1, in the order of SEVEN: quoted, not measured here.
@@ -170,8 +171,8 @@ def _percent(measure: Measure) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+    first, *rest = ([_cell(text) for text in line] for line in (header, *rows))
+    return markdown_table(first, rest)
 
 
 def _cell(text: str) -> str:

@@ -15,6 +15,7 @@ from bas_opd.report.numerals import clock, ends_text, percent, value_text
 from bas_opd.report.run import Run
 from bas_opd.runtime.console import printable
 from bas_opd.runtime.verify import Verification
+from bas_opd.tables import markdown_table
 
 EVALUATED = (
     "benchmark",
@@ -133,10 +134,7 @@ def _checks(checked: Verification) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---", *["--:"] * (len(header) - 1)]]
-    written = [" | ".join(line) for line in lines]
-    written += [" | ".join(escaped(cell) for cell in row) for row in rows]
-    return "\n".join(f"| {line} |" for line in written)
+    return markdown_table(header, [[escaped(cell) for cell in row] for row in rows])
 
 
 def _list(sentences: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.numerals import ends_of, ends_text, percent, plus_minus
 from bas_opd.report.seeds import SeedGroup
 from bas_opd.runtime.console import duration
+from bas_opd.tables import aligned
 
 HEADER = (
     "run",
@@ -30,7 +31,7 @@ HEADER = (
 
 def comparison_text(comparison: RunComparison) -> str:
     """Return the table of runs, what their differences are worth, and what stands in the way."""
-    parts = [_aligned([HEADER, *(_row(entry) for entry in comparison.entries)])]
+    parts = [aligned([HEADER, *(_row(entry) for entry in comparison.entries)])]
     if comparison.groups:
         parts.append("\n".join(_groups(comparison.groups)))
     if said := findings(comparison):
@@ -147,10 +148,3 @@ def _groups(groups: Sequence[SeedGroup]) -> Iterator[str]:
             f"{plus_minus(group.scored_tokens, ',.0f')} scored tokens, "
             f"{plus_minus(group.processed_tokens, ',.0f')} processed."
         )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:]))) for row in rows
-    )

@@ -14,6 +14,7 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.runtime.records import read_records
 from bas_opd.runtime.step_record import StepRecord, parse_step, totals
+from bas_opd.tables import aligned
 from bas_opd.types import Example
 
 LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}
@@ -188,12 +189,7 @@ def compared(a: str, of_a: Sequence[bool], b: str, of_b: Sequence[bool]) -> str:
 
 def text_table(rows: Iterable[TableRow]) -> str:
     """Lay the table out in plain characters."""
-    lines = [("", *LABELS.values()), *((row.label, *row.cells) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join((line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:]))).rstrip()
-        for line in lines
-    )
+    return aligned([("", *LABELS.values()), *((row.label, *row.cells) for row in rows)])
 
 
 def _numbers(outcomes: Sequence[bool]) -> list[float]:

@@ -21,17 +21,17 @@ class Request:
     """What is to be made, as the user put it."""
 
     out: Path
-    scale: str
-    arms: tuple[str, ...] | None
-    seeds: int
-    jobs: int
-    device: str
-    data: Path | None
-    base: Path | None
-    train_n: int
-    test_n: int
-    rates: str | None
-    overrides: tuple[str, ...]
+    scale: str = "small"
+    arms: tuple[str, ...] | None = None
+    seeds: int = 5
+    jobs: int = 1
+    device: str = "auto"
+    data: Path | None = None
+    base: Path | None = None
+    train_n: int = 3120
+    test_n: int = 4200
+    rates: str | None = None
+    overrides: tuple[str, ...] = ()
 
 
 def reproduce(request: Request, board: Board) -> str:

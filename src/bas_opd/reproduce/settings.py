@@ -8,7 +8,7 @@ from bas_opd.config import load_config, preset
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import SelectConfig
-from bas_opd.reproduce.texts import lines
+from bas_opd.tables import markdown_table
 
 SHOWN = (
     "model.path",
@@ -37,14 +37,14 @@ def selector_settings() -> str:
         for name, field in fields
         if name not in ("policy", "query_ratio")
     ]
-    return lines(["setting", "value", "meaning"], rows)
+    return markdown_table(["setting", "value", "meaning"], rows)
 
 
 def run_settings(policies: Sequence[str]) -> str:
     """Return the settings of the paper's runs, as the presets have them (Table 6)."""
     settings = {policy: _settings(policy) for policy in policies}
     rows = [[key, *(str(settings[policy][key]) for policy in policies)] for key in SHOWN]
-    return lines(["setting", *policies], rows)
+    return markdown_table(["setting", *policies], rows)
 
 
 def overrides_of(policy: str, base: str = "qwen3.5-4b") -> list[str]:

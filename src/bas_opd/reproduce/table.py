@@ -12,6 +12,7 @@ from bas_opd.audit.statistics import Interval, mean_interval, paired_difference
 from bas_opd.errors import DataError
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, effective
 from bas_opd.reproduce.results import Cost, RunResult
+from bas_opd.tables import markdown_table
 
 REFERENCES = (FULL, "random25")
 """What all are held against: every query, and as many as a quarter of them left to chance."""
@@ -132,7 +133,7 @@ def _accuracy(arms: Arms) -> str:
                 ),
             ]
         )
-    return _markdown(header, rows)
+    return markdown_table(header, rows)
 
 
 def _without_existence(result: RunResult) -> float:
@@ -168,7 +169,7 @@ def _cost(arms: Arms) -> str:
         f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} with "
         f"{' or '.join(map(str, shared))} runs side by side, which wait for each other."
     )
-    return f"{_markdown(header, rows)}\n\n{note}"
+    return f"{markdown_table(header, rows)}\n\n{note}"
 
 
 def _cost_cells(costs: Sequence[tuple[Cost, int]]) -> Iterator[str]:
@@ -227,8 +228,3 @@ def _spread(interval: Interval, shape: str, *, scale: float = 1) -> str:
     if interval.half_width == 0 or math.isinf(interval.half_width):
         return text
     return f"{text} ± {shape.replace('+', '').format(scale * interval.half_width)}"
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

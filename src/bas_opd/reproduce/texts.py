@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from bas_opd.audit.resampling import Estimate
 from bas_opd.report.costs import CostRow
 from bas_opd.report.figures import Arm
+from bas_opd.tables import markdown_table
 
 
 def policy_table(arms: Sequence[Arm]) -> str:
@@ -14,7 +15,7 @@ def policy_table(arms: Sequence[Arm]) -> str:
     header = ["policy", "query ratio", "token ratio", *arms[0].parts, "mean"]
     rows = [
         [
-            arm.name,
+            arm.name.replace("|", r"\|"),  # it may be that of a folder
             _share(arm.budget),
             _share(arm.token_share),
             *(_points(value) for value in arm.parts.values()),
@@ -22,24 +23,18 @@ def policy_table(arms: Sequence[Arm]) -> str:
         ]
         for arm in arms
     ]
-    return lines(header, rows)
+    return markdown_table(header, rows)
 
 
 def markdown(header: Sequence[str], rows: Iterable[CostRow]) -> str:
     """Return a table of costs, the paper's own rows marked."""
-    return lines(
+    return markdown_table(
         header,
         [
             [f"{row.cells[0]}{' (quoted from the paper)' if row.is_quoted else ''}", *row.cells[1:]]
             for row in rows
         ],
     )
-
-
-def lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lay out a table whose columns but the first hold numbers."""
-    table = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table)
 
 
 def _share(value: float | None) -> str:

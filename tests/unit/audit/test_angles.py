@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from audit_fixtures import PROVENANCE
 
 from bas_opd.audit.angles import picture, summarise
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
@@ -22,19 +23,7 @@ CHECKPOINT = CheckpointGeometry(
 
 
 def test_ratio_and_angle_are_those_of_the_gradients() -> None:
-    audit = GeometryAudit(
-        config_hash="c",
-        policy="learned",
-        query_ratio="0.25",
-        teacher="own",
-        teacher_mode="ema",
-        source="training",
-        dataset="d",
-        seed=42,
-        device="cpu",
-        created="2026-01-01T00:00:00Z",
-        checkpoints=[CHECKPOINT],
-    )
+    audit = GeometryAudit(**PROVENANCE, checkpoints=[CHECKPOINT])
     (angles,) = summarise(audit)
     assert (angles.step, angles.norm_ratio.mean, angles.cosine.mean) == (7, 1.5, 0.25)
     assert angles.norm_ratio.n == 2

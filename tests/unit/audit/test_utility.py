@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from audit_fixtures import PROVENANCE
 
 from bas_opd.audit.records import Candidate, UtilityAudit
 from bas_opd.audit.utility import CURVE, diagnose
@@ -30,21 +31,8 @@ def audit(*batches: list[Row], kinds: list[str] | None = None, **changes: Any) -
         for number, batch in enumerate(batches)
         for row, (utility, predicted, entropy) in enumerate(batch)
     ]
-    provenance = {
-        "config_hash": "c",
-        "policy": "learned",
-        "query_ratio": "0.25",
-        "teacher": "own",
-        "teacher_mode": "ema",
-        "source": "training",
-        "dataset": "d",
-        "seed": 42,
-        "device": "cpu",
-        "created": "2026-01-01T00:00:00Z",
-        "step": 5,
-        "dropped": 0,
-    }
-    return UtilityAudit(**{**provenance, **changes}, candidates=candidates)
+    values = {**PROVENANCE, "step": 5, "dropped": 0, **changes}
+    return UtilityAudit(**values, candidates=candidates)
 
 
 # Falling utility; predictions rank 2nd, 1st, 4th, 3rd; entropies are upside down.

@@ -33,20 +33,7 @@ class Quiet:
 
 
 def request(out: Path, scale: str = "small") -> Request:
-    return Request(
-        out=out,
-        scale=scale,
-        arms=None,
-        seeds=1,
-        jobs=1,
-        device="cpu",
-        data=None,
-        base=None,
-        train_n=16,
-        test_n=12,
-        rates=None,
-        overrides=(),
-    )
+    return Request(out=out, scale=scale, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_fixtures import PROVENANCE
 
 from bas_opd.audit.records import (
     Candidate,
@@ -28,19 +29,6 @@ from bas_opd.report.figures import (
     utility_diagnostics,
 )
 from bas_opd.report.figures.arms import over_seeds
-
-PROVENANCE: dict[str, Any] = {
-    "config_hash": "c",
-    "policy": "learned",
-    "query_ratio": "0.25",
-    "teacher": "own",
-    "teacher_mode": "ema",
-    "source": "training",
-    "dataset": "d",
-    "seed": 42,
-    "device": "cpu",
-    "created": "2026-11-15T12:00:00Z",
-}
 
 
 def estimate(value: float, reach: float = 0.02) -> Estimate:
