@@ -23,12 +23,12 @@ from bas_opd.algorithm import train_step
 from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.data.pictures import make_pictures
-from bas_opd.ledger import step_event
 from bas_opd.model.small import build_small_model
-from bas_opd.runtime.checkpoint import Snapshot, write_checkpoint
-from bas_opd.runtime.records import RecordWriter
-from bas_opd.runtime.stopping import StopFlag
-from bas_opd.state import TrainState
+from bas_opd.run.checkpoint import Snapshot, write_checkpoint
+from bas_opd.run.ledger import step_event
+from bas_opd.run.record import RecordWriter
+from bas_opd.run.state import TrainState
+from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, PromptBatch
 
 BLOCK = 8 << 20

@@ -20,14 +20,14 @@ from PIL import Image
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from bas_opd.algorithm import Stages, train_step
+from bas_opd.compute.clock import Clock
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimiserSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
 from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
-from bas_opd.runtime.clock import Clock
 from bas_opd.select import build_selector
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import Crop, Example, PromptBatch

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from _sides import Side, bench, compare, parser, random_rows, rollouts_of
 
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimiserSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import Rollouts, TeacherScores

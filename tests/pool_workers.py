@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bas_opd.errors import BasOpdError
 from bas_opd.reproduce.pool import Poll, Steps, Work
-from bas_opd.runtime.stopping import StopFlag
+from bas_opd.run.stopping import StopFlag
 
 
 def start() -> Work[str]:

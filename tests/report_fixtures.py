@@ -29,9 +29,9 @@ from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.report.evaluation import REPORT, SCORES
-from bas_opd.runtime.integrity import sha256
-from bas_opd.runtime.records import RecordWriter
-from bas_opd.runtime.step_record import parse_step, totals
+from bas_opd.run.manifest import sha256
+from bas_opd.run.record import RecordWriter
+from bas_opd.run.step_record import parse_step, totals
 
 REPLAY_START = 8
 MODEL = ("config.json", "model.safetensors")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bas_opd import loop
 from bas_opd.config import Config, load_config
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
-from bas_opd.runtime.records import RecordWriter, read_records
-from bas_opd.runtime.stopping import StopFlag
+from bas_opd.run import loop
+from bas_opd.run.record import RecordWriter, read_records
+from bas_opd.run.stopping import StopFlag
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny.toml"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from bas_opd.runtime.checkpoint import published, read_checkpoint
-from bas_opd.runtime.records import read_records
+from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.record import read_records
 
 
 def final_state(run: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from bas_opd.evaluate.endpoint import Endpoint
+from bas_opd.serving.endpoint import Endpoint
 
 
 @dataclass(frozen=True, kw_only=True)

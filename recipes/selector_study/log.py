@@ -25,10 +25,10 @@ from bas_opd.config import Config, dump, load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimiserSettings
 from bas_opd.model.batches import MicroBatch
 from bas_opd.reproduce.results import PATHS
-from bas_opd.state import TrainState
+from bas_opd.run.state import TrainState
 from bas_opd.types import PromptBatch, Rollouts, StepReport, TeacherScores
 from recipes.selector_study.scored import save_log
 

@@ -26,8 +26,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bas_opd.audit.statistics import mean_interval, paired_difference
 from bas_opd.budget import query_budget
+from bas_opd.stats.intervals import mean_interval, paired_difference
 from recipes.selector_study.columns import ALL_COLUMNS
 from recipes.selector_study.entrants import Entrant
 from recipes.selector_study.roster import PAPER, Factory, roster, single_columns

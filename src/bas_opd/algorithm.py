@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
 
-from bas_opd.learner import Learner
-from bas_opd.runtime.clock import Clock
+from bas_opd.compute.clock import Clock
+from bas_opd.learn.learner import Learner
 from bas_opd.select import Selector, query_budget, rollout_features
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import PromptBatch, Rollouts, StepReport

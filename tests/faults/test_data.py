@@ -16,7 +16,7 @@ from process import Train, at, bas_opd
 from run_states import assert_same_end, step_records
 
 from bas_opd.rollout import Sampler
-from bas_opd.runtime.checkpoint import published
+from bas_opd.run.checkpoint import published
 
 GOOD = {"image": "good.png", "question": "What is it?", "box": [8, 8, 60, 60]}
 

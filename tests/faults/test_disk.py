@@ -22,8 +22,8 @@ from run_states import assert_same_end
 
 from bas_opd.data.pictures import make_pictures
 from bas_opd.rollout import Sampler
-from bas_opd.runtime import checkpoint
-from bas_opd.runtime.checkpoint import is_whole, published
+from bas_opd.run import checkpoint
+from bas_opd.run.checkpoint import is_whole, published
 
 pytestmark = pytest.mark.slow
 

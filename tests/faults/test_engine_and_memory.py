@@ -12,10 +12,10 @@ import torch
 from process import Fault, Train, at, changed, fail
 from run_states import assert_same_end, step_records
 
-from bas_opd.learner import Learner
+from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
-from bas_opd.runtime.checkpoint import published
+from bas_opd.run.checkpoint import published
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import Rollouts
 

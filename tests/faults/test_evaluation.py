@@ -19,13 +19,13 @@ from process import Ended, Fault, at, bas_opd, die
 from safetensors.torch import load_file, save_file
 from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
-from bas_opd.evaluate import endpoint as endpoints
-from bas_opd.evaluate.endpoint import Endpoint
 from bas_opd.evaluate.harness import OUTPUTS, SCORES, Evaluation
 from bas_opd.evaluate.judge import Judge
-from bas_opd.evaluate.serving import ChatClient
 from bas_opd.evaluate.store import SampleStore
 from bas_opd.evaluate.verdicts import VerdictCache
+from bas_opd.serving import endpoint as endpoints
+from bas_opd.serving.client import ChatClient
+from bas_opd.serving.endpoint import Endpoint
 
 # Newer versions of Python warn of a fork beside the server's threads, which hold nothing here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

@@ -17,16 +17,16 @@ import torch
 from process import Command, Fault, Train, ask_to_stop, at, die, resumes_to, torn_record
 from run_states import assert_same_end, step_records
 
-from bas_opd import loop
-from bas_opd.learner import Learner
+from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
-from bas_opd.runtime import checkpoint, writer
-from bas_opd.runtime.checkpoint import published
-from bas_opd.runtime.directory import RunDirectory
-from bas_opd.runtime.records import RecordWriter, read_records
+from bas_opd.run import checkpoint, loop
+from bas_opd.run import checkpoint_writer as writer
+from bas_opd.run.checkpoint import published
+from bas_opd.run.directory import RunDirectory
+from bas_opd.run.record import RecordWriter, read_records
+from bas_opd.run.state import TrainState
 from bas_opd.select import LearnedSelector
-from bas_opd.state import TrainState
 from bas_opd.teacher import CropTeacher
 
 PREEMPTED = 75

@@ -12,12 +12,12 @@ import torch
 from process import Fault, Train, changed
 from run_states import final_state, step_records
 
-from bas_opd import learner
 from bas_opd.distill import loss
-from bas_opd.learner import Learner
+from bas_opd.learn import learner
+from bas_opd.learn.learner import Learner
 from bas_opd.model.processing import Processor
 from bas_opd.rollout import Sampler
-from bas_opd.runtime.checkpoint import published, read_checkpoint
+from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.select import LearnedSelector
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import Rollouts, TeacherScores

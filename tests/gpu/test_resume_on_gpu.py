@@ -8,11 +8,11 @@ import pytest
 import torch
 from run_fixtures import OFTEN, Silent, stop_at, tiny
 
-from bas_opd import loop
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
-from bas_opd.runtime.checkpoint import published, read_checkpoint
-from bas_opd.runtime.records import read_records
+from bas_opd.run import loop
+from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.record import read_records
 
 pytestmark = [
     pytest.mark.gpu,

@@ -22,7 +22,7 @@ from bas_opd.audit.records import (
 )
 from bas_opd.cli.main import app
 from bas_opd.data.pictures import make_pictures
-from bas_opd.runtime.checkpoint import published
+from bas_opd.run.checkpoint import published
 
 STAND_IN = "Teacher: the student itself, on the crop, in place of the run's own"
 

@@ -13,7 +13,7 @@ from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
 from run_states import assert_same_end
 from safetensors.torch import load_file, save_file
 
-from bas_opd import loop
+from bas_opd.commands.verify import verify
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import (
     BasOpdError,
@@ -25,11 +25,11 @@ from bas_opd.errors import (
     PreemptionError,
     RunDirectoryError,
 )
-from bas_opd.learner import Learner
-from bas_opd.runtime.checkpoint import published, read_checkpoint
-from bas_opd.runtime.lock import locked
-from bas_opd.runtime.records import read_records
-from bas_opd.runtime.verify import verify
+from bas_opd.learn.learner import Learner
+from bas_opd.run import loop
+from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.lock import locked
+from bas_opd.run.record import read_records
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from run_fixtures import SMALL_STEPS, Silent, tiny
 
-from bas_opd import loop
 from bas_opd.data.pictures import make_pictures
-from bas_opd.runtime.records import read_records
-from bas_opd.state import TrainState
+from bas_opd.run import loop
+from bas_opd.run.record import read_records
+from bas_opd.run.state import TrainState
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ from run_fixtures import SMALL_STEPS, Silent, tiny
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
-from bas_opd import loop
 from bas_opd.algorithm import train_step
 from bas_opd.data.images import open_image
 from bas_opd.data.pictures import make_pictures
 from bas_opd.data.prepare import prepare
 from bas_opd.errors import BasOpdError, DataError, ModelError, RunDirectoryError
 from bas_opd.model.processing import Processor
-from bas_opd.runtime.records import read_records
+from bas_opd.run import loop
+from bas_opd.run.record import read_records
 from bas_opd.select import query_budget
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import FEATURES, StepReport

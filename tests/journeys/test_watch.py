@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from run_fixtures import small_run
 
-from bas_opd.runtime.records import RecordWriter, read_records
+from bas_opd.run.record import RecordWriter, read_records
 
 
 def bas_opd(*arguments: str) -> list[str]:

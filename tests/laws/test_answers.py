@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bas_opd.evaluate.answers import Answer, choice, short, yes_no
+from bas_opd.answers import Answer, choice, short, yes_no
 
 OPTIONS = {"A": "red", "B": "blue", "C": "green", "D": "yellow"}
 COLOURS = list(OPTIONS.values())

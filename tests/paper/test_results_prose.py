@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd.audit.statistics import mean_interval, paired_difference
 from bas_opd.data.finesearch import sample
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.reproduce.arms import arm_config
 from bas_opd.reproduce.results import RunResult, identity, read_results
+from bas_opd.stats.intervals import mean_interval, paired_difference
 
 ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())

@@ -15,16 +15,16 @@ from stage_fixtures import draw, make_examples, make_model
 from torch import nn
 
 from bas_opd.algorithm import Stages, train_step
+from bas_opd.compute.clock import Clock
 from bas_opd.config import load_config
 from bas_opd.distill import query_utility, topk_divergence
 from bas_opd.distill.loss import DistillSettings, backward_in_chunks
 from bas_opd.distill.utility import teacher_confidence
-from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimiserSettings
 from bas_opd.model.batches import PromptGroup, micro_batches
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.runtime.clock import Clock
+from bas_opd.run.state import TrainState
 from bas_opd.select import RandomSelector
-from bas_opd.state import TrainState
 from bas_opd.teacher import CropTeacher
 from bas_opd.types import Crop, Example, Prompt, PromptBatch, Rollouts, StudentUpdate
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
-from bas_opd.audit.statistics import Interval, mean_interval
+from bas_opd.stats.intervals import Interval, mean_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,15 @@ from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
 from bas_opd.audit.subject import Progress, Subject
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, CheckpointError
-from bas_opd.runtime.checkpoint import read_checkpoint
-from bas_opd.runtime.integrity import published
+from bas_opd.run.checkpoint import read_checkpoint
+from bas_opd.run.manifest import published
+from bas_opd.run.state import TrainState
 from bas_opd.select import (
     LearnedSelector,
     RegressedSelector,
     query_budget,
     rollout_features,
 )
-from bas_opd.state import TrainState
 from bas_opd.types import PromptBatch, Rollouts
 
 CHUNK = 2**24

@@ -20,8 +20,8 @@ from bas_opd.audit.records import (
 from bas_opd.audit.scoring import audit_utility
 from bas_opd.audit.subject import Progress, Subject
 from bas_opd.errors import BasOpdError, DataError, PreemptionError
-from bas_opd.runtime.integrity import published
-from bas_opd.runtime.stopping import StopFlag
+from bas_opd.run.manifest import published
+from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks
 
 Only = Literal["utility", "geometry"]

@@ -15,10 +15,10 @@ from bas_opd.config.schema import Config
 from bas_opd.data.order import step_indices, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import CheckpointError, DataError, ModelError
-from bas_opd.runtime.checkpoint import Snapshot, newest_whole
-from bas_opd.runtime.directory import IDENTITY
-from bas_opd.runtime.integrity import read_json
-from bas_opd.state import TrainState
+from bas_opd.run.checkpoint import Snapshot, newest_whole
+from bas_opd.run.directory import IDENTITY
+from bas_opd.run.manifest import read_json
+from bas_opd.run.state import TrainState
 from bas_opd.types import Hooks, PromptBatch
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from bas_opd.audit.angles import Angles, summarise
 from bas_opd.audit.records import GeometryAudit, Provenance, UtilityAudit
-from bas_opd.audit.resampling import Estimate
-from bas_opd.audit.statistics import Interval
 from bas_opd.audit.utility import Prediction, Ranking, UtilityDiagnostics, diagnose
+from bas_opd.stats.intervals import Interval
+from bas_opd.stats.resampling import Estimate
 
 RANKINGS: tuple[Ranking, ...] = ("oracle", "learned", "entropy", "random")
 STAND_IN = (

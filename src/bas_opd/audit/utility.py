@@ -15,10 +15,10 @@ from statistics import fmean
 from typing import Literal, TypeVar
 
 from bas_opd.audit.records import Candidate, UtilityAudit
-from bas_opd.audit.resampling import Estimate, bootstrap_interval, holm, sign_flip_p, spearman
-from bas_opd.audit.statistics import Interval, mean_interval
 from bas_opd.budget import query_budget
 from bas_opd.errors import DataError
+from bas_opd.stats.intervals import Interval, mean_interval
+from bas_opd.stats.resampling import Estimate, bootstrap_interval, holm, sign_flip_p, spearman
 
 Ranking = Literal["oracle", "learned", "entropy", "random"]
 Batches = Sequence[Sequence[Candidate]]

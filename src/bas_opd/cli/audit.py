@@ -58,7 +58,7 @@ def audit(
     from bas_opd.audit.summary import geometry_data, geometry_text, utility_data, utility_text
     from bas_opd.cli.progress import Board
     from bas_opd.cli.train import quiet_transformers
-    from bas_opd.runtime.console import printable
+    from bas_opd.text import printable
 
     quiet_transformers()
     request = Request(

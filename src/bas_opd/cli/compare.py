@@ -19,7 +19,7 @@ def compare(
     from bas_opd.report.comparison import compare_runs
     from bas_opd.report.comparison_text import comparison_data, comparison_text
     from bas_opd.report.run import read_run
-    from bas_opd.runtime.console import printable
+    from bas_opd.text import printable
 
     if len(runs) < 2:
         raise ConfigError("A comparison takes two runs or more. Name another, as in `RUN RUN`.")

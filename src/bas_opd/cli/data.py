@@ -91,7 +91,7 @@ def check(
     from dataclasses import asdict
 
     from bas_opd.data.check import check as check_set
-    from bas_opd.runtime.console import printable
+    from bas_opd.text import printable
 
     report = check_set(folder)
     if as_json:
@@ -121,7 +121,7 @@ def show(
 
     from bas_opd.data.records import PreparedSet
     from bas_opd.data.show import find_example, side_by_side
-    from bas_opd.runtime.console import printable
+    from bas_opd.text import printable
 
     number, example = find_example(PreparedSet.load(folder), row)
     target = out or Path(f"{folder.resolve().name}-row-{number}.png")

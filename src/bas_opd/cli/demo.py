@@ -24,8 +24,8 @@ def demo(
     # a core, as on anyone's laptop. Torch reads this when it is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    from bas_opd import demo as demonstration
     from bas_opd.cli.train import quiet_transformers
+    from bas_opd.commands import demo as demonstration
     from bas_opd.report.demo_page import write_page
     from bas_opd.report.demo_results import finding, gap, read_demo, table, text_table
 

@@ -22,9 +22,9 @@ def doctor(
     import json
     from dataclasses import asdict
 
+    from bas_opd.commands.doctor import examine
     from bas_opd.config import load_config
-    from bas_opd.runtime.console import printable
-    from bas_opd.runtime.doctor import examine
+    from bas_opd.text import printable
 
     settings = None if config is None else load_config(config, overrides or ())
     findings = examine(settings)

@@ -81,9 +81,9 @@ def eval_(
     from bas_opd.cli.progress import Board
     from bas_opd.errors import ConfigError
     from bas_opd.evaluate.benchmarks.sources import sources
-    from bas_opd.evaluate.endpoint import Endpoint
-    from bas_opd.evaluate.serving import Spending
     from bas_opd.evaluate.session import Request, evaluate_model
+    from bas_opd.serving.client import Spending
+    from bas_opd.serving.endpoint import Endpoint
 
     if judge is not None and not judge_model:
         raise ConfigError("A judge needs a name besides its address. Add --judge-model NAME.")

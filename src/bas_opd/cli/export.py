@@ -34,8 +34,8 @@ def export(
     from dataclasses import asdict
 
     from bas_opd.cli.train import quiet_transformers
-    from bas_opd.runtime.console import printable
-    from bas_opd.runtime.export import export as export_run
+    from bas_opd.commands.export import export as export_run
+    from bas_opd.text import printable
 
     quiet_transformers()
     done = export_run(

@@ -36,7 +36,7 @@ class _Sentences(TyperGroup):
         except BasOpdError as error:
             if ctx.params["debug"]:
                 raise
-            from bas_opd.runtime.console import printable
+            from bas_opd.text import printable
 
             typer.echo(f"bas-opd: {printable(str(error))}", err=True)
             raise typer.Exit(error.exit_code) from None

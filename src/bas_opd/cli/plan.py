@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bas_opd.plan import Plan
+    from bas_opd.commands.plan import Plan
 
 
 def plan(
@@ -32,8 +32,8 @@ def plan(
     settings = load_config(config, overrides or ())
 
     from bas_opd.cli.train import quiet_transformers
-    from bas_opd.plan import plan as plan_run
-    from bas_opd.runtime.console import printable
+    from bas_opd.commands.plan import plan as plan_run
+    from bas_opd.text import printable
 
     quiet_transformers()
     result = plan_run(settings, probe=probe)
@@ -92,7 +92,7 @@ def _sizes(plan: Plan) -> Iterator[str]:
 
 
 def _time(plan: Plan) -> Iterator[str]:
-    from bas_opd.runtime.console import duration
+    from bas_opd.text import duration
 
     if plan.probe is None:
         yield _row("time", "unknown; --probe measures two steps")

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from bas_opd.runtime.console import duration, printable
+from bas_opd.text import duration, printable
 
 SECONDS_BETWEEN_LINES = 60.0
 

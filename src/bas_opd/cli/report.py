@@ -24,7 +24,7 @@ def report(
     """Write report.html, one page that needs nothing else, and card.md, from records alone."""
     from bas_opd.errors import ConfigError
     from bas_opd.report.writing import write_comparison, write_report
-    from bas_opd.runtime.console import printable
+    from bas_opd.text import printable
 
     if data is not None and len(runs) > 1:
         raise ConfigError(

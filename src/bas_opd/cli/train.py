@@ -28,9 +28,9 @@ def train(
     settings = load_config(config, overrides or ())
 
     # Only after the config is known to be good: this import brings torch, which takes seconds.
-    from bas_opd import loop
-    from bas_opd.runtime.console import Console
-    from bas_opd.runtime.tracking import Tracked, check_trackers
+    from bas_opd.run import loop
+    from bas_opd.run.console import Console
+    from bas_opd.run.tracking import Tracked, check_trackers
 
     trackers = check_trackers(track or ())
     quiet_transformers()

@@ -24,8 +24,8 @@ def verify(
     import json
     from dataclasses import asdict
 
-    from bas_opd.runtime.console import printable
-    from bas_opd.runtime.verify import verify as verify_run
+    from bas_opd.commands.verify import verify as verify_run
+    from bas_opd.text import printable
 
     result = verify_run(run, unfinished=unfinished, draws=draws)
     if as_json:

@@ -87,7 +87,7 @@ class LocalAnswerer:
         from transformers.utils import logging
 
         from bas_opd.config.schema import Config, DataConfig, ModelConfig
-        from bas_opd.state import load_policy
+        from bas_opd.run.state import load_policy
 
         logging.disable_progress_bar()
         place = ModelConfig(path=str(self.folder), device=self.device, max_pixels=self.max_pixels)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bas_opd.audit.statistics import Interval, paired_difference
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks.summary import Scored
+from bas_opd.stats.intervals import Interval, paired_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import BasOpdError
 from bas_opd.evaluate.answering import Answerer, Output
-from bas_opd.evaluate.answers import PARSER_VERSION
 from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet
 from bas_opd.evaluate.benchmarks.summary import Source
 from bas_opd.evaluate.concluded import Concluded, Line, digest, score_line
 from bas_opd.evaluate.judge import Judge, Verdict
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.scoring import Sample, by_judge, by_rule, case_of
-from bas_opd.evaluate.serving import ServerError
 from bas_opd.evaluate.store import SampleStore, key_of
+from bas_opd.serving.client import ServerError
 
 OUTPUTS, SCORES = "outputs.jsonl", "scores.jsonl"
 SOURCES: tuple[Source, ...] = ("rule", "judge")

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bas_opd.evaluate.cases import Case, fresh_mark, messages
-from bas_opd.evaluate.serving import AccessError, CeilingError, ChatClient, ServerError
 from bas_opd.evaluate.store import key_of
 from bas_opd.evaluate.verdicts import Said, VerdictCache
+from bas_opd.serving.client import AccessError, CeilingError, ChatClient, ServerError
 
 Outcome = Literal["correct", "wrong", "unscored"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import bas_opd
-from bas_opd.evaluate.answers import PARSER_VERSION
+from bas_opd.answers import PARSER_VERSION
 from bas_opd.evaluate.benchmarks import NAMES, Summary
 from bas_opd.evaluate.concluded import Concluded
 from bas_opd.evaluate.harness import Evaluation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bas_opd.answers import Answer, choice, short, yes_no
 from bas_opd.evaluate.answering import Output
-from bas_opd.evaluate.answers import Answer, choice, short, yes_no
 from bas_opd.evaluate.benchmarks import Benchmark, Scored
 from bas_opd.evaluate.benchmarks.summary import Note, Outcome
 from bas_opd.evaluate.cases import Case

@@ -11,8 +11,8 @@ from typing import Any
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.answering import SEED, Output
 from bas_opd.evaluate.questions import Question
-from bas_opd.evaluate.serving import ChatClient, Message, RefusedError
 from bas_opd.evaluate.store import key_of
+from bas_opd.serving.client import ChatClient, Message, RefusedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,16 +17,16 @@ from bas_opd.errors import (
 )
 from bas_opd.evaluate.answering import LocalAnswerer
 from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet, benchmark
-from bas_opd.evaluate.endpoint import Endpoint
 from bas_opd.evaluate.harness import Evaluation, Progress
 from bas_opd.evaluate.judge import Judge
 from bas_opd.evaluate.reporting import entry, write_report
 from bas_opd.evaluate.served import ServedAnswerer
-from bas_opd.evaluate.serving import ChatClient, Spending
 from bas_opd.evaluate.store import key_of
 from bas_opd.evaluate.verdicts import VerdictCache
-from bas_opd.runtime.lock import locked, owner_of
-from bas_opd.runtime.stopping import StopFlag
+from bas_opd.run.lock import locked, owner_of
+from bas_opd.run.stopping import StopFlag
+from bas_opd.serving.client import ChatClient, Spending
+from bas_opd.serving.endpoint import Endpoint
 
 Step = Literal["generate", "score", "report"]
 

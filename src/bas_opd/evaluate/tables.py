@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Summary, benchmark, overall
-from bas_opd.runtime.console import printable
-from bas_opd.tables import markdown_table
+from bas_opd.text import markdown_table, printable
 
 QUOTED: dict[str, tuple[float, ...]] = {
     # The paper's Table 1, in the order of SEVEN: quoted, not measured here.

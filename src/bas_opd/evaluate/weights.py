@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bas_opd.errors import ModelError
 from bas_opd.evaluate.store import key_of, write_whole
-from bas_opd.runtime.integrity import sha256
+from bas_opd.run.manifest import sha256
 
 SUFFIXES = (".safetensors", ".json", ".jinja", ".txt")
 """Tensors, settings, chat template and tokenizer: what makes a model the one it is."""

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bas_opd.audit.statistics import Interval
 from bas_opd.report.comparison import RunComparison, findings
 from bas_opd.report.entries import Entry
 from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.numerals import ends_of, ends_text, percent, plus_minus
 from bas_opd.report.seeds import SeedGroup
-from bas_opd.runtime.console import duration
-from bas_opd.tables import aligned
+from bas_opd.stats.intervals import Interval
+from bas_opd.text import aligned, duration
 
 HEADER = (
     "run",

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from bas_opd.audit.statistics import paired_difference, wilson_interval
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.runtime.records import read_records
-from bas_opd.runtime.step_record import StepRecord, parse_step, totals
-from bas_opd.tables import aligned
+from bas_opd.run.record import read_records
+from bas_opd.run.step_record import StepRecord, parse_step, totals
+from bas_opd.stats.intervals import paired_difference, wilson_interval
+from bas_opd.text import aligned
 from bas_opd.types import Example
 
 LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}

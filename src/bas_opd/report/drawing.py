@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from bas_opd.runtime.console import printable
+from bas_opd.text import printable
 
 TEXT_WIDTH = 5.4
 """Of a character at the size of the labels, about."""

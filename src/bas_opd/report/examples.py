@@ -13,7 +13,7 @@ from bas_opd.report.numerals import counted
 from bas_opd.report.pictures import Framed, framed
 from bas_opd.report.run import Run, ShownRow
 from bas_opd.report.selection import drawn_rows
-from bas_opd.runtime.step_record import StepRecord
+from bas_opd.run.step_record import StepRecord
 from bas_opd.types import Example
 
 WANTED = 12

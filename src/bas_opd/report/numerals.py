@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from bas_opd.audit.statistics import Interval
 from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.runtime.console import duration
+from bas_opd.stats.intervals import Interval
+from bas_opd.text import duration
 
 Ends = tuple[float, float]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from bas_opd.audit.resampling import holm
 from bas_opd.evaluate.comparing import Comparison, compare
 from bas_opd.report.entries import Entry
 from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.families import seeds_of
 from bas_opd.report.seeds import Family
+from bas_opd.stats.resampling import holm
 
 LEVEL = 0.05
 

@@ -17,8 +17,8 @@ from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, u
 from bas_opd.config.schema import Config
 from bas_opd.errors import DataError
 from bas_opd.report.evaluation import RunEvaluation, read_evaluation
-from bas_opd.runtime.following import RecordFollower
-from bas_opd.runtime.step_record import StepRecord, parse_step, totals
+from bas_opd.run.following import RecordFollower
+from bas_opd.run.step_record import StepRecord, parse_step, totals
 
 RECORDS = "records.jsonl"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from bas_opd.audit.statistics import Interval, mean_interval, paired_difference
 from bas_opd.report.entries import Entry
 from bas_opd.report.families import family_names, family_of, seeds_of
 from bas_opd.report.run import Run
+from bas_opd.stats.intervals import Interval, mean_interval, paired_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles
 
-from bas_opd.audit.statistics import Interval, mean_interval
-from bas_opd.runtime.step_record import StepRecord
+from bas_opd.run.step_record import StepRecord
+from bas_opd.stats.intervals import Interval, mean_interval
 
 BANDS = ("top 25 %", "25-50 %", "50-75 %", "bottom 25 %")
 BUCKETS = 4

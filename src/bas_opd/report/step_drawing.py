@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bas_opd.report.selection import drawn_rows
-from bas_opd.runtime.step_record import StepRecord
+from bas_opd.run.step_record import StepRecord
 
 CELL = 14
 """Side of a rollout's place in the drawing of a step."""

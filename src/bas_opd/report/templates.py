@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bas_opd.runtime.console import printable
+from bas_opd.text import printable
 
 
 def template(name: str) -> Template:

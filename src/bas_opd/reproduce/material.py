@@ -59,9 +59,9 @@ class SmallScale:
     def _audit(self, only: Literal["utility", "geometry"]) -> Outcome:
         from transformers.utils import logging
 
-        from bas_opd import loop
         from bas_opd.audit import session
         from bas_opd.data.records import PreparedSet
+        from bas_opd.run import loop
 
         logging.disable_progress_bar()
         inputs = common_inputs(self.request, self.board, split="val")

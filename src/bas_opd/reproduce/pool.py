@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from bas_opd.errors import BasOpdError, PreemptionError
-from bas_opd.runtime.stopping import StopFlag
+from bas_opd.run.stopping import StopFlag
 
 SECONDS_BETWEEN_LOOKS = 0.2
 

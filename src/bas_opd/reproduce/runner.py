@@ -13,8 +13,8 @@ from bas_opd.errors import BasOpdError, ModelError, RunDirectoryError
 from bas_opd.reproduce.arms import BASE, arm_config
 from bas_opd.reproduce.pool import Work, run_side_by_side
 from bas_opd.reproduce.results import identity, read_result
-from bas_opd.runtime.console import duration
-from bas_opd.runtime.integrity import sha256
+from bas_opd.run.manifest import sha256
+from bas_opd.text import duration
 
 PROMPTS_PER_BATCH = 256
 """Questions answered together."""

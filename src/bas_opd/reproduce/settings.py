@@ -8,7 +8,7 @@ from bas_opd.config import load_config, preset
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import SelectConfig
-from bas_opd.tables import markdown_table
+from bas_opd.text import markdown_table
 
 SHOWN = (
     "model.path",

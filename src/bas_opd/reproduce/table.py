@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from bas_opd.audit.statistics import Interval, mean_interval, paired_difference
 from bas_opd.errors import DataError
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, effective
 from bas_opd.reproduce.results import Cost, RunResult
-from bas_opd.tables import markdown_table
+from bas_opd.stats.intervals import Interval, mean_interval, paired_difference
+from bas_opd.text import markdown_table
 
 REFERENCES = (FULL, "random25")
 """What all are held against: every query, and as many as a quarter of them left to chance."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bas_opd.audit.resampling import Estimate
 from bas_opd.report.costs import CostRow
 from bas_opd.report.figures import Arm
-from bas_opd.tables import markdown_table
+from bas_opd.stats.resampling import Estimate
+from bas_opd.text import markdown_table
 
 
 def policy_table(arms: Sequence[Arm]) -> str:

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from bas_opd import loop
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.runner import Graded, Posed, answer, pose
 from bas_opd.evaluate.score import Share, accuracy
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.reproduce.results import Cost, Count, RunResult, Steps, write_result
 from bas_opd.reproduce.runner import PROMPTS_PER_BATCH, Run
-from bas_opd.runtime.console import printable
-from bas_opd.runtime.records import read_records
-from bas_opd.state import load_policy
+from bas_opd.run import loop
+from bas_opd.run.record import read_records
+from bas_opd.run.state import load_policy
+from bas_opd.text import printable
 
 
 def start() -> Worker:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.data.images import open_image
 from bas_opd.errors import DataError, ModelError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import decode, groups_of_like_length
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.runtime.memory import in_smaller_batches
 from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts
 
 

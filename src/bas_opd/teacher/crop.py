@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.data.images import open_crop
 from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.runtime.memory import in_smaller_batches
 from bas_opd.types import Hooks, Rollouts, TeacherScores
 
 TeacherMode = Literal["ema", "frozen", "live"]

@@ -18,7 +18,7 @@ from bas_opd.audit.geometry import audit_geometry, chosen_checkpoints, why_no_ge
 from bas_opd.audit.records import Pair
 from bas_opd.audit.subject import Subject
 from bas_opd.errors import BasOpdError, CheckpointError
-from bas_opd.runtime.checkpoint import published, read_checkpoint
+from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.select import query_budget, rollout_features
 from bas_opd.types import Hooks
 

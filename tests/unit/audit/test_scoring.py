@@ -14,8 +14,8 @@ from bas_opd.audit.records import UtilityAudit
 from bas_opd.audit.scoring import audit_utility, observed_utility, predicted_utility
 from bas_opd.audit.subject import Subject
 from bas_opd.errors import CheckpointError, DataError, ModelError, PreemptionError
-from bas_opd.runtime.checkpoint import published, read_checkpoint
-from bas_opd.runtime.integrity import sha256
+from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.manifest import sha256
 from bas_opd.select import LearnedSelector, RandomSelector, RegressedSelector
 from bas_opd.types import FEATURES, Features, Hooks
 

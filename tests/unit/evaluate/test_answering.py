@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bas_opd import state
 from bas_opd.evaluate.answering import LocalAnswerer
 from bas_opd.evaluate.questions import Question
 from bas_opd.model.base import small_base
+from bas_opd.run import state
 
 
 def picture() -> bytes:

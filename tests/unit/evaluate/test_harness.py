@@ -15,9 +15,9 @@ from bas_opd.evaluate.cases import Case
 from bas_opd.evaluate.harness import OUTPUTS, SCORES, Evaluation
 from bas_opd.evaluate.judge import Verdict
 from bas_opd.evaluate.questions import Question
-from bas_opd.evaluate.serving import ServerError
 from bas_opd.evaluate.session import model_folder
 from bas_opd.evaluate.store import SampleStore, key_of
+from bas_opd.serving.client import ServerError
 
 OPTIONS = {"A": "red", "B": "blue"}
 

@@ -27,8 +27,8 @@ from bas_opd.evaluate import cases
 from bas_opd.evaluate import judge as judging
 from bas_opd.evaluate.cases import Case, messages
 from bas_opd.evaluate.judge import Judge, Verdict
-from bas_opd.evaluate.serving import AccessError, ChatClient, Spending
 from bas_opd.evaluate.verdicts import VerdictCache
+from bas_opd.serving.client import AccessError, ChatClient, Spending
 
 KEY = "sk-canary-8c1f0d2e77"
 CASE = Case(question="What colour is the sign?", reference="red", answer="It is red.")

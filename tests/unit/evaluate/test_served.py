@@ -14,8 +14,8 @@ from bas_opd.errors import DataError
 from bas_opd.evaluate.answering import Answerer, Output
 from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.served import ServedAnswerer
-from bas_opd.evaluate.serving import ChatClient
 from bas_opd.evaluate.store import key_of
+from bas_opd.serving.client import ChatClient
 
 
 @pytest.fixture(autouse=True)

@@ -16,17 +16,17 @@ from judge_fixtures import read
 from serving_fixtures import ChatServer, fails, in_turn
 
 import bas_opd
+from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, RunDirectoryError
 from bas_opd.evaluate import reporting
-from bas_opd.evaluate.answers import PARSER_VERSION
-from bas_opd.evaluate.serving import AccessError, Spending
 from bas_opd.evaluate.session import Request, evaluate_model
 from bas_opd.evaluate.store import SampleStore, key_of, write_whole
 from bas_opd.evaluate.verdicts import VerdictCache
 from bas_opd.evaluate.weights import weights_fingerprint
 from bas_opd.model.base import small_base
-from bas_opd.runtime.integrity import sha256
-from bas_opd.runtime.lock import locked
+from bas_opd.run.lock import locked
+from bas_opd.run.manifest import sha256
+from bas_opd.serving.client import AccessError, Spending
 
 N = 12
 UNCLEAR = "Both A and B could be meant."

@@ -12,7 +12,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.data.images import open_image
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimiserSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import CropTeacher

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from bas_opd.algorithm import train_step
-from bas_opd.audit.statistics import mean_interval
 from bas_opd.config import Config, load_config, preset
 from bas_opd.config.identity import flat
 from bas_opd.data.order import step_indices
 from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
+from bas_opd.run.state import TrainState
 from bas_opd.select import LearnedSelector, RandomSelector, build_selector, features_from
-from bas_opd.state import TrainState
+from bas_opd.stats.intervals import mean_interval
 from bas_opd.types import FEATURES, Features, PromptBatch, Selection
 from recipes.selector_study import ceiling, columns, describe, regressors
 from recipes.selector_study import log as logging_script

@@ -14,7 +14,7 @@ from bas_opd.report.selection import (
     utility_by_step,
 )
 from bas_opd.report.step_drawing import step_drawing
-from bas_opd.runtime.step_record import StepRecord
+from bas_opd.run.step_record import StepRecord
 
 
 def step(number: int = 0, **changes: Any) -> StepRecord:

@@ -11,16 +11,16 @@ import pytest
 import torch
 from result_fixtures import cost
 
-from bas_opd import loop
 from bas_opd.config import Config
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
 from bas_opd.evaluate.runner import Graded, Posed
-from bas_opd.loop import RunSummary
 from bas_opd.reproduce import worker
 from bas_opd.reproduce.results import read_result
 from bas_opd.reproduce.runner import Inputs, Questions, Run, plan_runs
-from bas_opd.runtime.records import RecordWriter
+from bas_opd.run import loop
+from bas_opd.run.loop import RunSummary
+from bas_opd.run.record import RecordWriter
 from bas_opd.types import Example, Prompt
 
 N = 4

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bas_opd.audit.statistics import wilson_interval
+from bas_opd.stats.intervals import wilson_interval
 
 Outcome = Literal["correct", "wrong", "unscored"]
 Source = Literal["rule", "judge"]

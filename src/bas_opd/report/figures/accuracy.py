@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bas_opd.audit.resampling import Estimate
 from bas_opd.errors import DataError
 from bas_opd.report.figures.arms import Arm
 from bas_opd.report.figures.canvas import BLUE, GREEN, INK, ORANGE, SOFT, note, panels, styled
+from bas_opd.stats.resampling import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bas_opd.audit.resampling import Estimate
-from bas_opd.audit.statistics import mean_interval
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure
 from bas_opd.report.evaluation import RunEvaluation
 from bas_opd.report.families import family_names, family_of, seeds_of
 from bas_opd.report.run import Run
+from bas_opd.stats.intervals import mean_interval
+from bas_opd.stats.resampling import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bas_opd.audit.records import UtilityAudit
-from bas_opd.audit.resampling import Estimate
 from bas_opd.audit.utility import CURVE, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.report.figures.canvas import BLUE, GREEN, INK, ORANGE, SOFT, note, panels, styled
+from bas_opd.stats.resampling import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bas_opd.audit.statistics import wilson_interval
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Scored, Summary, benchmark, overall
 from bas_opd.evaluate.benchmarks.summary import Note, accuracy, blend, grouped, mean, share
+from bas_opd.stats.intervals import wilson_interval
 
 
 def summary(name: str, correct: int, n: int) -> Summary:

@@ -17,7 +17,6 @@ from bas_opd.audit.records import (
     Pair,
     UtilityAudit,
 )
-from bas_opd.audit.resampling import Estimate
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.report.figures import (
     Arm,
@@ -29,6 +28,7 @@ from bas_opd.report.figures import (
     utility_diagnostics,
 )
 from bas_opd.report.figures.arms import over_seeds
+from bas_opd.stats.resampling import Estimate
 
 
 def estimate(value: float, reach: float = 0.02) -> Estimate:

@@ -1,0 +1,110 @@
+"""Whether two phrases give the same amount: numbers, their units, and how they are rounded."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from bas_opd.answers.dates import moment
+from bas_opd.answers.numbers import Number, numbers
+from bas_opd.answers.units import unit_of
+
+_WORD = re.compile(r"[^\W_]+(?:['.-][^\W_]+)*")
+_FRAME = (
+    "it is are was were there the a an of in on total number about approximately around roughly"
+    " exactly only just this that there's it's image picture photo see i can count visible shown"
+    " he she they we have has be color colour answer so which here appears to looks like seems"
+    " probably clearly usd eur gbp jpy"
+)
+_FRAME_WORDS = frozenset(_FRAME.split())
+_HAN_FRAME = re.compile(r"^[^,.;\d]{0,12}[有共是](?:[\d一二两三四五六七八九十])")
+_NOTHING = re.compile(r"(?:there (?:is|are) )?(?:no(?! one|\.)|none|zero|nothing)\b")
+_FIGURES = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+_DEGREES = {"celsius", "fahrenheit", "angle"}
+_UNSETTLED = ({"time", "calendar"}, {"celsius", "fahrenheit"})
+"""Dimensions in which other numbers may be the same amount, and equal ones are not."""
+_LIKE_NAMED = ({"length", "speed"}, {"mass", "sterling"})
+_LARGE = {"k", "m", "mn", "b", "bn"}
+_SCALES = {Fraction(10) ** power for power in (-3, -2, 2, 3)}
+"""Ratios by which two amounts differ where one of them may be in another unit, or in percent."""
+
+
+def by_number(said: str, due: str) -> bool | None:
+    """Compare a reference that is a number, with or without its unit."""
+    wanted = numbers(due)
+    if len(wanted) != 1 or wanted[0].start > 1 or wanted[0].is_range or moment(due):
+        return None
+    goal = wanted[0]
+    tail = due[goal.end :].strip()
+    if tail and tail != goal.unit and unit_of(goal.unit) is None:
+        return None
+    if moment(said):
+        return None
+    given = numbers(said)
+    if counts_nothing(said) and not (given and given[0].value == 0):
+        return goal.value == 0 if not given else None
+    if len({(each.value, each.is_ordinal) for each in given}) != 1 or given[0].is_range:
+        return None
+    return _same_amount(given[0], goal, said, due)
+
+
+def by_figures(said: str, due: str) -> bool | None:
+    """Compare names that differ in nothing but their numbers: "Room 12" is not "Room 13"."""
+    if not _FIGURES.search(due) or _FIGURES.sub("#", said) != _FIGURES.sub("#", due):
+        return None
+    ours, theirs = (
+        [Fraction(each.replace(",", "")) for each in _FIGURES.findall(text)] for text in (said, due)
+    )
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+    is_open = any(b == 0 or a / b in _SCALES or _is_rounded(a, b) for a, b in pairs)
+    return False if pairs and not is_open else None
+
+
+def counts_nothing(said: str) -> bool:
+    """Say whether a phrase says that there is none."""
+    return _NOTHING.match(said) is not None
+
+
+def _same_amount(here: Number, goal: Number, said: str, due: str) -> bool | None:
+    if here.is_ordinal != goal.is_ordinal or (here.unit in ("x", "k") and not goal.unit):
+        return None
+    if here.is_part or goal.is_part:
+        return None
+    ours, theirs = unit_of(here.unit), unit_of(goal.unit)
+    left, right = here.value, goal.value
+    if ours and theirs:
+        if ours[0] != theirs[0]:
+            dimensions = {ours[0], theirs[0]}
+            is_open = dimensions in _UNSETTLED and left != right
+            is_sloppy = "angle" in dimensions <= _DEGREES or dimensions in _LIKE_NAMED
+            return None if is_open or is_sloppy else False
+        left, right = left * ours[1], right * theirs[1]
+        if ours != theirs and left != right:
+            return None if abs(left - right) * 20 <= abs(right) else False
+    elif left != right:
+        is_scaled = right != 0 and left / right in _SCALES
+        is_large = here.unit in _LARGE or goal.unit in _LARGE
+        return None if is_scaled or is_large or _is_rounded(left, right) else False
+    elif theirs or (ours and ours[0] == "part") or (goal.unit and here.unit not in ("", goal.unit)):
+        return None
+    if left != right:
+        return None if _is_rounded(left, right) else False
+    return True if _is_about(here, goal, said, due) else None
+
+
+def _is_rounded(left: Fraction, right: Fraction) -> bool:
+    """Say whether one value is the other, rounded."""
+    return any(
+        round(exact * 10**places) == rounded * 10**places
+        for exact, rounded in ((left, right), (right, left))
+        for places in range(4)
+    )
+
+
+def _is_about(here: Number, goal: Number, said: str, due: str) -> bool:
+    """Say whether a phrase gives a number as its answer, and not in passing."""
+    if here.start == 0 or here.unit == goal.unit != "":
+        return True
+    before = _WORD.findall(said[: here.start])
+    is_framed = all(word in _FRAME_WORDS for word in before[-3:]) or _HAN_FRAME.search(said)
+    return bool(is_framed) or said.endswith(due)

@@ -1,0 +1,222 @@
+"""Which option an output chooses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from bas_opd.answers import cues
+from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
+from bas_opd.answers.clauses import Clauses
+from bas_opd.answers.cleaning import clean, lowered, plain
+from bas_opd.answers.commitments import AMBIGUOUS, OUTSIDE, Reader
+from bas_opd.answers.labels import (
+    Label,
+    has_company,
+    has_own_text,
+    is_contradicted,
+    label_at,
+    labels,
+    own_text_end,
+)
+from bas_opd.answers.language import last_correction, sentences
+from bas_opd.answers.options import Ballot
+from bas_opd.answers.sealed import Sealed, last_sealed
+from bas_opd.answers.verdicts import elected
+from bas_opd.answers.wording import by_words
+
+_WHOLE = re.compile(
+    r"^\W{0,3}(?:(?:option|choice|answer|letter|选项?"
+    r"|答案)\s?:?\s?)?[(\[]?([A-Za-z])[)\].,:;!?]{0,3}$",
+    re.I,
+)
+_LEAD_END = re.compile(
+    r"[.):,;\]]|\s?[-\u2013\u2014:=](?=\s|\w)|\n|$| \(|\s?(?:because|since|as|rather than"
+    r"|instead of|not|and not)\b|!"
+)
+_LETTER = re.compile(r"\b[A-Z]\b")
+_MARKS = " \n.,;:!?()[]-/&|>=→"
+_LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")
+_OPENING = re.compile(
+    r"[^\w{]{0,3}?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)s? )?(?=[(\[A-Z]|[a-z]\)|[a-z]\b)"
+)
+_NO_MORE = re.compile(r"\W{0,3}$")
+_DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
+_TEXT_LEAD_END = re.compile(
+    r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|and\b|but\b|maybe\b|perhaps\b|possibly\b)"
+)
+_PREDICATES = re.compile(
+    r"\b(?:is|are|was|were|be|looks|appears|seems|it's)(?: \w{3,9}ly)?(?: an?| the)? $"
+)
+
+
+def choice(output: str, options: Mapping[str, str]) -> Answer:
+    """Read which of the options, letter -> text, an output commits to."""
+    text = clean(output)
+    if not text:
+        return NONE
+    ballot = Ballot(options)
+    sealed = last_sealed(text)
+    return _unsealed(sealed, ballot) if sealed else _read(plain(text), ballot)
+
+
+def _unsealed(sealed: Sealed, ballot: Ballot) -> Answer:
+    content = plain(sealed.content)
+    if not content:
+        return NONE
+    if not sealed.is_closed or sealed.is_one_of_several:
+        return DEFERRED
+    inside = _read(content, ballot)
+    rest = _read(plain(sealed.rest), ballot)
+    if rest.status != "answered" or rest == inside:
+        return DEFERRED if last_correction(sealed.rest) else inside
+    return rest if last_correction(sealed.rest) else DEFERRED
+
+
+def _read(text: str, ballot: Ballot) -> Answer:
+    if not text:
+        return NONE
+    whole = _whole(text, ballot)
+    if whole is not None:
+        return whole
+    if _only_letters(text, ballot):
+        return DEFERRED
+    text = _without_echo(_DIALOGUE.sub("", text), ballot)
+    low = lowered(text)
+    if not any(char.isalnum() for char in text):
+        return DEFERRED
+    if low.endswith("?") and cues.ASKS.match(low[:-1]):
+        return DEFERRED
+    reader = Reader(text, low, ballot)
+    stated = reader.last()
+    if stated is not None and not stated.is_weak:
+        return _verdict(stated.verdict)
+    edge = _edge(text, low, ballot, reader.clauses)
+    if stated is not None:
+        is_torn = edge is not None and edge.value != stated.verdict
+        return DEFERRED if is_torn else _verdict(stated.verdict)
+    weighed = elected(text, low, ballot)
+    if edge is not None or weighed is not None:
+        is_torn = edge is not None and weighed is not None and edge.value != weighed
+        is_settled = not is_torn and not reader.is_taken_back
+        return (edge or answered(str(weighed))) if is_settled else DEFERRED
+    return by_words(text, ballot)
+
+
+def _verdict(verdict: str) -> Answer:
+    return {AMBIGUOUS: DEFERRED, OUTSIDE: NONE}.get(verdict) or answered(verdict)
+
+
+def _whole(text: str, ballot: Ballot) -> Answer | None:
+    """Read an output that is nothing but a letter or the text of an option."""
+    match = _WHOLE.match(text)
+    if match:
+        letter = match[1].upper()
+        bare = text.strip(" .") == match[1]
+        if bare and ballot.is_ambiguous(match[1]):
+            return DEFERRED
+        if letter in ballot.keys:
+            return answered(ballot.keys[letter])
+        named = ballot.exact(match[1])
+        return answered(named) if named else NONE
+    named = ballot.exact(text)
+    return answered(named) if named else None
+
+
+def _only_letters(text: str, ballot: Ballot) -> bool:
+    """Say whether an output is several letters of the options and nothing else ("B? C?")."""
+    letters = _LETTER.findall(text)
+    if len(set(letters)) < 2 or _LETTER.sub("", text).strip(_MARKS):
+        return False
+    return all(each in ballot.keys and not ballot.exact(each) for each in letters)
+
+
+def _without_echo(text: str, ballot: Ballot) -> str:
+    """Leave out the list of options where an output repeats it before it answers."""
+    low = lowered(text)
+    if not all(each in low for each in ballot.texts.values()):
+        return text
+    run: list[Label] = []
+    for label in labels(text, low, ballot):
+        if not has_own_text(low, label, ballot) or label.letter in {each.letter for each in run}:
+            continue
+        between = text[own_text_end(low, run[-1], ballot) : label.start] if run else ""
+        run = [*run, label] if _LIST_GAP.fullmatch(between) else [label]
+        if len(run) == len(ballot.keys) > 1:
+            end = own_text_end(low, label, ballot)
+            return f"{text[: run[0].start]}\n{text[end:].lstrip(' .;,)')}".strip()
+    return text
+
+
+def _edge(text: str, low: str, ballot: Ballot, clauses: Clauses) -> Answer | None:
+    """Read an output that begins with a label, or whose last line or sentence is one."""
+    heads = _heads(text, low, ballot)
+    lead = _labelled(text, low, ballot, clauses, heads)
+    last = None
+    starts = {start for start, _ in list(sentences(text))[-2:]} | {text.rfind("\n") + 1}
+    opening = label_at(text, low, 0, ballot)
+    settled = own_text_end(low, opening, ballot) if opening else 0
+    listed = [each for each in heads if not clauses.deny(each.start, each.end)]
+    for start in sorted(start for start in starts if start >= max(settled, 1)):
+        label = label_at(text, low, start + (text[start : start + 1] == " "), ballot)
+        is_last = label and _NO_MORE.match(text, own_text_end(low, label, ballot))
+        if label and is_last and (lead or not _is_item(label, listed)):
+            last = _checked(text, low, label, ballot)
+    if last is None and "\n" in text:
+        named = ballot.exact(text[text.rfind("\n") + 1 :])
+        last = answered(named) if named else None
+    lead = lead or _worded(low, ballot)
+    if lead and last and lead != last:
+        return DEFERRED
+    return lead or last
+
+
+def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
+    """Find the labels that begin a sentence or a line and stand apart from what follows."""
+    found = []
+    for start, _ in sentences(text):
+        if found and start < own_text_end(low, found[-1], ballot):
+            continue
+        opening = _OPENING.match(text, start + (text[start : start + 1] == " "))
+        label = opening and label_at(text, low, opening.end(), ballot)
+        if label and _LEAD_END.match(low, label.end) and not has_company(text, low, label, ballot):
+            found.append(label)
+    return found
+
+
+def _is_item(label: Label, heads: list[Label]) -> bool:
+    """Say whether a label that ends a text goes on with a list of other options."""
+    return any(each.letter != label.letter for each in heads)
+
+
+def _worded(low: str, ballot: Ballot) -> Answer | None:
+    """Read an output that begins with the text of an option and then explains it."""
+    named = None if ballot.is_numeric else ballot.text_at(low, 0)
+    apart = named and _TEXT_LEAD_END.match(low, named.end)
+    if named is None or apart is None or len(low[apart.end() : apart.end() + 60].split()) < 4:
+        return None
+    others = [each for each in ballot.mentions(low) if each.key != named.key]
+    is_torn = any(_PREDICATES.search(low, max(0, each.start - 30), each.start) for each in others)
+    return DEFERRED if is_torn else answered(named.key)
+
+
+def _labelled(
+    text: str, low: str, ballot: Ballot, clauses: Clauses, heads: list[Label]
+) -> Answer | None:
+    opening = _OPENING.match(text)
+    label = opening and label_at(text, low, opening.end(), ballot)
+    if not label or clauses.deny(label.start, label.end):
+        return None
+    if not (_LEAD_END.match(low, label.end) or has_own_text(low, label, ballot)):
+        return None
+    if _is_item(label, heads) and not text.startswith("\n", label.end):
+        return None
+    return _checked(text, low, label, ballot)
+
+
+def _checked(text: str, low: str, label: Label, ballot: Ballot) -> Answer | None:
+    if label.letter not in ballot.keys or has_company(text, low, label, ballot):
+        return None
+    if is_contradicted(low, label, ballot):
+        return DEFERRED
+    return answered(ballot.keys[label.letter])

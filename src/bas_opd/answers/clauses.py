@@ -1,0 +1,49 @@
+"""The clauses of a text, and what they deny."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from bas_opd.answers.language import CLAUSE_END, NEGATION
+
+_ASIDE = {"while", "whereas", "although", "though"}
+_REACH = 160  # no word turns another that is farther away
+_DENIED_AFTER = re.compile(
+    r"\b(?:is|are|was|were|do|does|did|can|could|would|has|have|be|seems?"
+    r"|looks?)(?: \w{3,9}ly)?(?: not\b|n't\b)"
+    r"|\bcannot\b|\b(?:incorrect|wrong|false|ruled out|eliminated|excluded|unlikely"
+    r"|not (?:correct|right))\b"
+    r"|不对|不正确|错|^\W{0,3}[✗✘❌\u00d7]",
+)
+
+
+class Clauses:
+    """The clauses of a text, and which of its words they deny."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        ends = list(CLAUSE_END.finditer(text))
+        self._starts = [0, *(end.end() for end in ends)]
+        self._ends = [*(end.start() for end in ends), len(text)]
+        self._is_aside = [False, *(end[0] in _ASIDE for end in ends)]
+        self._is_headed = [False, *(end[0] == ":" for end in ends)]
+
+    def around(self, start: int, end: int) -> tuple[str, str]:
+        """Give what the clause of a stretch says before it and after it."""
+        first = bisect_right(self._starts, start) - 1
+        last = bisect_right(self._starts, max(start, end - 1)) - 1
+        head = max(self._starts[first], start - _REACH)
+        return self._text[head:start], self._text[end : min(self._ends[last], end + _REACH)]
+
+    def deny(self, start: int, end: int) -> bool:
+        """Say whether its clause denies a stretch ("not A") or only grants it ("while A")."""
+        clause = bisect_right(self._starts, start) - 1
+        if self._is_aside[clause]:
+            return True
+        before, after = self.around(start, end)
+        if self._is_headed[clause]:  # "ruled out: A"
+            before = (
+                self._text[self._starts[clause - 1] : self._ends[clause - 1]][-_REACH:] + before
+            )
+        return bool(NEGATION.search(before) or _DENIED_AFTER.search(after))

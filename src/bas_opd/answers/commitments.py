@@ -1,0 +1,209 @@
+"""Statements that choose: "the answer is C", "so B", "A is correct", "wait, actually D"."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from bas_opd.answers import cues
+from bas_opd.answers.clauses import Clauses
+from bas_opd.answers.labels import (
+    Label,
+    has_company,
+    is_contradicted,
+    label_at,
+    labels,
+    own_text_end,
+)
+from bas_opd.answers.language import CLAUSE_END, CORRECTION, NEGATION, is_cut, sentences
+from bas_opd.answers.options import Ballot
+
+AMBIGUOUS = "?"
+"""The verdict of a statement that names several options, or something that may be one."""
+OUTSIDE = "!"
+"""The verdict of a statement that names a letter no option has."""
+
+_MOST_STATEMENTS = 200
+"""Of each sort, from the end: what came before no longer counts, and time stays in bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commitment:
+    """A statement that chooses an option."""
+
+    place: int
+    verdict: str
+    is_weak: bool
+    is_hedged: bool
+
+
+class Reader:
+    """Finds the statements of one output that choose."""
+
+    def __init__(self, text: str, low: str, ballot: Ballot) -> None:
+        self._text, self._low, self._ballot = text, low, ballot
+        self.clauses = Clauses(low)
+        self.is_taken_back = False
+
+    def last(self) -> Commitment | None:
+        """Give the statement that counts: the last one, unless it is taken back or others vie."""
+        confirmed = self._confirmed()
+        found = sorted(
+            [*self._announced(), *confirmed],
+            key=lambda each: (each.place, not each.is_weak),
+        )
+        corrections = [match.end() for match in CORRECTION.finditer(self._low)]
+        turned = corrections[-1] if corrections else -1
+        self.is_taken_back = turned > 3 and not any(each.place >= turned - 1 for each in found)
+        if not found:
+            return None
+        last = next((each for each in reversed(found) if not each.is_weak), found[-1])
+        if found[-1].is_weak and found[-1].verdict != last.verdict:
+            is_settled = found[-1].place >= turned > last.place or last.is_hedged
+            last = found[-1] if is_settled else self._torn(last)
+        firm = {each.verdict for each in found if not each.is_hedged}
+        hedged = {each.verdict for each in found if each.is_hedged}
+        if last in confirmed and turned < 0 and len({each.verdict for each in confirmed}) > 1:
+            return self._torn(last)
+        if self.is_taken_back or (last.is_hedged and (len(hedged) > 1 or firm - hedged)):
+            return self._torn(last)
+        return last
+
+    @staticmethod
+    def _torn(of: Commitment) -> Commitment:
+        return Commitment(place=of.place, verdict=AMBIGUOUS, is_weak=False, is_hedged=False)
+
+    def _announced(self) -> list[Commitment]:
+        """Find options after words that announce one."""
+        found: dict[int, Commitment] = {}
+        for cue, strength in (
+            (cues.POINTER, 0),
+            (cues.CONCLUSION, 1),
+            (CORRECTION, 2),
+            (cues.ANSWER, 3),
+        ):
+            for match in deque(cue.finditer(self._low), maxlen=_MOST_STATEMENTS):
+                gap = cues.GAP.match(self._low, match.end())
+                place = gap.end() if gap else match.end()
+                said = match[0] + self._low[match.end() : place]
+                if cues.NOT.match(self._low, place) or cues.DENIED.search(said):
+                    continue
+                if strength == 0 and "\n" in said:
+                    continue  # what "matches" ends a line, and the next begins with a label
+                is_opinion = strength == 3 and cues.OPINION.match(match[0]) is not None
+                verdict = self._object(place, strength, said, is_opinion=is_opinion)
+                if verdict is not None and not self._is_idle(match.start(), place):
+                    is_labelled = label_at(self._text, self._low, place, self._ballot) is not None
+                    found[place] = Commitment(
+                        place=place,
+                        verdict=verdict,
+                        is_weak=strength < 2 or (is_opinion and not is_labelled),
+                        is_hedged=bool(cues.HEDGE.search(self.clauses.around(place, place)[0])),
+                    )
+        return list(found.values())
+
+    def _is_idle(self, start: int, end: int) -> bool:
+        """Say whether a statement is denied, imagined or asked."""
+        turns = self._low[start] != ":" and CLAUSE_END.match(self._low, start)
+        before = "" if turns else self.clauses.around(start, start + 1)[0]
+        if NEGATION.search(before) or cues.UNREAL.search(before):
+            return True
+        if cues.SUPPOSED.search(self._low, max(0, start - 140), start):
+            return True
+        ending = cues.SENTENCE_MARK.search(self._text, end, end + 200)
+        if ending is None or ending[0] != "?":
+            return False
+        asks = cues.ASKS.search(self._low, max(0, start - 120), end)
+        return asks is not None or ending.end() < len(self._text)
+
+    def _object(self, place: int, strength: int, said: str, *, is_opinion: bool) -> str | None:
+        label = label_at(self._text, self._low, place, self._ballot)
+        if label is None and strength == 3:
+            label = self._small_letter(place, said)
+        if label is not None:
+            return self._labelled(label, strength)
+        named = self._ballot.text_at(self._low, place) if strength else None
+        if named is not None and cues.TEXT_END.match(self._low, named.end):
+            return named.key
+        return self._described(place, is_opinion=is_opinion) if strength == 3 else None
+
+    def _small_letter(self, place: int, said: str) -> Label | None:
+        """Read "answer: b"; "the answer is a" may have lost its noun."""
+        match = cues.SMALL_LETTER.match(self._text, place)
+        if match is None or (
+            match[1] == "a" and match.end() == len(self._text) and ":" not in said
+        ):
+            return None
+        return Label(letter=match[1].upper(), start=place, end=match.end(), is_bracketed=False)
+
+    def _labelled(self, label: Label, strength: int) -> str | None:
+        text, low, ballot = self._text, self._low, self._ballot
+        letter = text[label.start : label.end].strip("()[] ")
+        if not label.is_bracketed and ballot.is_ambiguous(letter) and label.letter in ballot.keys:
+            return AMBIGUOUS
+        if label.letter not in ballot.keys:
+            named = ballot.exact(letter)
+            return named or (OUTSIDE if strength >= 2 else None)
+        is_supposed = cues.CONDITION.match(low, own_text_end(low, label, ballot))
+        is_one_of_several = has_company(text, low, label, ballot)
+        if is_supposed or is_one_of_several or is_contradicted(low, label, ballot):
+            return AMBIGUOUS
+        _, after = self.clauses.around(label.start, label.end)
+        if cues.DENIED_LABEL.match(after):
+            return None
+        return ballot.keys[label.letter]
+
+    def _described(self, place: int, *, is_opinion: bool) -> str | None:
+        """Read what an answer is said to be in words of its own."""
+        end = next(
+            (stop for start, stop in sentences(self._text[place : place + 600]) if stop > 0), 0
+        )
+        phrase = self._low[place : place + end]
+        named = {
+            self._ballot.keys[each.letter]
+            for each in labels(self._text[place : place + end], phrase, self._ballot)
+            if not self.clauses.deny(place + each.start, place + each.end)
+        } | {
+            each.key or AMBIGUOUS
+            for each in self._ballot.mentions(phrase)
+            if not self.clauses.deny(place + each.start, place + each.end)
+        }
+        if named:
+            return named.pop() if len(named) == 1 else AMBIGUOUS
+        is_open = 0 < len(phrase.split()) <= 5 and not is_cut(phrase)
+        return AMBIGUOUS if is_open and not is_opinion and not cues.VAGUE.match(phrase) else None
+
+    def _is_confirmed(self, label: Label) -> bool:
+        end = own_text_end(self._low, label, self._ballot)
+        is_right = cues.RIGHT.match(self._low, label.end)
+        if is_right is None and end > label.end:
+            is_bracketed = self._low.startswith(")", end)
+            pattern = cues.RIGHT if is_bracketed else cues.RIGHT_AFTER_TEXT
+            is_right = pattern.match(self._low, end + is_bracketed)
+        return is_right is not None and not cues.CONDITION.match(self._low, is_right.end())
+
+    def _confirmed(self) -> list[Commitment]:
+        """Find options that are said to be right."""
+        found = []
+        for label in labels(self._text, self._low, self._ballot):
+            if not self._is_confirmed(label) or is_contradicted(self._low, label, self._ballot):
+                continue
+            before, after = self.clauses.around(label.start, label.end)
+            is_denied = NEGATION.search(before) or cues.NOT_SOON.match(after)
+            if is_denied or self._is_idle(label.start, label.end):
+                continue
+            listed = cues.IN_A_LIST.search(before)
+            run = listed and cues.RUN.search(self._low, max(0, label.start - 60), label.start)
+            if run and NEGATION.search(self._low, max(0, run.start() - 20), run.start()):
+                continue
+            said = self._text[label.start - len(before) : label.start]
+            is_torn = listed and labels(said, before, self._ballot)
+            found.append(
+                Commitment(
+                    place=label.start,
+                    verdict=AMBIGUOUS if is_torn else self._ballot.keys[label.letter],
+                    is_weak=False,
+                    is_hedged=bool(cues.HEDGE.search(before + after[:20])),
+                )
+            )
+        return found

@@ -1,0 +1,141 @@
+"""Letters that name an option, told apart from letters that are words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bas_opd.answers.options import Ballot, is_bounded
+
+_LABEL = re.compile(
+    r"[(\[] ?([A-Za-z]) ?[)\]]"
+    r"|(?<![A-Za-z0-9_\u00c0-\u024f\u00b0&'-])(?<!\w\.)([A-Z])"
+    r"(?![A-Za-z0-9_\u00c0-\u024f\u00b0+&#]|'[a-z]|-\w|\.[A-Za-z0-9])"
+    r"|(?<![\w(])([a-z])(?=\))"
+)
+_SEPARATOR = re.compile(
+    r"[.):,\]]{0,3}(?: ?[-\u2013\u2014:=] ?|\s|$)?[\"'(]?(?:i\.e\.?,? |namely,? |meaning )?"
+)
+_NEXT_WORD = re.compile(r" ([^\W\d_]\w{0,20})")
+_VERBS_AND_LINKS = (
+    "is isn't was and or because since as with which would wouldn't seems appears for based due"
+    " given matches match fits shows describes cannot can't can does doesn't has not but rather"
+    " if in here over than may might must could should looks best correctly accurately by i"
+    " it the to from on are were do did will holds applies works remains stands says makes instead"
+    " corresponds represents indicates states"
+)
+_FOLLOWERS = frozenset(_VERBS_AND_LINKS.split())
+_ALSO = re.compile(
+    r" ?(?:[,/&+;]|,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b|和|或者?|与|及|と|や)"
+    r"(?: also| maybe| possibly| perhaps| or)? ?"
+    r"(?:(?:option|choice)s? )?"
+)
+_LINK = re.compile(
+    r",? which (?:is|corresponds to|matches|would be|means) (?:the )?(?:option |choice |letter "
+    r"|answer )?[(\[]?$"
+)
+_TEXT_END = re.compile(r"\W{0,2}(?:$|\n|\.\s|,)")
+_SINGULAR = re.compile(
+    r"[.)\]]? (?:is|was|isn't|does|doesn't|has|shows|cannot|can't|would|seems|appears)\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A letter that names an option, or would if it were one."""
+
+    letter: str
+    start: int
+    end: int
+    is_bracketed: bool
+
+
+def label_at(text: str, low: str, start: int, ballot: Ballot) -> Label | None:
+    """Read a label at a place: "(b)", "B", "b)"; an article or a pronoun is none."""
+    match = _LABEL.match(text, start)
+    if match is None:
+        return None
+    label = Label(
+        letter=(match[1] or match[2] or match[3]).upper(),
+        start=match.start(),
+        end=match.end(),
+        is_bracketed=match[2] is None,
+    )
+    return None if _is_word(text, low, label, ballot) else label
+
+
+def labels(text: str, low: str, ballot: Ballot) -> list[Label]:
+    """Find the labels of a text that are letters of the options."""
+    found = (label_at(text, low, match.start(), ballot) for match in _LABEL.finditer(text))
+    return [label for label in found if label is not None and label.letter in ballot.keys]
+
+
+def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
+    if label.is_bracketed:
+        return False
+    word = _NEXT_WORD.match(low, label.end)
+    if word is None:
+        return False
+    end = own_text_end(low, label, ballot)
+    if end > label.end:  # "A red flag" is no label with its text
+        return label.letter == "A" and _NEXT_WORD.match(low, end) is not None
+    if label.letter == "I" or word[1] in _FOLLOWERS:
+        return label.letter == "I"
+    is_adverb = word[1].endswith("ly")
+    return label.letter == "A" or (text[word.start(1)].islower() and not is_adverb)
+
+
+def own_text_end(low: str, label: Label, ballot: Ballot) -> int:
+    """Give where a label ends with the text of its option, if that follows."""
+    start = separator_end(low, label)
+    named = ballot.text_at(low, start)
+    return named.end if named and named.key == ballot.keys.get(label.letter) else label.end
+
+
+def has_own_text(low: str, label: Label, ballot: Ballot) -> bool:
+    """Say whether a label is followed by the text of its option."""
+    return own_text_end(low, label, ballot) > label.end
+
+
+def separator_end(low: str, label: Label) -> int:
+    """Give where the text that a label introduces begins."""
+    match = _SEPARATOR.match(low, label.end)
+    return match.end() if match else label.end
+
+
+def is_contradicted(low: str, label: Label, ballot: Ballot) -> bool:
+    """Say whether the text of another option stands where a label's own should."""
+    if _is_contradicted_before(low, label, ballot):
+        return True
+    named = ballot.text_at(low, separator_end(low, label))
+    if named is None or named.key == ballot.keys.get(label.letter):
+        return False
+    return _TEXT_END.match(low, named.end) is not None
+
+
+def _is_contradicted_before(low: str, label: Label, ballot: Ballot) -> bool:
+    """Say whether a label is said to be the text of another option ("blue, which is C")."""
+    start = max(0, label.start - 200)
+    link = _LINK.search(low, max(start, label.start - 40), label.start)
+    if link is None:
+        return False
+    said = low[start : link.start()]
+    named = {
+        key
+        for key, text in ballot.texts.items()
+        if said.endswith(text) and is_bounded(said, len(said) - len(text), len(said))
+    }
+    return bool(named) and ballot.keys.get(label.letter) not in named
+
+
+def has_company(text: str, low: str, label: Label, ballot: Ballot) -> bool:
+    """Say whether a label stands in a list with another ("A and B", "A. red or B. blue")."""
+    for end in {label.end, own_text_end(low, label, ballot)}:
+        also = _ALSO.match(low, end)
+        other = also and label_at(text, low, also.end(), ballot)
+        named = also and end > label.end and ballot.text_at(low, also.end())
+        if named and named.key != ballot.keys.get(label.letter):
+            return True
+        if other and other.letter != label.letter and not _SINGULAR.match(low, other.end):
+            return True
+    return False

@@ -1,0 +1,154 @@
+"""Words that turn a statement: negation, doubt, correction, refusal, an end that is missing.
+
+Patterns are for text in lower case: to ignore case costs five times as much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from bas_opd.answers.cleaning import lowered
+
+_SENTENCE_END = re.compile(
+    r"(?:(?<!\b[a-z])(?<!\be\.g)(?<!\bi\.e)(?!(?<=\b[Nn]o)\. \d)[.!?]{1,3}[\"')\]]{0,2})(?=\s|$)"
+    r"|[?!.](?=[^\x00-\x7f])|\n"
+)
+CLAUSE_END = re.compile(
+    r"[,;:()]|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
+    r"|(?<!thing )(?<!all )\bbut\b|\b(?:however|while|whereas|although|though|because|since|so"
+    r"|therefore|thus|hence|which)\b",
+)
+NEGATION = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|without|than|instead of|rather than|except|unlike|no"
+    r"|opposed to|opposite of|(?<!at )least|worst|incorrect|wrong|false|untrue|ruled? out"
+    r"|ruling out|excluded?|excludes"
+    r"|eliminated?|eliminates|eliminating|exclud\w{1,3}|unlikely|compared (?:to|with)"
+    r"|non|none|nothing|nobody|doubt|(?:any|every)thing but|all but)\b|n't\b"
+    r"|[\u4e0d\u975e\u6ca1\u6c92]|\b(?:\u043d\u0435|nicht|kein|keine|ne|pas)\b",
+)
+CORRECTION = re.compile(
+    r"\b(?:initially|at first)\b[^.\n]{1,120}?\b(?:but|however)\b"
+    r"|(?:^|[.,;!?\n\u2014-] ?|\b(?:no|but|oh|hmm+|and) )"
+    r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|oops|my mistake"
+    r"|let me (?:re-?\w{3,10}|correct|fix|look again|think again|check again|double[- ]check)"
+    r"|i mean|make that"
+    r"|i was wrong|that(?:'s| is) (?:wrong|not right|incorrect|not correct)|never ?mind|sorry"
+    r"|(?:up)?on (?:closer|further|careful) (?:look|inspection|examination)|looking (?:again"
+    r"|closer)"
+    r"|re-?(?:checking|examining|considering|evaluating))\b",
+)
+_ABLE = (
+    r"(?:determined?|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)|provided?|help|assist|known?"
+    r"|confirm(?:ed)?|make out|read|discern(?:ed)?|verif(?:y|ied)|infer(?:red)?|ascertain(?:ed)?"
+    r"|decide|choose|conclude|judge|analy[sz]e|distinguish|pick|select|give|offer|recogni[sz]e"
+    r"|comment)"
+)
+# All alternatives but the last begin with a word, so that most places of a text are left at once.
+_REFUSAL = re.compile(
+    r"\b(?:(?:can ?not|can't|could not|couldn't|won't|unable to|not able to|impossible to"
+    r"|not possible to|hard to|difficult to|no way to|not going to)"
+    rf" (?:be )?(?:\w{{3,12}}ly )?{_ABLE}\b"
+    r"|(?:can ?not|can't|unable to|not able to|do not|don't)(?: actually| directly)? "
+    r"(?:see|view|access|open|process|have|load)(?: access to)?(?: the| this| that| any| an| your)?"
+    r" (?:image|picture|photo|attach\w{1,5})"
+    r"|(?:do not|don't|didn't) (?:actually )?(?:know|have (?:enough|sufficient)|understand)\b"
+    r"|(?:(?:not|'t) enough|insufficient|lack of|no(?! evidence)(?: further| additional| more"
+    r"| such)?|without more) (?:info|information|context|detail|evidence)\b"
+    r"|(?:not|'t) (?:be )?(?:\w{3,12}ly )?(?:sure|certain|clear|confident|specified|possible to)\b"
+    r"|(?:not|'t) (?:\w{3,12}ly )?(?:provide|give|contain|offer|include|show|indicate|reveal)"
+    r"(?: (?:enough|sufficient|adequate|any)(?: \w{3,12})? (?:information|detail|context|evidence)"
+    r"| (?:whether|if|which))\b"
+    r"|(?:image|picture|photo)(?: is|'s| was|s are)(?: not |n't | un)(?:available|provided"
+    r"|attached|visible to me|loaded|accessible)\b|please (?:provide|upload|share|attach)\b"
+    r"|neither confirm nor deny\b"
+    r"|no (?:(?:clear|definite|definitive|certain|final|direct) )?(?:idea|answer|clue|comment"
+    r"|response|conclusion)\b"
+    r"|(?:unsure|unclear|uncertain|undetermined|illegible|unreadable|as an ai|apologi[sz]e|n/a)\b"
+    r"|i(?:'m| am) (?:so |very )?sorry\b|(?<!.)(?:sorry|unknown|not applicable)\b"
+    r"|(?:is|are|remains?) unknown\b|no ?one (?:knows|can (?:say|tell|know))\b"
+    r"|no (?:image|picture) (?:was|is|has been|provided|attached|given|found|available)\b"
+    r"|too (?:blurry|small|dark|far away|unclear|low) to\b"
+    r"|no (?:puedo|(?:lo )?s\u00e9\b|se (?:puede|sabe)|es posible|estoy segur)"
+    r"|je ne (?:peux|sais|suis pas s\u00fbr)|impossible (?:de|\u00e0) |je suis d\u00e9sol"
+    r"|ich (?:kann nicht|wei\u00df (?:es )?nicht)|kann (?:ich|man) (?:das |es )?nicht"
+    r"|nicht (?:sicher|m\u00f6glich|bestimmen|sagen)|keine ahnung"
+    r"|n\u00e3o (?:sei|posso|consigo|\u00e9 poss\u00edvel|d\u00e1 para|tenho certeza)"
+    r"|non (?:(?:lo )?so|posso|sono sicur|\u00e8 possibile|si pu\u00f2)\b"
+    r"|nie (?:wiem|mog\u0119|mo\u017cna|jestem)|(?:weet|kan) (?:ik )?(?:het |dat )?niet"
+    r"|tidak (?:tahu|dapat|bisa|yakin|jelas)|bilmiyorum|emin de\u011filim"
+    r"|kh\u00f4ng (?:bi\u1ebft|th\u1ec3|r\u00f5|ch\u1eafc)"
+    r"|не (?:могу|знаю|уверен|ясно)|нельзя|невозможно|извините"
+    r"|δεν (?:ξέρω|μπορώ|γνωρίζω))"
+    r"|无法|不(?:能(?:确定|判断|回答)|知道|确定|清楚|好说)|不是(?:很|太|十分)?(?:确定|清楚|肯定)"
+    r"|没有(?:足够|答案|办法)|没法|看不清|难以|抱歉|对不起"
+    r"|[分わ]か(?:ら(?:ない|ず)|りません)|(?:判断|判別|確認|回答|特定)(?:が|は)?でき(?:ない|ません)|不明"
+    r"|申し訳|알 수 없|모르|(?:확인|판단|답변)할 수 없|죄송"
+    r"|لا (?:أعرف|أستطيع|يمكن|أعلم|أدري)|غير (?:واضح|معروف|متأكد)|عذرا|آسف"
+    r"|पता नहीं|नहीं (?:पता|कह|बता)|ไม่(?:ทราบ|รู้|แน่ใจ|สามารถ|แน่นอน)|לא (?:יודע|ניתן|ברור|בטוח)",
+)
+_DANGLING = re.compile(
+    r"(?:\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as"
+    r"|(?:that|because|since|as|and|if|where|which|so|,) it|has|have|because|than|into|its|their"
+    r"|this|these|appears|looks|seems|says|reads|includes|contains|very|i|we|would|should"
+    r"|option|there|can|will|if|not quite|so|based)|[,:;(\[{=+/\u3001]|\s-)$"
+)
+_WHOLE_ENDS = frozenset(".!?)]}\"'%\u2026")
+
+
+def sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Give the bounds of the sentences of a text, end marks included, line by line."""
+    start = 0
+    for end in _SENTENCE_END.finditer(text):
+        if text[start : end.end()].strip():
+            yield start, end.end()
+        start = end.end()
+    if text[start:].strip():
+        yield start, len(text)
+
+
+def without_questions(text: str) -> str:
+    """Leave out sentences that ask, unless nothing else is said."""
+    if "?" not in text:
+        return text
+    kept = [
+        text[start:end]
+        for start, end in sentences(text)
+        if "?" not in text[max(start, end - 4) : end]
+    ]
+    return " ".join(kept).strip() or text
+
+
+def last_correction(text: str) -> re.Match[str] | None:
+    """Find the last words with which a text takes back what it said."""
+    last = deque(CORRECTION.finditer(lowered(text)), maxlen=1)
+    return last[0] if last else None
+
+
+def refuses(text: str) -> bool:
+    """Say whether a text gives up on answering."""
+    return _REFUSAL.search(lowered(text)) is not None
+
+
+def after_refusal(text: str) -> str:
+    """Give what a text says in spite of its doubts ("not sure, but red"); empty if nothing."""
+    low = lowered(text)
+    last = deque(_REFUSAL.finditer(low), maxlen=1)
+    if not last:
+        return text
+    turn = _TURN.search(low, last[0].end())
+    return text[turn.end() :].strip() if turn else ""
+
+
+_TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i had to)\b")
+
+
+def is_cut(text: str) -> bool:
+    """Say whether a text stops in the middle of a sentence."""
+    if not text or text[-1] in _WHOLE_ENDS:
+        return False
+    if _DANGLING.search(text):
+        return True
+    tail = text[text.rfind("\n") + 1 :]
+    return len(tail.split()) > 3 and len(text.split()) > 20

@@ -1,0 +1,187 @@
+"""The options of a question, found in a text by their letters or by their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from bas_opd.answers.cleaning import clean, lowered, plain
+from bas_opd.answers.frames import Frame, distinct
+from bas_opd.answers.language import NEGATION
+from bas_opd.answers.numbers import Number, numbers
+from bas_opd.answers.units import unit_of
+
+_ARTICLE = re.compile(r"^(?:an?|the) (?=\S)")
+_EDGES = " \n.,;:!?\"'()[]{}*"
+_NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
+_LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
+_OPEN = re.compile(r"\b(?:or|might|could|may|maybe|perhaps|possibly|if|whether)\b|\?")
+_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+_SMALL = "a an the is are was were be being been his her their its my your this that"
+_SMALL_WORDS = frozenset(_SMALL.split())
+_FIRST_BEYOND_WORDS = 0x2E80  # scripts from here on put no spaces between words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """Where a text names an option."""
+
+    start: int
+    end: int
+    key: str
+
+
+def normal(text: str) -> str:
+    """Give the words of a phrase alone: no case, no outer punctuation, no leading article."""
+    low = lowered(plain(clean(text) or "")).replace("\n", " ").strip(_EDGES)
+    return _ARTICLE.sub("", low)
+
+
+def is_bounded(text: str, start: int, end: int) -> bool:
+    """Say whether a stretch of text neither begins nor ends inside a word."""
+    return not (
+        (_is_letter(text[start]) and start > 0 and _continues(text, start - 1, -1))
+        or (_is_letter(text[end - 1]) and end < len(text) and _continues(text, end, 1))
+    )
+
+
+def _is_letter(char: str) -> bool:
+    return char.isalnum() and ord(char) < _FIRST_BEYOND_WORDS
+
+
+def _continues(text: str, place: int, step: int) -> bool:
+    if text[place] in "-'./,":
+        place += step
+        # A point or a comma joins digits only, as in 3.5 and 1,000.
+        joined = str.isdigit if text[place - step] in "./," else _is_letter
+        return 0 <= place < len(text) and joined(text[place])
+    return _is_letter(text[place]) or text[place] == "_"
+
+
+class Ballot:
+    """The options of one question."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.keys = {key.strip().upper(): key for key in options}
+        self._all = {key: normal(text) for key, text in options.items()}
+        self.texts = distinct(self._all)
+        self._longest = 40 + 2 * max(map(len, self._all.values()), default=0)
+        amounts = {key: _amount(text) for key, text in self._all.items()}
+        frames = {amount[1:] for amount in amounts.values() if amount}
+        self._unit = next(iter(frames))[1] if len(frames) == 1 else ""
+        self.values: dict[Fraction, str] = {
+            amount[0]: key for key, amount in amounts.items() if amount and len(frames) == 1
+        }
+        self.is_numeric = len(self.values) == len(options) > 1
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return Frame.around(self._all)
+
+    def exact(self, phrase: str) -> str | None:
+        """Give the option whose text the phrase is."""
+        if len(phrase) > self._longest:
+            return None
+        low = normal(phrase)
+        for key, text in self.texts.items():
+            if text == low:
+                return key
+        for key, text in self._frame.cores.items():
+            if text == low:
+                return key
+        amount = _amount(low)
+        is_bare = amount is not None and amount[2] in ("", self._unit)
+        return self.values.get(amount[0]) if amount and is_bare else None
+
+    def is_ambiguous(self, letter: str) -> bool:
+        """Say whether a letter names one option and is the text of another."""
+        owner, named = self.exact(letter), self.keys.get(letter.upper())
+        return named is not None and owner not in (None, named)
+
+    def text_at(self, low: str, start: int) -> Mention | None:
+        """Find the longest option text that begins at a place of a text in lower case."""
+        article = _ARTICLE.match(low[start : start + 5])
+        places = (start, start + article.end()) if article else (start,)
+        best: Mention | None = None
+        for place in places:
+            for key, text in self.texts.items():
+                end = place + len(text)
+                is_here = low.startswith(text, place) and is_bounded(low, place, end)
+                if is_here and (best is None or end > best.end):
+                    best = Mention(start=start, end=end, key=key)
+        return best
+
+    def mentions(self, low: str) -> list[Mention]:
+        """Find option texts in a text in lower case; of those that overlap, the longest."""
+        if self.is_numeric:
+            return self._amounts(low)
+        return _found(low, self.texts) or [
+            each
+            for each in _found(low, self._frame.cores)
+            if self._frame.holds(low, each.start, each.end)
+        ]
+
+    def told(self, low: str) -> str | None:
+        """Give the one option that a sentence tells with other small words ("is riding a bike")."""
+        if _OPEN.search(low) or NEGATION.search(low):
+            return None
+        said = f" {_gist(low)} "
+        gists = {key: _gist(text) for key, text in self.texts.items()}
+        found = [key for key, gist in gists.items() if gist.count(" ") > 1 and f" {gist} " in said]
+        return found[0] if len(found) == 1 else None
+
+    def _amounts(self, low: str) -> list[Mention]:
+        found = [
+            Mention(start=each.start, end=each.end, key=self._owner(low, each))
+            for each in numbers(low)
+            if not each.is_ordinal
+        ]
+        empty = None if found else _NO_THING.search(low)
+        if empty and Fraction(0) in self.values:
+            return [Mention(start=empty.end(), end=empty.end() + 1, key=self.values[Fraction(0)])]
+        return found
+
+    def _owner(self, low: str, amount: Number) -> str:
+        """Give the option of an amount; a bound, or an amount in another measure, is none's."""
+        ours, due = unit_of(amount.unit), unit_of(self._unit)
+        is_other = ours is not None and due is not None and ours != due
+        is_bound = _LOOSE.search(low, max(0, amount.start - 20), amount.start)
+        if is_other or is_bound or amount.is_range:
+            return ""
+        return self.values.get(amount.value, "")
+
+
+def _gist(low: str) -> str:
+    return " ".join(word for word in _WORD.findall(low) if word not in _SMALL_WORDS)
+
+
+def _amount(text: str) -> tuple[Fraction, str, str] | None:
+    """Read a text that is a number, with what little stands before and after it."""
+    found = numbers(text)
+    if len(found) != 1 or found[0].start > 1 or found[0].is_range or found[0].is_ordinal:
+        return None
+    before, after = text[: found[0].start].strip(), text[found[0].end :].strip(" -")
+    return None if " " in after else (found[0].value, before, after)
+
+
+def _found(low: str, texts: Mapping[str, str]) -> list[Mention]:
+    found = []
+    for key, text in texts.items():
+        start = low.find(text)
+        while start >= 0:
+            end = start + len(text)
+            if is_bounded(low, start, end):
+                found.append(Mention(start=start, end=end, key=key))
+            start = low.find(text, end)
+    found.sort(key=lambda each: (each.start, -each.end))
+    kept: list[Mention] = []
+    for each in found:
+        if kept and each.start < kept[-1].end:
+            if each.end - each.start > kept[-1].end - kept[-1].start:
+                kept[-1] = each
+        else:
+            kept.append(each)
+    return kept

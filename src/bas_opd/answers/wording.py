@@ -1,0 +1,180 @@
+"""Which option an output chooses by its words alone, where no letter is stated."""
+
+from __future__ import annotations
+
+import re
+
+from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
+from bas_opd.answers.clauses import Clauses
+from bas_opd.answers.cleaning import lowered
+from bas_opd.answers.kinds import KIND_OF, names_quality
+from bas_opd.answers.labels import Label, labels
+from bas_opd.answers.language import after_refusal, is_cut, refuses, sentences
+from bas_opd.answers.numbers import is_sum, numbers
+from bas_opd.answers.options import Ballot, Mention
+from bas_opd.answers.yes_no import yes_no
+
+_NO_OPTION = re.compile(
+    r"\b(?:none|neither)(?: one)? of (?:the|these|those|them)|\bno (?:correct|valid|matching"
+    r"|suitable) (?:option|answer|choice)"
+    r"|\ball of (?:the|these)|\bboth (?:of|are|options|answers|choices|[A-Z]\b)",
+    re.I,
+)
+_SUPPOSITION = re.compile(
+    r"\bif\b(?! (?:i|we|you|forced|pressed|anything)\b)|\b(?:whether|suppose|assuming|unless)\b"
+)
+_INTRODUCES = re.compile(
+    r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|option|choice|answer|letter|as|to|with|for|so|and"
+    r"|or|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
+    r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
+    r"|[\u0370-\u1fff\u2e80-\uffff])[ \"']{0,3}$",
+    re.I,
+)
+"""What may stand before a letter that names an option; a noun makes it a name ("vitamin D")."""
+_CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
+_BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
+_BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
+_A = re.compile(r"\b(?:is|it's|are) an? $")
+_COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
+_QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
+_CITES = re.compile(r"\b(?:says?|reads?|letters?) $")
+_WORDY = re.compile(r"[\w+#-]")
+_TOTAL_BEFORE = re.compile(
+    r"\b(?:so|therefore|thus|hence|total|altogether|makes|making|sum)\b[^.\d]{0,30}$"
+)
+_TOTAL_AFTER = re.compile(r"(?: [a-z]{2,15}){0,2} (?:in total|in all|altogether|total)\b")
+_PREDICATE = re.compile(
+    r"^(?: (?:side|colou?r|one|part|half|direction|in colou?r))?"
+    r"(?: (?:in|of) (?:the|this) (?:image|picture|photo|scene))?\W{0,3}$"
+)
+_REMARK = re.compile(r", (?:not \w{1,20}|i (?:think|believe|guess))\W{0,2}$")
+_WEIGHS = re.compile(
+    r"\b(?:look(?:ing)? at|compar\w{1,4}|consider\w{0,4}|examin\w{1,4}|check\w{0,4}"
+    r"|evaluat\w{1,4}|analy[sz]\w{1,4}|discuss\w{0,4}|(?:start|begin)\w{0,5} with|verify\w{0,3})"
+    r" (?:(?:the|option|choice|with|answer|letter) ){0,3}[(\[]?$"
+)
+_RELATION = re.compile(r" (?:of|to|the|an?|it|him|her|them|his|its|their)\b")
+_QUESTION = re.compile(r"^.{0,2000}\bthe question (?:is about|asks|refers to|concerns)\b", re.S)
+_ASIDE = re.compile(
+    r"\b(?:between|among|comparing)(?: the)?(?: two)?:? [^.,;\n]{1,80} and [^.,;\n]{1,60},"
+    r"|(?:^|\b(?:that's|that is|you're|you are) )right,(?= [\w']{1,20} \w{1,20} \w)"
+    r"|\b(?:(?:that's|that is|you're|you are) right(?=[.!]|$)|all right,)"
+    r"|\bright (?=behind|in front|next to|beside|above|below|under|on top|here|there|now)",
+)
+"""Words that set options against each other, or that only sound like one."""
+
+
+def by_words(text: str, ballot: Ballot) -> Answer:
+    """Read an output that gives the words of one option and of no other."""
+    if _yes_and_no(ballot):
+        return _as_option(yes_no(text), ballot)
+    if refuses(text) and not any(refuses(option) for option in ballot.texts.values()):
+        text = after_refusal(text)
+    if not text or is_cut(text):
+        return NONE
+    text, low = _without_asides(text)
+    if _NO_OPTION.search(text) or _SUPPOSITION.search(low):
+        return DEFERRED
+    clauses = Clauses(low)
+    spoken = ballot.mentions(low)
+    every = [
+        label
+        for label in labels(text, low, ballot)
+        if not any(each.start < label.end and label.start < each.end for each in spoken)
+    ]
+    is_denied = [clauses.deny(label.start, label.end) for label in every]
+    named = [
+        label
+        for label, denied in zip(every, is_denied, strict=True)
+        if not denied and _may_be_named(text, label)
+    ]
+    denied = {label.letter for label, denied in zip(every, is_denied, strict=True) if denied}
+    letters = {ballot.keys[label.letter] for label in named}
+    mentions = [each for each in spoken if not clauses.deny(each.start, each.end)]
+    if ballot.is_numeric:
+        mentions = _total(low, mentions)
+    bounds = list(sentences(text))
+    keys = {each.key for each in mentions}
+    if any(_is_mixed(low, each) for each in mentions):
+        return DEFERRED
+    if len(keys | letters) != 1 or "" in keys:
+        told = None if every or spoken else ballot.told(low)
+        return answered(told) if told else DEFERRED
+    key = (keys | letters).pop()
+    is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
+    after = _REMARK.sub("", low[mentions[-1].end :]) if is_fragment else ""
+    if not (_PREDICATE.match(after) or _RELATION.match(after)):
+        return DEFERRED  # "cotton candy" is no cotton
+    is_lone = len(set(_CAPITAL.findall(text)) - denied) == 1
+    ends_with_label = is_lone and named and not _WORDY.search(text, named[-1].end)
+    if len(bounds) == 1 and (keys or ends_with_label):
+        return answered(key)
+    is_concluded = any(_concludes(low, each.start, each.end, bounds) for each in mentions)
+    is_concluded |= bool(ends_with_label) and named[-1].start >= bounds[-1][0]
+    return answered(key) if is_concluded else DEFERRED
+
+
+def _is_mixed(low: str, named: Mention) -> bool:
+    """Say whether a word is one of two of its kind ("red and black"), or part of another name."""
+    said = low[named.start : named.end]
+    word = said.rpartition(" ")[2]
+    kind = KIND_OF.get(word)
+    near = max(0, named.start - 20)
+    beside = [_BESIDE_AFTER.match(low, named.end), _BESIDE_BEFORE.search(low, near, named.start)]
+    others = [KIND_OF.get(match[1]) for match in beside if match]
+    if any(kind and other and other[0] == kind[0] and other != kind for other in others):
+        return True
+    is_compound = _COMPOUND_AFTER.match(low, named.end) and _A.search(low, near, named.start)
+    return bool(is_compound) and not names_quality(word) and not _QUALITY.search(word)
+
+
+def _without_asides(text: str) -> tuple[str, str]:
+    """Blank what names options without a choice; give the text as it is and in lower case."""
+    asked = _QUESTION.match(lowered(text))
+    text = text[asked.end() :] if asked else text
+    for aside in _ASIDE.finditer(lowered(text)):
+        text = f"{text[: aside.start()]}{' ' * len(aside[0])}{text[aside.end() :]}"
+    return text, lowered(text)
+
+
+def _may_be_named(text: str, label: Label) -> bool:
+    """Say whether a letter can mean an option; "vitamin D" and a sign that says "A" do not."""
+    near = max(0, label.start - 16)
+    if _CITES.search(text, near, label.start) or _WEIGHS.search(
+        lowered(text), max(0, label.start - 40), label.start
+    ):
+        return False
+    return label.is_bracketed or _INTRODUCES.search(text, near, label.start) is not None
+
+
+def _yes_and_no(ballot: Ballot) -> bool:
+    return set(ballot.texts.values()) == {"yes", "no"} and len(ballot.keys) == 2
+
+
+def _as_option(polarity: Answer, ballot: Ballot) -> Answer:
+    for key, text in ballot.texts.items():
+        if text == polarity.value:
+            return answered(key)
+    return polarity
+
+
+def _total(low: str, mentions: list[Mention]) -> list[Mention]:
+    """Keep the number alone that an output adds the others up to."""
+    if not mentions:
+        return []
+    last = mentions[-1]
+    before = low[max(0, last.start - 60) : last.start]
+    is_total = (
+        _TOTAL_BEFORE.search(before)
+        or _TOTAL_AFTER.match(low, last.end)
+        or is_sum(low, numbers(low))
+    )
+    return [last] if is_total else mentions
+
+
+def _concludes(low: str, start: int, end: int, bounds: list[tuple[int, int]]) -> bool:
+    """Say whether words end the first sentence of a text, or stand in its last."""
+    first, last = bounds[0], bounds[-1]
+    if last[0] <= start:
+        return True
+    return start < first[1] and _PREDICATE.match(low[end : first[1]]) is not None

@@ -1,0 +1,220 @@
+"""Whether this machine can train, and how to mend what stands in the way."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bas_opd.errors import BasOpdError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from bas_opd.config.schema import Config
+
+Level = Literal["ok", "warning", "problem"]
+EXTRAS = {
+    "peft": "adapters (lora.rank)",
+    "pyarrow": "parquet files",
+    "datasets": "datasets by their hub id",
+    "matplotlib": "the figures of reproduce",
+    "tensorboard": "train --track tensorboard",
+    "trackio": "train --track trackio",
+    "wandb": "train --track wandb",
+}
+"""Optional packages and what each is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at, and how to mend it where that is needed."""
+
+    what: str
+    level: Level
+    text: str
+    mend: str = ""
+
+
+def examine(config: Config | None = None) -> list[Finding]:
+    """Look at the machine and, with a configuration, at the files it names."""
+    findings = [_python(), *_packages(config), _gpu(config), *_runs_folder(config)]
+    if config is not None:
+        findings += [_model(config), _data(config)]
+    return findings
+
+
+def _python() -> Finding:
+    is_old = sys.version_info < (3, 11)
+    return Finding(
+        what="Python",
+        level="problem" if is_old else "ok",
+        text=platform.python_version(),
+        mend="Install Python 3.11 or newer." if is_old else "",
+    )
+
+
+def _packages(config: Config | None) -> Iterator[Finding]:
+    try:
+        from packaging.requirements import Requirement
+
+        lines = importlib.metadata.requires("bas-opd") or []
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        yield Finding(
+            what="bas-opd",
+            level="problem",
+            text="is not installed as a package, so its needs are not known",
+            mend="Run `make setup`, or `pip install -e .` in its folder.",
+        )
+        return
+    for requirement in map(Requirement, lines):
+        extra = _extra_of(requirement)
+        is_needed = extra is None or (
+            requirement.name == "peft" and config is not None and config.lora.rank > 0
+        )
+        yield _package(requirement, extra, is_needed=is_needed)
+
+
+def _extra_of(requirement: Requirement) -> str | None:
+    """Return the extra that brings a package, or nothing if every installation has it."""
+    extras = importlib.metadata.metadata("bas-opd").get_all("Provides-Extra") or []
+    marker = requirement.marker
+    if marker is None:
+        return None
+    return next((extra for extra in extras if marker.evaluate({"extra": extra})), None)
+
+
+def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) -> Finding:
+    name, allowed = requirement.name, str(requirement.specifier)
+    source = f"'bas-opd[{extra}]'" if extra else f"'{name}{allowed}'"
+    mend = f"Run `pip install {source}`."
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        use = "" if extra is None else f", needed for {EXTRAS[name]}"
+        level: Level = "problem" if is_needed else "warning"
+        return Finding(what=name, level=level, text=f"not installed{use}", mend=mend)
+    if requirement.specifier.contains(version, prereleases=True):
+        return Finding(what=name, level="ok", text=version)
+    level = "problem" if is_needed else "warning"
+    return Finding(what=name, level=level, text=f"{version}, but {allowed} is supported", mend=mend)
+
+
+def _gpu(config: Config | None) -> Finding:
+    wanted = "auto" if config is None else config.model.device
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Finding(
+            what="GPU",
+            level="problem",
+            text=f"torch cannot be loaded: {error}",
+            mend="Install torch again, in a build for this machine.",
+        )
+    if wanted == "cpu":
+        return Finding(what="GPU", level="ok", text="not asked for (model.device is cpu)")
+    if not torch.cuda.is_available():
+        return Finding(
+            what="GPU",
+            level="warning" if wanted == "auto" else "problem",
+            text=f"none seen by torch {torch.__version__}; only small models train on a CPU",
+            mend="Install a CUDA build of torch and a driver that fits it, or use a GPU machine.",
+        )
+    about = torch.cuda.get_device_properties(0 if wanted == "auto" else torch.device(wanted))
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    text = f"{about.name}, {about.total_memory / 1e9:.0f} GB"
+    if has_bf16 or (config is not None and config.model.precision == "float32"):
+        return Finding(what="GPU", level="ok", text=f"{text}, bfloat16 {_yes(has_bf16)}")
+    return Finding(
+        what="GPU",
+        level="warning",
+        text=f"{text}, no bfloat16",
+        mend="Set model.precision=float32, or use an Ampere GPU or a newer one.",
+    )
+
+
+def _yes(claim: bool) -> str:
+    return "yes" if claim else "no"
+
+
+def _runs_folder(config: Config | None) -> Iterator[Finding]:
+    folder = Path((config and config.run.output) or "runs")
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    mend = "Choose another folder with run.output=DIRECTORY, or change who may write there."
+    try:
+        # What os.access says is not what a read-only or full disk does.
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        yield Finding(
+            what="runs folder",
+            level="problem",
+            text=f"{folder} cannot be written: {error.strerror}",
+            mend=mend,
+        )
+        return
+    yield Finding(what="runs folder", level="ok", text=f"{folder} can be written")
+    free = shutil.disk_usage(place).free
+    need = None if config is None else _disk_needed(config)
+    text = f"{free / 1e9:.1f} GB free" + ("" if need is None else f", {need / 1e9:.1f} GB needed")
+    is_enough = need is None or free >= need
+    yield Finding(
+        what="disk",
+        level="ok" if is_enough else "problem",
+        text=text,
+        mend="" if is_enough else "Free some space, or keep less: run.keep_checkpoints=1.",
+    )
+
+
+def _disk_needed(config: Config) -> int | None:
+    """Return the most that the run will take, where model and data can be measured."""
+    from bas_opd.commands.plan import disk, measured_size
+    from bas_opd.data.records import PreparedSet
+    from bas_opd.run.loop import planned_steps
+
+    try:
+        steps = planned_steps(config, PreparedSet.load(Path(config.data.path)))
+        return disk(config, measured_size(config), steps).most
+    except BasOpdError:
+        return None  # What is wrong has a finding of its own.
+
+
+def _model(config: Config) -> Finding:
+    from bas_opd.model.processing import Processor
+
+    path = config.model.path
+    try:
+        Processor.load(path)
+    except BasOpdError as error:
+        return Finding(what="model", level="problem", text=str(error))
+    folder = Path(path)
+    if folder.is_dir():
+        weights = sorted(folder.glob("*.safetensors"))
+        unreadable = [file for file in weights if not os.access(file, os.R_OK)]
+        if not weights or unreadable:
+            what = f"{unreadable[0]} cannot be read" if unreadable else "no *.safetensors"
+            mend = "Download the checkpoint again, or set model.path to another."
+            return Finding(what="model", level="problem", text=f"{path}: {what}", mend=mend)
+    return Finding(what="model", level="ok", text=path)
+
+
+def _data(config: Config) -> Finding:
+    from bas_opd.data.records import PreparedSet
+
+    try:
+        data = PreparedSet.load(Path(config.data.path))
+    except BasOpdError as error:
+        return Finding(what="data", level="problem", text=str(error))
+    crops = sum(example.has_crop for example in data.examples)
+    text = f"{config.data.path}: {len(data):,} examples, {crops:,} with a crop"
+    if crops:
+        return Finding(what="data", level="ok", text=text)
+    mend = "Prepare the data with crop boxes or crop images."
+    return Finding(what="data", level="problem", text=text, mend=mend)

@@ -1,0 +1,230 @@
+"""What training made, as anyone may use it: a plain transformers folder with a model card.
+
+Only the student goes in. Teacher, selector, crops and optimiser stay in the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import bas_opd
+from bas_opd.config.schema import Config
+from bas_opd.errors import CheckpointError, DataError, RunDirectoryError
+from bas_opd.model.loading import LoraSettings, load_model
+from bas_opd.model.processing import Processor
+from bas_opd.run.checkpoint import newest_whole
+from bas_opd.run.manifest import verify_files
+from bas_opd.run.record import read_records
+
+Precision = Literal["float32", "bfloat16"]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written, and which moment of the run it is."""
+
+    folder: str
+    step: int
+    is_final: bool
+    dtype: Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The student of a run at one step, with what its card says about it."""
+
+    config: Config
+    fingerprint: str
+    step: int
+    planned: int
+    ledger: Mapping[str, Any]
+    weights: Mapping[str, Tensor] | None
+    """Trained parameters of a checkpoint; none where the run has saved its final model."""
+
+    @property
+    def is_final(self) -> bool:
+        return self.weights is None
+
+
+def export(
+    run: Path,
+    out: Path,
+    *,
+    dtype: Precision = "float32",
+    base: str | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write the student of a run to a new folder, whole or not at all, adapters merged.
+
+    The final model is taken if the run has finished, else its newest whole checkpoint. `base` says
+    where the model that training began with lies now, if it has moved.
+    """
+    if out.exists() or out.is_symlink():
+        raise RunDirectoryError(
+            f"{out} exists, and nothing in it will be overwritten. Choose another folder."
+        )
+    source = _find(run, warn)
+    start = base or source.config.model.path
+    network = _network(source, run / "model", start)
+    staging = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        staging.mkdir(parents=True)
+        network.to(getattr(torch, dtype)).save_pretrained(staging)
+        # A full model carries its own tokenizer and image settings, so the base need not be there.
+        is_whole = source.is_final and not source.config.lora.rank
+        processor = Processor.load(run / "model" if is_whole else start)
+        processor.save(staging)
+        card = _card(source, dtype, use=_use(source.config, processor))
+        (staging / "README.md").write_text(card, encoding="utf-8")
+        os.rename(staging, out)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return Exported(folder=str(out), step=source.step, is_final=source.is_final, dtype=dtype)
+
+
+def _find(run: Path, warn: Callable[[str], None]) -> _Source:
+    if not (run / "records.jsonl").is_file():
+        raise DataError(f"There is no run in {run}: it has no records.jsonl. Give a run directory.")
+    events = _events(run / "records.jsonl")
+    started, finish = events[0], events[-1]
+    config = Config.model_validate(started["config"])
+    fingerprint = started["data"]["fingerprint"]
+    if finish["event"] == "finished":
+        verify_files(run / "model", finish["model"])
+        return _Source(
+            config=config,
+            fingerprint=fingerprint,
+            step=finish["steps"],
+            planned=finish["steps"],
+            ledger=finish["totals"],
+            weights=None,
+        )
+    snapshot = next(newest_whole(run / "checkpoints", warn), None)
+    if snapshot is None:
+        raise CheckpointError(
+            f"The run in {run} has neither finished nor left a whole checkpoint, so there is "
+            "nothing to export. Run its command again."
+        )
+    return _Source(
+        config=config,
+        fingerprint=fingerprint,
+        step=snapshot.step,
+        planned=[event["steps"] for event in events if "steps" in event][-1],
+        ledger=snapshot.data["ledger"],
+        weights=snapshot.tensors["student"],
+    )
+
+
+def _events(records: Path) -> list[dict[str, Any]]:
+    """Return the events of a run that may still be going; there is at least one."""
+    events: list[dict[str, Any]] = []
+    try:
+        events.extend(read_records(records))
+    except DataError:
+        # A line that is being written, or was cut by a kill, takes nothing from those before it.
+        if not events or records.read_bytes().endswith(b"\n"):
+            raise
+    if not events:
+        raise DataError(f"{records} is empty, so it is not known which run this is.")
+    return events
+
+
+def _network(source: _Source, final: Path, base: str) -> Any:
+    """Return the student with its adapters, if any, merged into it."""
+    settings = source.config.lora
+    if source.weights is None:
+        if not settings.rank:
+            return load_model(final, device=CPU)
+        from peft import PeftModel
+
+        network: Any = load_model(base, device=CPU)
+        return PeftModel.from_pretrained(network, str(final)).merge_and_unload()
+    lora = None
+    if settings.rank:
+        lora = LoraSettings(**settings.model_dump(), seed=source.config.run.seed)
+    network = load_model(base, device=CPU, lora=lora)
+    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    if {n: p.shape for n, p in trained.items()} != {n: w.shape for n, w in source.weights.items()}:
+        raise CheckpointError(
+            f"The checkpoint of step {source.step} does not fit the model at {base}. Give the "
+            "model that training began with as --base."
+        )
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.copy_(source.weights[name])
+    return network.merge_and_unload() if lora else network
+
+
+USE = """\
+from transformers import AutoModelForImageTextToText, AutoProcessor
+model = AutoModelForImageTextToText.from_pretrained("FOLDER")
+processor = AutoProcessor.from_pretrained("FOLDER")  # needs torchvision
+talk = [{{"role": "user", "content": [{{"type": "image", "path": "IMAGE"}}, {{"type": "text", "text": "QUESTION"}}]}}]
+inputs = processor.apply_chat_template(talk, tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True{thinking})
+print(processor.decode(model.generate(**inputs, max_new_tokens={limit})[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
+"""  # noqa: E501
+
+
+def _use(config: Config, processor: Processor) -> str:
+    # The prompt must be the one of training; a template that does not know of thinking warns.
+    knows = "enable_thinking" in processor.template
+    return USE.format(
+        thinking=f", enable_thinking={config.model.thinking}" if knows else "",
+        limit=config.rollout.max_response_tokens,
+    )
+
+
+def _card(source: _Source, dtype: Precision, *, use: str) -> str:
+    config, ledger = source.config, source.ledger
+    is_local = Path(config.model.path).is_dir() or Path(config.model.path).is_absolute()
+    name = Path(config.model.path).name if is_local else config.model.path
+    # A folder's name on this machine is no address of a model: only a hub id goes on top.
+    front = ["library_name: transformers", "pipeline_tag: image-text-to-text"]
+    front += [] if is_local else [f"base_model: {json.dumps(config.model.path)}"]
+    moment = f"{source.step}" if source.is_final else f"{source.step} of {source.planned}"
+    training = f"LoRA rank {config.lora.rank}, merged" if config.lora.rank else "all parameters"
+    facts = {
+        "base model": f"{name}, whose license applies",
+        "steps": moment,
+        "trained": f"{training}; saved in {dtype}",
+        "selection policy": config.select.policy,
+        "budget": f"{config.select.query_ratio} of the candidates of each step",
+        "teacher calls": f"{ledger['calls']:,} of {ledger['candidates']:,} candidates",
+        "teacher scored tokens": f"{ledger['scored_tokens']:,} of {ledger['candidate_tokens']:,}",
+        "calls over budget": f"{ledger['overrun']:,}",
+        "dataset fingerprint": f"`{source.fingerprint}`",
+        "made with": f"bas-opd {bas_opd.__version__}",
+    }
+    if config.model.max_pixels or config.model.min_pixels:
+        limits = (config.model.min_pixels or "default", config.model.max_pixels or "default")
+        facts["pixels of a picture in training"] = "{} to {}".format(*limits)
+    rows = "\n".join(f"| {fact} | {value} |" for fact, value in facts.items())
+    return f"""\
+---
+{chr(10).join(front)}
+---
+# {name}, distilled from its own view of the crop
+
+Trained by budget-aware selective on-policy self-distillation: a teacher that saw a crop scored a
+share of the model's own answers to the full image. Using it needs the full image alone; there is no
+crop, no selector and no teacher in it.
+
+| | |
+|---|---|
+{rows}
+
+```python
+{use}```
+"""

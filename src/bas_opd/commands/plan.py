@@ -1,0 +1,263 @@
+"""What a run will ask and cost, worked out before it begins.
+
+Steps, K and calls are exact. Tokens rest on an assumed response length, and memory leaves out what
+passes need while they last; only a probe measures those.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bas_opd.algorithm import train_step
+from bas_opd.budget import query_budget
+from bas_opd.config.loading import config_hash, dump
+from bas_opd.config.schema import Config, RunConfig
+from bas_opd.data.lengths import views
+from bas_opd.data.order import epoch_order, step_indices, steps_per_epoch
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import ModelError
+from bas_opd.model.loading import LoraSettings
+from bas_opd.model.processing import Processor
+from bas_opd.model.size import ModelSize, model_size
+from bas_opd.run.loop import planned_steps
+from bas_opd.run.state import TrainState
+from bas_opd.types import Example, PromptBatch
+
+MEAN_RESPONSE = 87
+"""Tokens of a mean response in the paper: 2,167,850 scored in 24,864 calls (Table 7)."""
+
+FP32 = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Estimated tokens of a whole run; those with prompts in them are unknown without a model."""
+
+    response: int
+    """The length that every response is assumed to have."""
+    scored: int
+    teacher: int | None
+    student: int | None
+    rollout: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of what stays in the memory of the device, and of the copy a checkpoint is made from.
+
+    Activations, caches and logits come on top; they follow the sizes of the batches.
+    """
+
+    parameters: int
+    trained: int
+    weights: int
+    gradients: int
+    adamw: int
+    teacher: int
+    casts: int
+    host_copy: int
+
+    @property
+    def device(self) -> int:
+        return self.weights + self.gradients + self.adamw + self.teacher + self.casts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """Bytes that a run leaves, and the most that it takes on the way."""
+
+    checkpoint: int
+    kept_checkpoints: int
+    model: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Two real steps; the first also warms up, so the second stands for all others."""
+
+    first_seconds: float
+    second_seconds: float
+    phases: dict[str, float]
+    minutes: float
+    """Of all steps, without checkpoints."""
+    peak_gpu_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that can be known of a run in advance."""
+
+    config: dict[str, Any]
+    config_hash: str
+    steps: int
+    rollouts_per_step: int
+    candidates: int
+    least_budget: int
+    most_budget: int
+    calls: int
+    tokens: Tokens
+    memory: Memory | None
+    disk: Disk | None
+    unknown: str | None
+    """Why the model could not be measured, where it could not."""
+    probe: Probe | None
+
+
+def plan(config: Config, *, probe: bool = False) -> Plan:
+    """Work out a run from its settings, its data and the headers of its pictures."""
+    data = PreparedSet.load(Path(config.data.path))
+    total = planned_steps(config, data)
+    per_prompt, ratio = config.rollout.per_prompt, config.select.query_ratio
+    batches = list(_batches(config, data, total))
+    candidates = [per_prompt * sum(e.has_crop for e in batch) for batch in batches]
+    budgets = [query_budget(ratio, count) for count in candidates]
+    processor, size, unknown = None, None, None
+    try:
+        processor = Processor.load(
+            config.model.path,
+            **config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"}),
+        )
+        size = measured_size(config)
+    except ModelError as error:
+        unknown = str(error)
+    return Plan(
+        config=dump(config),
+        config_hash=config_hash(config),
+        steps=total,
+        rollouts_per_step=per_prompt * config.rollout.prompts_per_step,
+        candidates=sum(candidates),
+        least_budget=min(budgets),
+        most_budget=max(budgets),
+        calls=sum(budgets),
+        tokens=_tokens(config, batches, budgets, processor),
+        memory=memory(config, size) if size else None,
+        disk=disk(config, size, total) if size else None,
+        unknown=unknown,
+        probe=_probe(config, data, total) if probe else None,
+    )
+
+
+def measured_size(config: Config) -> ModelSize:
+    """Count the model of a run as it would be held."""
+    name = config.model.device
+    is_gpu = torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
+    is_mixed = config.model.precision == "bfloat16" or (config.model.precision == "auto" and is_gpu)
+    return model_size(
+        config.model.path,
+        lora=LoraSettings(**config.lora.model_dump()) if config.lora.rank else None,
+        precision=torch.bfloat16 if is_mixed else torch.float32,
+    )
+
+
+def memory(config: Config, size: ModelSize) -> Memory:
+    """Return what training holds: theta in fp32, its gradient, two moments, theta-bar."""
+    return Memory(
+        parameters=size.parameters,
+        trained=size.trained,
+        weights=size.weight_bytes,
+        gradients=FP32 * size.trained,
+        adamw=2 * FP32 * size.trained,
+        teacher=0 if config.teacher.mode == "live" else FP32 * size.trained,
+        casts=size.cast_bytes,
+        host_copy=_checkpoint_bytes(config, size),
+    )
+
+
+def disk(config: Config, size: ModelSize, steps: int) -> Disk:
+    """Return what checkpoints and the model take; one more checkpoint is staged while it is new."""
+    checkpoint, kept = _checkpoint_bytes(config, size), len(kept_steps(config.run, steps))
+    model = FP32 * (size.trained if config.lora.rank else size.parameters)
+    return Disk(
+        checkpoint=checkpoint,
+        kept_checkpoints=kept,
+        model=model,
+        most=(kept + 1) * checkpoint + model,
+    )
+
+
+def kept_steps(run: RunConfig, steps: int) -> list[int]:
+    """Return the steps whose checkpoints are there when the run ends."""
+    written = [*range(run.checkpoint_every, steps, run.checkpoint_every), steps]
+    old, new = written[: -run.keep_checkpoints], written[-run.keep_checkpoints :]
+    return [step for step in old if run.keep_every and step % run.keep_every == 0] + new
+
+
+def _checkpoint_bytes(config: Config, size: ModelSize) -> int:
+    copies = 3 if config.teacher.mode == "live" else 4  # theta, two moments, theta-bar
+    return copies * FP32 * size.trained
+
+
+def _batches(config: Config, data: PreparedSet, total: int) -> Iterator[list[Example]]:
+    """Yield the examples of each step; the order of an epoch is worked out once."""
+    per_step = config.rollout.prompts_per_step
+    per_epoch = steps_per_epoch(len(data), per_step)
+    for first in range(0, total, per_epoch):
+        order = epoch_order(len(data), config.run.seed, first // per_epoch)
+        for place in range(min(per_epoch, total - first)):
+            rows = order[place * per_step : (place + 1) * per_step]
+            yield [data.examples[row] for row in rows]
+
+
+def _tokens(
+    config: Config,
+    batches: Sequence[Sequence[Example]],
+    budgets: Sequence[int],
+    processor: Processor | None,
+) -> Tokens:
+    per_prompt = config.rollout.per_prompt
+    response = min(MEAN_RESPONSE, config.rollout.max_response_tokens)
+    scored = response * sum(budgets)
+    if processor is None:
+        return Tokens(response=response, scored=scored, teacher=None, student=None, rollout=None)
+    lengths = {
+        example.id: [processor.prompt_length(size, example.question) for size in views(example)]
+        for example in {e.id: e for batch in batches for e in batch}.values()
+    }
+    teacher = student = rollout = 0.0
+    for batch, budget in zip(batches, budgets, strict=True):
+        full = sum(lengths[e.id][0] for e in batch)
+        askable = [lengths[e.id] for e in batch if e.has_crop]
+        rows = per_prompt * len(askable)
+        read = budget * (response - 1)  # the last token is predicted, never read
+        # Expected share of prompts with at least one selected row, if rows were drawn at random.
+        share = 1 - math.comb(max(0, rows - per_prompt), budget) / math.comb(rows, budget)
+        copies = share if config.optim.share_prompts else per_prompt * budget / max(rows, 1)
+        teacher += share * sum(crop for _, crop in askable) + read
+        student += copies * sum(whole for whole, _ in askable) + read
+        rollout += full + per_prompt * len(batch) * (response - 1)
+    return Tokens(
+        response=response,
+        scored=scored,
+        teacher=round(teacher),
+        student=round(student),
+        rollout=round(rollout),
+    )
+
+
+def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
+    """Take the first two steps of the run and forget them; nothing is written."""
+    state = TrainState.build(config)
+    device = state.model.device
+    spent: list[float] = []
+    phases: dict[str, float] = {}
+    for step in range(2):
+        rows = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
+        batch = PromptBatch(step=step, examples=tuple(data.examples[row] for row in rows))
+        started = time.perf_counter()
+        phases = train_step(state.stages, batch, config.select.query_ratio).seconds
+        spent.append(time.perf_counter() - started)
+    return Probe(
+        first_seconds=spent[0],
+        second_seconds=spent[1],
+        phases=phases,
+        minutes=(spent[0] + spent[1] * (total - 1)) / 60,
+        peak_gpu_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+    )

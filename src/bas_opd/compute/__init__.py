@@ -1,0 +1,1 @@
+"""What a computation needs of its machine."""

@@ -1,8 +1,0 @@
-"""What a model's words commit to: an option, a yes or a no, or a reference met or missed."""
-
-from bas_opd.evaluate.answers.answer import PARSER_VERSION, Answer
-from bas_opd.evaluate.answers.choice import choice
-from bas_opd.evaluate.answers.short import short
-from bas_opd.evaluate.answers.yes_no import yes_no
-
-__all__ = ["PARSER_VERSION", "Answer", "choice", "short", "yes_no"]

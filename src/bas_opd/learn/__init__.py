@@ -1,0 +1,1 @@
+"""How theta moves: the learner and its objectives."""

@@ -1,0 +1,1 @@
+"""A run: its loop, state, records, directory and checkpoints."""

@@ -1,0 +1,158 @@
+"""Trackers: a run's numbers sent to TensorBoard, Trackio or W&B besides its own records.
+
+The records stay the truth. A tracker is imported only when it is asked for, and one that fails is
+left behind: no run stops because a dashboard cannot be reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bas_opd.config import Config, dump
+from bas_opd.errors import ConfigError
+from bas_opd.run.console import observed_utility
+
+if TYPE_CHECKING:
+    from bas_opd.run.loop import Progress
+
+PROJECT = "bas-opd"
+
+
+class Tracker(Protocol):
+    """Takes the numbers of a run, step by step."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None: ...
+    def finish(self) -> None: ...
+
+
+class TensorBoard:
+    """Writes event files to a folder of the run."""
+
+    def __init__(self, run: Path, settings: Mapping[str, Any], *, done: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What was written after the checkpoint that a run goes on from is taken back.
+        self._writer = SummaryWriter(log_dir=str(run / "tensorboard"), purge_step=done + 1)
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, global_step=step)
+        self._writer.flush()
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+class Hosted:
+    """Speaks to a module that has wandb's `init`, `log` and `finish`."""
+
+    def __init__(self, module: str, settings: Mapping[str, Any], **which: str) -> None:
+        self._module = importlib.import_module(module)
+        self._module.init(project=PROJECT, config=dict(settings), resume="allow", **which)
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        self._module.log(dict(values), step=step)
+
+    def finish(self) -> None:
+        self._module.finish()
+
+
+def _trackio(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
+    return Hosted("trackio", settings, name=f"{run.name}-{_identity(run)[:6]}")
+
+
+def _wandb(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
+    return Hosted("wandb", settings, name=run.name, id=_identity(run), dir=str(run))
+
+
+def _identity(run: Path) -> str:
+    """Tell runs of one name apart by their place; one that goes on is the same there."""
+    return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
+
+
+TRACKERS: Mapping[str, Callable[..., Tracker]] = {
+    "tensorboard": TensorBoard,
+    "trackio": _trackio,
+    "wandb": _wandb,
+}
+
+
+def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the named trackers, each once, or say which is unknown or not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            raise ConfigError(
+                f"There is no tracker named {name!r}. The trackers are {', '.join(TRACKERS)}."
+            )
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"The tracker {name} is not installed. Install it with `pip install "
+                f"'bas-opd[{name}]'`, or leave out --track {name}; the records hold every number."
+            )
+    return tuple(dict.fromkeys(names))
+
+
+class Tracked:
+    """Shows a run as another progress does, and tells its numbers to trackers."""
+
+    def __init__(self, progress: Progress, config: Config, names: Sequence[str]) -> None:
+        self._progress, self._config, self._names = progress, config, names
+        self._trackers: dict[str, Tracker] = {}
+
+    def start(self, total_steps: int, *, done: int = 0) -> None:
+        self._progress.start(total_steps, done=done)
+        run, settings = Path(self._config.run.output or "runs/run"), dump(self._config)
+        for name in self._names:
+            self._attempt(name, lambda name=name: self._begin(name, run, settings, done))
+
+    def step(self, event: Mapping[str, Any]) -> None:
+        self._progress.step(event)
+        values = tracked_values(event)
+        for name, tracker in list(self._trackers.items()):
+            # Counted from one, as people see them.
+            self._attempt(name, lambda t=tracker: t.log(values, step=event["step"] + 1))
+
+    def message(self, text: str) -> None:
+        self._progress.message(text)
+
+    def finish(self, totals: Mapping[str, Any]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            self._attempt(name, tracker.finish)
+        self._progress.finish(totals)
+
+    def _begin(self, name: str, run: Path, settings: Mapping[str, Any], done: int) -> None:
+        self._trackers[name] = TRACKERS[name](run, settings, done=done)
+
+    def _attempt(self, name: str, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except Exception as error:
+            self._trackers.pop(name, None)
+            self.message(
+                f"The tracker {name} failed ({type(error).__name__}: {error}) and is left out from "
+                "here on. The run goes on; its records hold every number."
+            )
+
+
+def tracked_values(event: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a step that a curve can be drawn of; what is not known is left out."""
+    ranked, explored = observed_utility(event)
+    tokens = event["candidate_tokens"]
+    values = {
+        "loss": event["loss"],
+        "gradient_norm": event["gradient_norm"],
+        "learning_rate": event["learning_rate"],
+        "queries/calls": event["calls"],
+        "queries/budget": event["budget"],
+        "queries/scored_tokens": event["scored_tokens"],
+        "queries/share_of_full_tokens": event["scored_tokens"] / tokens if tokens else None,
+        "utility/ranked": ranked,
+        "utility/explored": explored,
+        **{f"seconds/{phase}": spent for phase, spent in event["seconds"].items()},
+    }
+    return {name: float(value) for name, value in values.items() if value is not None}

@@ -1,1 +1,0 @@
-"""What surrounds the training: its records and its console."""

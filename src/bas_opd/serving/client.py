@@ -1,0 +1,230 @@
+"""A chat-completions server of the kind OpenAI made common: asked patiently, billed knowingly.
+
+Everything is asked at temperature 0; where a model does not take that, the reply says so.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from bas_opd.errors import BasOpdError
+from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.posting import RequestFailure, post
+
+Message = Mapping[str, Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_REPLACED_BY = {"temperature": None, "max_tokens": "max_completion_tokens", "seed": None}
+"""Parameters that some models reject, and what they want instead."""
+_FALLBACK = {
+    "temperature": "sent without temperature",
+    "max_tokens": "sent max_completion_tokens in place of max_tokens",
+    "seed": "sent without seed",
+}
+_NO_ACCESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
+_POLL_SECONDS = 0.2
+
+
+class ServerError(BasOpdError, ConnectionError):
+    """A server gave no usable reply to one request, however often it was asked."""
+
+
+class AccessError(ServerError):
+    """A server will answer nothing as things are: not under this address, key or model."""
+
+
+class RefusedError(ServerError):
+    """A server will not answer this one request, whatever it may do with others."""
+
+
+class CeilingError(ServerError):
+    """As much was spent as was allowed."""
+
+
+class StoppedError(BasOpdError):
+    """A request was given up because the program is stopping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a model said, and what it took."""
+
+    text: str
+    finish: str | None
+    """Why it ended, in the server's word: `length` is cut short."""
+    tokens: int
+    """Of prompt and completion as the server counts; without a count, all bytes of both."""
+    tries: int
+    fallbacks: tuple[str, ...]
+    """What had to be left out or renamed for the server to answer."""
+    decoding: Mapping[str, Any]
+    """The parameters of the request that was answered."""
+
+
+class Spending:
+    """Counts what is asked and used, and says when no more may be.
+
+    Requests are counted as they leave, so that the ceiling holds whatever happens to them; tokens
+    as replies arrive, so that those under way at that moment may go beyond it.
+    """
+
+    def __init__(self, *, max_requests: int | None = None, max_tokens: int | None = None) -> None:
+        self.max_requests = max_requests
+        self.max_tokens = max_tokens
+        self.requests = 0
+        self.tokens = 0
+        self._lock = threading.Lock()
+
+    def reserve(self) -> None:
+        """Count one request, or refuse it."""
+        with self._lock:
+            if self.max_requests is not None and self.requests >= self.max_requests:
+                raise self._reached(self.max_requests, "requests")
+            if self.max_tokens is not None and self.tokens >= self.max_tokens:
+                raise self._reached(self.max_tokens, "tokens")
+            self.requests += 1
+
+    def charge(self, tokens: int) -> None:
+        """Count the tokens of a reply."""
+        with self._lock:
+            self.tokens += tokens
+
+    def resume(self, *, requests: int, tokens: int) -> None:
+        """Count what was spent before: a ceiling is not for one command, but for all of them."""
+        with self._lock:
+            self.requests += requests
+            self.tokens += tokens
+
+    @staticmethod
+    def _reached(ceiling: int, what: str) -> CeilingError:
+        return CeilingError(
+            f"The ceiling of {ceiling:,} {what} is reached, earlier commands included. Run the "
+            "same command with a higher one to go on."
+        )
+
+
+class ChatClient:
+    """Asks one endpoint, from several threads if need be."""
+
+    def __init__(self, endpoint: Endpoint, *, spending: Spending | None = None) -> None:
+        self.endpoint = endpoint
+        self.spending = spending or Spending()
+        self._rejected: frozenset[str] = frozenset()
+        self._stopping = threading.Event()
+
+    def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, seed: int | None = None
+    ) -> Reply:
+        """Return the reply to one conversation; a failure that may pass is tried again."""
+        wanted = {"temperature": 0, "max_tokens": max_tokens}
+        if seed is not None:
+            wanted["seed"] = seed
+        asked = {**self.endpoint.extra, "model": self.endpoint.model, "messages": list(messages)}
+        rejected, tries = self._rejected, 1
+        while True:
+            if self._stopping.is_set():
+                raise StoppedError("The request was not sent, because the program is stopping.")
+            self.spending.reserve()
+            decoding = _without(wanted, rejected)
+            body = json.dumps({**asked, **decoding}).encode("ascii")
+            try:
+                said = post(self.endpoint, body)
+            except RequestFailure as failure:
+                name = failure.parameter
+                if failure.status in (400, 422) and name in decoding and name in _REPLACED_BY:
+                    # Remembered, so that later requests are not rejected first.
+                    rejected |= {name}
+                    self._rejected |= rejected
+                else:
+                    self._wait_after(failure, tries)
+                    tries += 1
+                continue
+            self.spending.charge(said.tokens)
+            return Reply(
+                text=said.text,
+                finish=said.finish,
+                tokens=said.tokens,
+                tries=tries,
+                fallbacks=tuple(_FALLBACK[name] for name in sorted(rejected)),
+                decoding=decoding,
+            )
+
+    def side_by_side(
+        self,
+        work: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        poll: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the place of each item and the result of work on it that asks, as they come.
+
+        Ctrl-C, whatever `poll` raises, or a failure of the work stops new requests; those under
+        way may be billed already, so their results are yielded before it is raised. A program that
+        will not wait for them is stopped by a second signal. One such iteration at a time.
+        """
+        left = enumerate(items)
+        running: dict[Future[Result], int] = {}
+        reason: BaseException | None = None
+        crew = ThreadPoolExecutor(self.endpoint.at_once, thread_name_prefix="asking")
+        try:
+            while True:
+                try:
+                    if reason is None:
+                        poll()
+                        for place, item in islice(left, self.endpoint.at_once - len(running)):
+                            running[crew.submit(work, item)] = place
+                    done = wait(running, _POLL_SECONDS, FIRST_COMPLETED).done
+                except BaseException as error:
+                    if reason is not None:
+                        raise
+                    reason, done = error, set()
+                    self._stopping.set()
+                for future in done:
+                    place = running.pop(future)
+                    failure = future.exception()
+                    if failure is None:
+                        yield place, future.result()
+                    elif reason is None:
+                        reason = failure
+                        self._stopping.set()
+                if not running and (reason is not None or not done):
+                    break
+        finally:
+            self._stopping.set()
+            crew.shutdown()
+            self._stopping.clear()
+        if reason is not None:
+            raise reason
+
+    def _wait_after(self, failure: RequestFailure, tries: int) -> None:
+        """Wait before the next try, or raise where there is none."""
+        end = self.endpoint
+        if failure.status in _NO_ACCESS:
+            raise AccessError(
+                f"{end.url} {failure}. Check the address, the model's name ({end.model}) and the "
+                "key, and run the same command again."
+            )
+        if not failure.may_pass:
+            raise RefusedError(f"{end.url} refused one request: it {failure}.")
+        if tries >= end.tries or failure.retry_after > end.longest_wait_seconds:
+            raise ServerError(
+                f"{end.url} gave no usable reply in {tries} tries; at last it {failure}. Check "
+                "that the server is up and run the same command again."
+            )
+        longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (tries - 1))
+        seconds = max(failure.retry_after, random.uniform(longest / 2, longest))
+        if self._stopping.wait(seconds):
+            raise StoppedError("The request was not sent again, because the program is stopping.")
+
+
+def _without(wanted: Mapping[str, Any], rejected: frozenset[str]) -> dict[str, Any]:
+    names = {name: _REPLACED_BY[name] if name in rejected else name for name in wanted}
+    return {name: wanted[old] for old, name in names.items() if name is not None}

@@ -1,0 +1,203 @@
+"""An exported model is the student, whole and alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from PIL import Image
+from run_fixtures import events_of, rewrite, small_run
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+from bas_opd.commands.export import export
+from bas_opd.errors import CheckpointError, DataError, ModelError, RunDirectoryError
+from bas_opd.model.processing import Processor
+
+
+@pytest.fixture(scope="module")
+def full(small_qwen35: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("full"), small_qwen35, "run.steps=3")
+
+
+@pytest.fixture(scope="module")
+def lora(small_qwen35: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = ("run.steps=3", "lora.rank=4", "optim.learning_rate=0.05")
+    return small_run(tmp_path_factory.mktemp("lora"), small_qwen35, *settings)
+
+
+def load(folder: Path) -> Any:
+    return AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
+
+
+def same_prompt_logits(folder: Path, *models: Any) -> list[Tensor]:
+    """The logits of several models on one prompt, pixels included."""
+    processor = Processor.load(folder)
+    prompt = processor.encode(Image.linear_gradient("L").resize((96, 64)).convert("RGB"), "Why?")
+    ids = prompt.input_ids[None]
+    with torch.no_grad():
+        return [
+            model.eval()(
+                input_ids=ids,
+                mm_token_type_ids=processor.mm_token_type_ids(ids),
+                pixel_values=prompt.pixel_values,
+                image_grid_thw=prompt.grid,
+            ).logits
+            for model in models
+        ]
+
+
+def unfinished(run: Path, target: Path) -> Path:
+    """A copy of a run as a kill after its last checkpoint would leave it."""
+    copy = Path(shutil.copytree(run, target))
+    rewrite(copy, events_of(copy)[:-1])
+    shutil.rmtree(copy / "model")
+    return copy
+
+
+def test_the_exported_model_gives_the_logits_of_the_trained_one(
+    full: Path, small_qwen35: Path, tmp_path: Path
+) -> None:
+    done = export(full, tmp_path / "out")
+    assert (done.step, done.is_final) == (3, True)
+    ours, trained, base = same_prompt_logits(
+        tmp_path / "out", load(tmp_path / "out"), load(full / "model"), load(small_qwen35)
+    )
+    assert torch.equal(ours, trained)
+    assert not torch.equal(ours, base)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.decode(tokenizer("Where is it?")["input_ids"]) == "Where is it?"
+
+
+def test_adapters_are_merged(lora: Path, small_qwen35: Path, tmp_path: Path) -> None:
+    export(lora, tmp_path / "out")
+    adapted = PeftModel.from_pretrained(load(small_qwen35), str(lora / "model"))
+    ours, trained, base = same_prompt_logits(
+        tmp_path / "out", load(tmp_path / "out"), adapted, load(small_qwen35)
+    )
+    # Either of the two is 4e-5 away from its own logits in float64; the adapters moved them by 7.
+    torch.testing.assert_close(ours, trained, rtol=0, atol=1e-4)
+    assert (ours - base).abs().max() > 1
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_run_that_has_not_finished_gives_its_newest_whole_checkpoint(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    finished: Path = request.getfixturevalue(kind)
+    run = unfinished(finished, tmp_path / "run")
+    done = export(run, tmp_path / "last")
+    assert (done.step, done.is_final) == (3, False)
+    export(finished, tmp_path / "final")
+    last, final = (load_file(tmp_path / n / "model.safetensors") for n in ("last", "final"))
+    assert last.keys() == final.keys()
+    assert all(torch.equal(last[name], final[name]) for name in final)
+
+    (run / "checkpoints" / "step-00000003" / "student.safetensors").write_bytes(b"damaged")
+    warnings: list[str] = []
+    assert export(run, tmp_path / "older", warn=warnings.append).step == 2
+    assert "student.safetensors" in warnings[0]
+    assert "steps | 2 of 3 |" in (tmp_path / "older" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_nothing_but_the_model_is_inside(
+    kind: str, small_qwen35: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    export(request.getfixturevalue(kind), tmp_path / "out")
+    base = {path.name for path in small_qwen35.iterdir()}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == base | {"README.md"}
+    ours, theirs = (
+        load_file(folder / "model.safetensors") for folder in (tmp_path / "out", small_qwen35)
+    )
+    assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in theirs.items()}
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_bfloat16_halves_the_file_and_is_what_loads(full: Path, tmp_path: Path) -> None:
+    export(full, tmp_path / "out", dtype="bfloat16")
+    assert load(tmp_path / "out").dtype is torch.bfloat16
+    exact, rounded = (
+        load_file(folder / "model.safetensors") for folder in (full / "model", tmp_path / "out")
+    )
+    assert all(torch.equal(exact[name].bfloat16(), rounded[name]) for name in exact)
+
+
+def test_the_card_says_what_was_trained_and_asked(full: Path, tmp_path: Path) -> None:
+    export(full, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    events = events_of(full)
+    totals = events[-1]["totals"]
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    for fact in (
+        f"{totals['calls']:,} of {totals['candidates']:,} candidates",
+        f"{totals['scored_tokens']:,} of {totals['candidate_tokens']:,}",
+        events[0]["data"]["fingerprint"],
+        "| selection policy | learned |",
+        "| budget | 0.25 of the candidates",
+    ):
+        assert fact in card
+    code = card.partition("```python\n")[2].partition("```")[0]
+    assert len(code.splitlines()) == 6
+    compile(code, "README.md", "exec")
+    # The folder of the base model on this machine is nobody else's business.
+    assert str(tmp_path.parent) not in card
+    assert "base_model" not in card
+
+
+def test_a_hub_id_is_named_on_top_of_the_card(
+    full: Path, small_qwen35: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(full, tmp_path / "run"))
+    events = events_of(run)
+    events[0]["config"]["model"]["path"] = "Qwen/Qwen3.5-4B"
+    rewrite(run, events)
+    export(run, tmp_path / "out", base=str(small_qwen35))
+    assert '\nbase_model: "Qwen/Qwen3.5-4B"\n---\n' in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_finished_run_needs_its_base_model_only_for_adapters(
+    full: Path, lora: Path, small_qwen35: Path, tmp_path: Path
+) -> None:
+    for name, run in (("full", full), ("lora", lora)):
+        copy = Path(shutil.copytree(run, tmp_path / name))
+        events = events_of(copy)
+        events[0]["config"]["model"]["path"] = str(tmp_path / "gone")
+        rewrite(copy, events)
+    export(tmp_path / "full", tmp_path / "out-full")
+    with pytest.raises(ModelError, match="gone"):
+        export(tmp_path / "lora", tmp_path / "out-lora")
+    assert not (tmp_path / "out-lora").exists()
+    export(tmp_path / "lora", tmp_path / "out-lora", base=str(small_qwen35))
+
+
+def test_what_exists_is_not_overwritten(full: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("keep")
+    with pytest.raises(RunDirectoryError, match="will be overwritten"):
+        export(full, tmp_path / "out")
+    assert (tmp_path / "out" / "mine").read_text() == "keep"
+
+
+def test_a_model_that_changed_after_training_is_refused(full: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(full, tmp_path / "run"))
+    config = json.loads((run / "model" / "config.json").read_text())
+    (run / "model" / "config.json").write_text(json.dumps({**config, "more": 1}))
+    with pytest.raises(CheckpointError, match=r"config\.json has changed"):
+        export(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_without_anything_to_export_says_so(full: Path, tmp_path: Path) -> None:
+    run = unfinished(full, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(CheckpointError, match="nothing to export"):
+        export(run, tmp_path / "out")
+    with pytest.raises(DataError, match="There is no run"):
+        export(tmp_path / "nowhere", tmp_path / "out")

@@ -1,0 +1,99 @@
+"""A plan against the run it foretells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_fixtures import events_of, small_config, small_run
+
+from bas_opd.commands.plan import kept_steps, plan
+from bas_opd.config.schema import RunConfig
+from bas_opd.errors import DataError
+from bas_opd.run.checkpoint import retain
+
+SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "run.keep_every=4")
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_plan_foretells_the_run(rank: int, small_qwen35: Path, tmp_path: Path) -> None:
+    settings = (*SETTINGS, f"lora.rank={rank}")
+    foretold = plan(small_config(tmp_path, small_qwen35, *settings))
+    run = small_run(tmp_path, small_qwen35, *settings)
+    steps = [event for event in events_of(run) if event["event"] == "step"]
+    totals = events_of(run)[-1]["totals"]
+
+    assert foretold.config_hash == events_of(run)[0]["config_hash"]
+    assert foretold.steps == len(steps)
+    assert foretold.calls == totals["calls"]
+    assert foretold.candidates == totals["candidates"]
+    budgets = {step["budget"] for step in steps}
+    assert (foretold.least_budget, foretold.most_budget) == (min(budgets), max(budgets))
+
+    # These responses end at their limit of five tokens, or a little before.
+    assert foretold.tokens.response == 5
+    for name, actual in (
+        ("scored", totals["scored_tokens"]),
+        ("teacher", totals["processed_tokens"]),
+        ("student", totals["student_tokens"]),
+    ):
+        assert getattr(foretold.tokens, name) == pytest.approx(actual, rel=0.15)
+
+    assert foretold.memory is not None
+    assert foretold.disk is not None
+    checkpoints = list((run / "checkpoints").iterdir())
+    assert foretold.disk.kept_checkpoints == len(checkpoints) == 2
+    tensors = [f for f in checkpoints[0].glob("*.safetensors") if f.stem != "selector"]
+    written = sum(file.stat().st_size for file in tensors)
+    assert foretold.disk.checkpoint == pytest.approx(written, rel=0.2 if rank else 0.05)
+    weights = sum(file.stat().st_size for file in (run / "model").glob("*.safetensors"))
+    assert foretold.disk.model == pytest.approx(weights, rel=0.2 if rank else 0.05)
+    assert foretold.disk.most == 3 * foretold.disk.checkpoint + foretold.disk.model
+    assert (foretold.memory.trained < foretold.memory.parameters) == bool(rank)
+
+
+def test_a_live_teacher_takes_no_memory(small_qwen35: Path, tmp_path: Path) -> None:
+    live = plan(small_config(tmp_path, small_qwen35, "teacher.mode=live")).memory
+    ema = plan(small_config(tmp_path, small_qwen35)).memory
+    assert live is not None
+    assert ema is not None
+    assert (live.teacher, ema.teacher) == (0, 4 * ema.trained)
+    assert ema.device - live.device == ema.host_copy - live.host_copy == ema.teacher
+
+
+def test_without_a_model_the_queries_are_still_known(small_qwen35: Path, tmp_path: Path) -> None:
+    known = plan(small_config(tmp_path, small_qwen35))
+    blind = plan(small_config(tmp_path, tmp_path / "nowhere"))
+    assert (blind.calls, blind.tokens.scored) == (known.calls, known.tokens.scored)
+    assert blind.memory is blind.disk is blind.tokens.teacher is None
+    assert "nowhere does not exist" in str(blind.unknown)
+
+
+def test_a_probe_takes_two_steps_and_writes_nothing(small_qwen35: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, small_qwen35)
+    before = sorted(tmp_path.rglob("*"))
+    probe = plan(config, probe=True).probe
+    assert probe is not None
+    assert sorted(tmp_path.rglob("*")) == before
+    assert sum(probe.phases.values()) <= probe.second_seconds
+    assert probe.minutes == pytest.approx((probe.first_seconds + 4 * probe.second_seconds) / 60)
+
+
+def test_a_set_too_small_for_a_step_is_refused(small_qwen35: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="fewer than the 99 prompts"):
+        plan(small_config(tmp_path, small_qwen35, "rollout.prompts_per_step=99"))
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+@pytest.mark.parametrize("keep", [1, 2, 9])
+@pytest.mark.parametrize("keep_every", [None, 2, 6])
+def test_the_checkpoints_foretold_are_those_retained(
+    every: int, keep: int, keep_every: int | None, tmp_path: Path
+) -> None:
+    run = RunConfig(checkpoint_every=every, keep_checkpoints=keep, keep_every=keep_every)
+    for step in range(1, 9):
+        if step % every == 0 or step == 8:
+            (tmp_path / f"step-{step:08d}").mkdir()
+            retain(tmp_path, keep=keep, keep_every=keep_every)
+    left = sorted(int(path.name.removeprefix("step-")) for path in tmp_path.iterdir())
+    assert kept_steps(run, 8) == left

@@ -1,0 +1,263 @@
+"""What `verify` finds when someone has been at a run, chain recomputed or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_fixtures import events_of, rewrite, small_run
+
+from bas_opd.commands.verify import Verification, verify
+from bas_opd.config import Config, config_hash
+from bas_opd.errors import DataError
+from bas_opd.run.manifest import sha256
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def learned(small_qwen35: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run(tmp_path_factory.mktemp("learned"), small_qwen35)
+
+
+@pytest.fixture
+def run(learned: Path, tmp_path: Path) -> Path:
+    """A copy of a sound run that a test may spoil."""
+    return Path(shutil.copytree(learned, tmp_path / "run"))
+
+
+def problems(result: Verification) -> dict[str, list[str]]:
+    return {check.name: list(check.problems) for check in result.checks if check.problems}
+
+
+def step_of(events: Events, number: int) -> dict[str, Any]:
+    return next(e for e in events if e["event"] == "step" and e["step"] == number)
+
+
+def test_a_run_as_it_was_left_is_sound_wherever_it_lies(run: Path) -> None:
+    result = verify(run, draws=True)
+    assert problems(result) == {}
+    assert result.is_finished
+    assert (result.steps, result.planned_steps) == (5, 5)
+    assert any(score is not None for score in step_of(events_of(run), 3)["scores"])
+
+
+@pytest.mark.parametrize("policy", ["full", "random", "entropy", "regressed"])
+def test_runs_of_every_policy_are_sound(policy: str, small_qwen35: Path, tmp_path: Path) -> None:
+    ratio = "1" if policy == "full" else "0.3"
+    settings = (f"select.policy={policy}", f"select.query_ratio={ratio}", "run.steps=2")
+    run = small_run(tmp_path, small_qwen35, *settings)
+    assert problems(verify(run, draws=True)) == {}
+
+    events = events_of(run)
+    replace_a_row(step_of(events, 1), events[-1]["totals"])
+    rewrite(run, events)
+    found = problems(verify(run, draws=True))
+    assert found["selection" if policy != "full" else "budget"][0].startswith("step 1: selected")
+
+
+def test_verifying_imports_no_torch(run: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from bas_opd.commands.verify import verify\n"
+        "assert verify(Path(sys.argv[1])).is_sound\n"
+        "assert not {'torch', 'safetensors', 'transformers'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(run)], check=True)
+
+
+def replace_a_row(step: dict[str, Any], totals: dict[str, Any]) -> None:
+    """Swap a row that was chosen for its score against another, and make every sum fit."""
+    old = next(row for row in step["selected"] if row not in step["explored"])
+    new = next((r for r in step["candidates"] if r not in step["selected"]), None)
+    new = old + 1000 if new is None else new
+    step["selected"] = sorted({*step["selected"], new} - {old})
+    step["scored"] = list(step["selected"])
+    if new < len(step["response_tokens"]):
+        change = step["response_tokens"][new] - step["response_tokens"][old]
+        step["scored_tokens"] += change
+        totals["scored_tokens"] += change
+
+
+def add_a_row(events: Events) -> None:
+    step = step_of(events, 2)
+    step["selected"].append(next(r for r in step["candidates"] if r not in step["selected"]))
+    step["utility"].append(None)
+
+
+def repeat_a_row(events: Events) -> None:
+    step = step_of(events, 2)
+    step["selected"][-1] = step["selected"][0]
+
+
+def change(number: int, **fields: Any) -> Callable[[Events], None]:
+    return lambda events: step_of(events, number).update(fields)
+
+
+def forget(events: Events) -> None:
+    events.remove(step_of(events, 2))
+
+
+def repeat(events: Events) -> None:
+    step = step_of(events, 2)
+    events.insert(events.index(step), dict(step))
+
+
+def lengthen(field: str) -> Callable[[Events], None]:
+    return lambda events: step_of(events, 2)[field].append(0)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "check", "sentence"),
+    [
+        (lambda e: replace_a_row(step_of(e, 3), e[-1]["totals"]), "selection", "step 3: selected"),
+        (change(2, budget=99), "budget", "step 2: budget is 99"),
+        (change(2, query_ratio="0.5"), "budget", "step 2: query_ratio is 0.5"),
+        (add_a_row, "budget", "step 2: selected holds"),
+        (repeat_a_row, "budget", "step 2: selected names a row twice"),
+        (change(2, explored=[999]), "budget", "step 2: explored names row 999"),
+        (change(3, explored=[]), "selection", "step 3: selected holds other rows"),
+        (change(0, learned=True), "selection", "step 0: learned is True"),
+        (change(4, learned=False), "selection", "step 4: learned is False"),
+        (change(2, scored=[]), "cost", "step 2: scored and selected"),
+        (change(2, calls=1), "cost", "step 2: calls is 1"),
+        (change(2, scored_tokens=1), "cost", "step 2: scored_tokens is 1"),
+        (change(2, candidate_tokens=1), "cost", "step 2: candidate_tokens is 1"),
+        (change(2, overrun=1), "cost", "step 2: overrun is 1"),
+        (lengthen("candidates"), "records", "step 2: candidates"),
+        (change(2, selected="all"), "records", "step 2: selected"),
+        (forget, "order", "step 2: missing"),
+        (repeat, "order", "step 2: on record again"),
+        (lambda e: e[-1]["totals"].update(calls=1), "totals", "calls of the totals is 1"),
+        (lambda e: e[-1]["totals"]["seconds"].clear(), "totals", "seconds.ema of the totals"),
+        (lambda e: e[0].update(config_hash="0"), "settings", "config_hash of the started event"),
+        (lambda e: e[0]["config"].update(select=1), "settings", "config of the started event"),
+        (lambda e: e[0]["data"].update(fingerprint="0"), "settings", "fingerprint of run.json"),
+        (lambda e: e[0].update(steps=9), "complete", "the plan has 9 steps"),
+        (lambda e: e[-1].update(steps=9), "complete", "the finished event has 9 steps"),
+        (lambda e: e.insert(3, {"event": "resumed", "step": 4}), "records", "step 4: the run was"),
+        (lambda e: e.pop(0), "records", "The started event"),
+        (lambda e: e.insert(3, e[0]), "records", "A started event stands behind others"),
+        (lambda e: e.append(e[-2]), "records", "A step event follows"),
+        (lambda e: e[-1].update(model=[]), "records", "the finished event: model"),
+        (lambda e: e[-1]["totals"].update(seconds=None), "totals", "seconds.ema of the totals"),
+        (lambda e: e[0].update(steps="5"), "records", "the started event: steps"),
+    ],
+)
+def test_a_change_is_found_and_named_though_the_chain_was_made_anew(
+    run: Path, tamper: Callable[[Events], None], check: str, sentence: str
+) -> None:
+    events = events_of(run)
+    tamper(events)
+    rewrite(run, events)
+    found = problems(verify(run))
+    assert any(problem.startswith(sentence) for problem in found[check]), found
+
+
+def test_other_settings_with_their_own_hash_are_another_run(run: Path) -> None:
+    events = events_of(run)
+    events[0]["config"]["select"]["query_ratio"] = "0.5"
+    events[0]["config_hash"] = config_hash(Config.model_validate(events[0]["config"]))
+    rewrite(run, events)
+    found = problems(verify(run))
+    assert found["budget"][0] == "step 0: query_ratio is 0.25, not 0.5."
+    assert "select.query_ratio: was 0.5, is now 0.25" in found["settings"][0]
+
+
+def test_a_flipped_bit_is_found_and_the_last_whole_step_named(run: Path) -> None:
+    path = run / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    place = lines[3].index(b'"loss":') + 9
+    lines[3] = lines[3][:place] + bytes([lines[3][place] ^ 1]) + lines[3][place + 1 :]
+    path.write_bytes(b"".join(lines))
+    (problem,) = problems(verify(run))["records"]
+    assert "records.jsonl:4" in problem
+    assert problem.endswith("No record after that of step 1 was read.")
+
+
+def test_another_draw_is_found_only_by_drawing_again(run: Path) -> None:
+    events = events_of(run)
+    replace_a_row(step_of(events, 0), events[-1]["totals"])
+    # The checkpoints hold the ledger too, and would give it away.
+    shutil.rmtree(run / "checkpoints")
+    rewrite(run, events)
+    assert problems(verify(run)) == {}
+    found = problems(verify(run, draws=True))
+    assert found == {"selection": ["step 0: selected is not what the seed draws."]}
+
+
+def test_a_run_with_steps_left_is_sound_only_if_that_is_accepted(run: Path) -> None:
+    events = events_of(run)
+    shutil.rmtree(run / "checkpoints" / "step-00000005")
+    rewrite(run, events[:-2])
+    assert list(problems(verify(run))) == ["complete"]
+    result = verify(run, unfinished=True)
+    assert result.is_sound
+    assert not result.is_finished
+    with (run / "records.jsonl").open("ab") as file:
+        file.write(b'{"schema_version":1,"ev')
+    assert verify(run, unfinished=True).is_sound
+    assert "records" in problems(verify(run))
+
+
+def test_a_resumed_and_prolonged_run_is_sound(run: Path) -> None:
+    events = events_of(run)
+    events[0]["steps"] = 3
+    events.insert(4, {"event": "resumed", "step": 3, "steps": 5})
+    rewrite(run, events)
+    assert problems(verify(run)) == {}
+
+
+@pytest.mark.parametrize("name", ["model", "checkpoints/step-00000004"])
+def test_files_must_be_what_they_were(run: Path, name: str) -> None:
+    check = name.partition("/")[0]
+    file = next((run / name).glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    (problem,) = problems(verify(run))[check]
+    assert problem.endswith(f"is damaged: {file.name} has changed.")
+    file.unlink()
+    assert "lacks or adds files" in problems(verify(run))[check][0]
+    shutil.rmtree(run / name)
+    assert ("cannot be read" in problems(verify(run)).get("model", [""])[0]) == (check == "model")
+
+
+def test_a_checkpoint_must_be_of_a_step_on_record_and_of_its_name(run: Path) -> None:
+    events = events_of(run)
+    rewrite(run, events[:-2])
+    (problem,) = problems(verify(run, unfinished=True))["checkpoints"]
+    assert problem.endswith("step-00000005 is of step 5, but 4 steps are on record.")
+    rewrite(run, events)
+    (run / "checkpoints" / "step-00000004").rename(run / "checkpoints" / "step-00000003")
+    (problem,) = problems(verify(run))["checkpoints"]
+    assert problem.endswith("step-00000003 holds the state of step 4.")
+
+
+def test_a_run_without_its_identity_is_not_sound(run: Path) -> None:
+    (run / "run.json").write_text('{"config": 1}')
+    assert problems(verify(run))["settings"][0].startswith("run.json is not valid")
+    (run / "run.json").unlink()
+    assert "run.json cannot be read" in problems(verify(run))["settings"][0]
+
+
+def test_the_ledger_of_a_checkpoint_must_be_that_of_its_steps(run: Path) -> None:
+    folder = run / "checkpoints" / "step-00000004"
+    state = json.loads((folder / "state.json").read_text())
+    state["ledger"]["calls"] += 1
+    (folder / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["state.json"] = sha256(folder / "state.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (problem,) = problems(verify(run))["checkpoints"]
+    assert problem.startswith("calls of the checkpoint step-00000004 is")
+
+
+def test_a_folder_without_records_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no records\.jsonl"):
+        verify(tmp_path)

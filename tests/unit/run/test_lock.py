@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from bas_opd.errors import RunDirectoryError
+from bas_opd.run import lock
+from bas_opd.run.lock import locked, owner_of
+
+
+def test_the_owner_is_named_while_it_holds_the_directory_and_not_after(tmp_path: Path) -> None:
+    assert owner_of(tmp_path) is None
+    with locked(tmp_path):
+        assert f"process {os.getpid()} on" in str(owner_of(tmp_path))
+    assert owner_of(tmp_path) is None
+
+
+def test_a_second_holder_is_refused(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path),
+        pytest.raises(RunDirectoryError, match="in use by process"),
+        locked(tmp_path),
+    ):
+        pass
+
+
+def test_whoever_only_asks_keeps_nobody_out(tmp_path: Path) -> None:
+    """Asking takes the lock for an instant, in which a run may start."""
+    with locked(tmp_path):
+        pass
+    asking = os.open(tmp_path / lock.NAME, os.O_RDONLY)
+    lock.fcntl.flock(asking, lock.fcntl.LOCK_SH)
+    threading.Timer(0.06, os.close, [asking]).start()
+    with locked(tmp_path):
+        assert owner_of(tmp_path) is not None
