@@ -22,14 +22,14 @@ from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGenerat
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimizerSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
 from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Crop, Example, PromptBatch
 
 TEXT = {
@@ -129,10 +129,10 @@ def main() -> None:
                 ),
             ),
             selector=build_selector("learned"),
-            teacher=CropTeacher(model),
+            teacher=SelfTeacher(model),
             learner=Learner(
                 model,
-                optimiser=OptimiserSettings(
+                optimiser=OptimizerSettings(
                     tokens_per_micro_batch=arguments.micro_batch,
                     share_prompts=not arguments.checkpointing,
                 ),

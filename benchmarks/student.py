@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from _sides import Side, bench, compare, parser, random_rows, rollouts_of
 
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimizerSettings
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Rollouts, TeacherScores
 
 
@@ -33,7 +33,7 @@ def update(
     required_share: float | None = None,
 ) -> Side:
     """Return the side that accumulates the gradient of `rows`."""
-    settings = OptimiserSettings(tokens_per_micro_batch=micro_batch, share_prompts=share_prompts)
+    settings = OptimizerSettings(tokens_per_micro_batch=micro_batch, share_prompts=share_prompts)
     learner = Learner(model, optimiser=settings, distill=DistillSettings())
 
     def run() -> int:
@@ -53,7 +53,7 @@ def main() -> None:
         model, micro_batch = setup.model, options.micro_batch
         rollouts = rollouts_of(setup, per_prompt=options.rollouts, tokens=options.tokens)
         selected, every = random_rows(rollouts, options.ratio), range(len(rollouts))
-        scores = CropTeacher(model, tokens_per_batch=micro_batch).score(rollouts, every)
+        scores = SelfTeacher(model, tokens_per_batch=micro_batch).score(rollouts, every)
         mean_prompt = sum(prompt.length for prompt in rollouts.prompts) / len(rollouts.prompts)
         compare(
             options,

@@ -17,12 +17,12 @@ from _sides import Side, bench, compare, parser, random_rows, rollouts_of
 from bas_opd.data.images import open_crop
 from bas_opd.model.batches import group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Rollouts
 
 
 @torch.no_grad()
-def score_shared(teacher: CropTeacher, rollouts: Rollouts, rows: Sequence[int]) -> int:
+def score_shared(teacher: SelfTeacher, rollouts: Rollouts, rows: Sequence[int]) -> int:
     """Score rows as training does, and project the tokens."""
     scores = teacher.score(rollouts, rows)
     scores.head(torch.cat(scores.hidden))
@@ -59,7 +59,7 @@ def main() -> None:
     with bench(options) as setup:
         rollouts = rollouts_of(setup, per_prompt=options.rollouts, tokens=options.tokens)
         selected, every = random_rows(rollouts, options.ratio), range(len(rollouts))
-        teacher = CropTeacher(setup.model, tokens_per_batch=options.micro_batch)
+        teacher = SelfTeacher(setup.model, tokens_per_batch=options.micro_batch)
         crop = setup.model.processor.prompt_length((options.side // 2,) * 2, "?")
         compare(
             options,

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bas_opd.run.manifest import sha256
+from bas_opd.files import sha256
 
 PROVENANCE: dict[str, Any] = {
     "config_hash": "c",

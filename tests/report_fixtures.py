@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from audit_fixtures import PROVENANCE
+from bas_opd.run.step_record import parse_step, totals
 from synthetic_steps import synthetic_steps
 
 from bas_opd.audit.records import (
@@ -28,10 +29,9 @@ from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks import Scored, benchmark
+from bas_opd.files import sha256
 from bas_opd.report.evaluation import REPORT, SCORES
-from bas_opd.run.manifest import sha256
 from bas_opd.run.record import RecordWriter
-from bas_opd.run.step_record import parse_step, totals
 
 REPLAY_START = 8
 MODEL = ("config.json", "model.safetensors")

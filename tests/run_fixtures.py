@@ -12,7 +12,7 @@ from bas_opd.config import Config, load_config
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
 from bas_opd.run import loop
-from bas_opd.run.record import RecordWriter, read_records
+from bas_opd.run.record import RecordWriter, StepRecord, read_records
 from bas_opd.run.stopping import StopFlag
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny.toml"
@@ -33,8 +33,9 @@ class Silent:
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def start(self, total_steps: int, *, done: int = 0) -> None: ...
-    def step(self, event: Mapping[str, Any]) -> None: ...
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
+    def step(self, step: StepRecord) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...
     def message(self, text: str) -> None:
         self.messages.append(text)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
 from PIL import Image
 
+from bas_opd.algorithm import Stages
+from bas_opd.compute.clock import Clock
+from bas_opd.data.views import crop_view, full_view
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.loading import LoraSettings, load_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.select import Selector
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Crop, Example, PromptBatch, Rollouts
 
 SIZES = [(128, 96), (192, 128), (96, 96), (64, 160)]
@@ -68,4 +77,23 @@ def draw(
 ) -> Rollouts:
     """Sample a batch of rollouts."""
     settings = SamplingSettings(per_prompt=per_prompt, max_response_tokens=tokens)
-    return Sampler(model, settings).generate(PromptBatch(step=step, examples=examples))
+    return Sampler(model, full_view, settings).generate(PromptBatch(step=step, examples=examples))
+
+
+def crop_teacher(model: VisionLanguageModel, **options: Any) -> SelfTeacher:
+    """Return the teacher of BAS-OPD: it sees the crop."""
+    return SelfTeacher(model, crop_view, **options)
+
+
+def make_stages(
+    model: VisionLanguageModel, selector: Selector, sampling: SamplingSettings, k: int = 20
+) -> Stages:
+    """Return the stages of BAS-OPD around a model."""
+    return Stages(
+        policy=Sampler(model, full_view, sampling),
+        selector=selector,
+        teacher=crop_teacher(model),
+        learner=Learner(model, OptimizerSettings()),
+        objective=partial(Distillation, head=model.logits, settings=DistillSettings(k=k)),
+        clock=Clock(model.device),
+    )

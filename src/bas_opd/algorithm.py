@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
 
+from bas_opd.budget import query_budget
 from bas_opd.compute.clock import Clock
-from bas_opd.learn.learner import Learner
-from bas_opd.select import Selector, query_budget, rollout_features
-from bas_opd.teacher import CropTeacher
-from bas_opd.types import PromptBatch, Rollouts, StepReport
-
-
-class Policy(Protocol):
-    """The full-image policy as a source of rollouts."""
-
-    def generate(self, batch: PromptBatch) -> Rollouts: ...
+from bas_opd.learn import Learner, Objective
+from bas_opd.rollout import RolloutEngine
+from bas_opd.select import Selector, rollout_features
+from bas_opd.teacher import Teacher
+from bas_opd.types import Budget, PromptBatch, QueryReport, StepReport, TeacherScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """What a step needs: who samples, who chooses, who teaches, who learns."""
+    """What a step needs: what samples, chooses, teaches and learns."""
 
-    policy: Policy
+    policy: RolloutEngine
     selector: Selector
-    teacher: CropTeacher
+    teacher: Teacher
     learner: Learner
+    objective: Callable[[TeacherScores], Objective]
+    """L_BAS against given teacher scores."""
     clock: Clock
 
 
@@ -35,33 +33,35 @@ def train_step(stages: Stages, batch: PromptBatch, query_ratio: Decimal) -> Step
     step, clock = batch.step, stages.clock
     with clock.phase("rollout"):
         rollouts = stages.policy.generate(batch)  # line 3
-        candidates = rollouts.candidates()  # C
 
     with clock.phase("select"):
-        features = rollout_features(rollouts, candidates)  # line 4, Eq. 5
-        budget = query_budget(query_ratio, len(candidates))  # K = floor(rho |C|)
-        selection = stages.selector.select(features, budget, step=step)  # lines 5-10
+        candidates = rollout_features(rollouts, rollouts.candidates())  # C; line 4, Eq. 5
+        budget = Budget(limit=query_budget(query_ratio, len(candidates)))  # K = floor(rho |C|)
+        selection = stages.selector.select(candidates, budget, step=step)  # lines 5-10
 
     with clock.phase("teacher"):  # line 11: S and nothing else
-        teacher = stages.teacher.score(rollouts, selection.rows) if selection.rows else None
+        teacher = stages.teacher.score(rollouts, selection.rows)
 
     with clock.phase("student"):  # lines 12-13: the student on S, L_BAS, one update
-        update = stages.learner.distil(rollouts, selection.rows, teacher)
+        update = stages.learner.update(rollouts, selection.rows, stages.objective(teacher))
 
     with clock.phase("ema"):
         if update.is_valid:
             stages.teacher.follow()
 
     with clock.phase("learn"):  # line 14: psi only
-        learned = stages.selector.learn(features, update.utility, step=step)
+        learned = stages.selector.learn(candidates, update.observed, step=step)
 
     return StepReport(
-        query_ratio=query_ratio,
         rollouts=rollouts,
-        features=features,
-        selection=selection,
-        teacher=teacher,
+        rows=selection.rows,
         update=update,
-        learned=learned,
         seconds=clock.read(),
+        queries=QueryReport(
+            query_ratio=query_ratio,
+            candidates=candidates,
+            selection=selection,
+            teacher=teacher,
+            learned=learned,
+        ),
     )

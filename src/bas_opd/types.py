@@ -7,15 +7,16 @@ Masks come from `lengths`, never from pad ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from bas_opd.errors import BasOpdError, BudgetError
 
-if TYPE_CHECKING:  # Whoever reads records and pictures only does not wait for torch.
+if TYPE_CHECKING:  # Code that only reads records and pictures does not import torch.
+    from PIL import Image
     from torch import Tensor
 
 FEATURES = (
@@ -34,10 +35,10 @@ def _nothing(*_: str) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """How the stages reach whoever runs them."""
+    """Callbacks from the stages to the training loop."""
 
     poll: Callable[[], None] = _nothing
-    """Called often while a step can still be abandoned; raises if the run was asked to stop."""
+    """Called often while a step can still be given up; raises if the run must stop."""
     notice: Callable[[str], None] = _nothing
     """Takes a sentence that the user should see."""
 
@@ -67,6 +68,10 @@ class Example:
     @property
     def has_crop(self) -> bool:
         return self.crop is not None
+
+
+View: TypeAlias = "Callable[[Example], tuple[Image.Image, str]]"
+"""What a model gets to see of an example: a picture, and the text that goes with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +142,43 @@ class Rollouts:
         )
 
 
+BudgetKind = Literal["calls"]
+"""What a budget counts: rows that the teacher scores."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
-    """phi for every candidate (Eq. 5), raw and detached."""
+class Budget:
+    """How much the teacher queries of one step may cost."""
+
+    limit: int
+    kind: BudgetKind = "calls"
+
+    @classmethod
+    def of(cls, budget: Budget | int) -> Budget:
+        """Return a budget; a plain number counts calls."""
+        return budget if isinstance(budget, Budget) else cls(limit=budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """C as a selector sees it, before any teacher computation: one entry per candidate row."""
 
     rows: tuple[int, ...]
-    values: Tensor  # [candidate, feature] float64, CPU
+    values: Tensor  # phi [candidate, feature] float64, CPU: raw and detached (Eq. 5)
     has_entropy: bool = True
+    prompts: tuple[int, ...] | None = None
+    """Number of the prompt that each row answers, where known."""
+    tokens: tuple[int, ...] | None = None
+    """Response tokens of each row, where known."""
+    costs: tuple[int, ...] | None = None
+    """What querying each row costs in the unit of the budget; None: 1 each."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+Features = Candidates
+"""The name of `Candidates` in version 0.1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,59 +186,155 @@ class Selection:
     """S: the rows the teacher is asked about. One over budget or with a duplicate cannot exist."""
 
     rows: tuple[int, ...]
-    budget: int
+    budget: Budget | int
     explored: frozenset[int] = frozenset()
     """Rows of S drawn at random rather than for their score."""
     scores: dict[int, float] = field(default_factory=dict)
     """Candidate row -> the predicted utility or entropy it was ranked by; empty if by none."""
 
     def __post_init__(self) -> None:
-        if len(self.rows) > self.budget:
+        if len(self.rows) > self.limit:
             raise BudgetError(
-                f"A selection of {len(self.rows)} rows exceeds its budget of {self.budget} queries."
+                f"A selection of {len(self.rows)} rows exceeds its budget of {self.limit} queries."
             )
         if len(set(self.rows)) != len(self.rows):
             raise BudgetError("A selection names the same row twice; each query counts once.")
         if not self.explored <= set(self.rows):
             raise BudgetError("A selection marks rows as explored that it did not select.")
 
+    @property
+    def limit(self) -> int:
+        """K, the most that the selection may cost."""
+        return Budget.of(self.budget).limit
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherScores:
-    """p^T on the response tokens of S, kept as hidden states: the head is applied in chunks."""
+    @property
+    def ranked(self) -> frozenset[int]:
+        """Rows of S chosen for their score."""
+        return frozenset(self.rows) - self.explored if self.scores else frozenset()
 
-    rows: tuple[int, ...]
-    hidden: tuple[Tensor, ...]  # per selected row: [token, hidden], detached
-    head: Callable[[Tensor], Tensor]  # hidden -> logits
-    scored_tokens: int
-    processed_tokens: int
-    prefilled_prompts: int
+
+class TokenScores(Protocol):
+    """The teacher's distribution at some response tokens, as far as it is known.
+
+    A teacher in this process knows all of it. One behind a server may know a few log-probs only.
+    """
+
+    def scores(self, index: Tensor) -> Tensor:
+        """Return log-probs at token ids `[token, k]`, up to one constant per token."""
+        ...
+
+    def logprobs(self, index: Tensor) -> Tensor:
+        """Return log-probs at token ids `[token, k]`, normalised over the whole vocabulary."""
+        ...
+
+    def topk(self, k: int) -> Tensor | None:
+        """Return the ids `[token, k]` of its own likeliest tokens; None where not known."""
+        ...
+
+    def logsumexp(self) -> Tensor | None:
+        """Return scores less log-probs, `[token]`; None where not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FullLogits:
+    """The scores of a teacher whose logits `[..., vocab]` are all known, detached."""
+
+    logits: Tensor
+
+    def scores(self, index: Tensor) -> Tensor:
+        """Return the logits at the given ids."""
+        return at_least_fp32(self.logits.detach().gather(-1, index))
+
+    def logprobs(self, index: Tensor) -> Tensor:
+        """Return the log-probs at the given ids."""
+        return at_least_fp32(self.logits.detach()).log_softmax(-1).gather(-1, index)
+
+    def topk(self, k: int) -> Tensor:
+        """Return the ids of the k likeliest tokens."""
+        return self.logits.detach().topk(k, dim=-1).indices
+
+    def logsumexp(self) -> Tensor:
+        """Return logits less log-probs."""
+        return at_least_fp32(self.logits.detach()).logsumexp(-1)
+
+
+def at_least_fp32(values: Tensor) -> Tensor:
+    """Return half-precision values in fp32, others as they are."""
+    return values.float() if values.itemsize < 4 else values
+
+
+class TeacherScores(Protocol):
+    """What the teacher said about the response tokens of S (Alg. 1, line 11), detached."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows it scored: what was computed, not what was asked for."""
+        ...
+
+    @property
+    def scored_tokens(self) -> int: ...
+
+    @property
+    def processed_tokens(self) -> int: ...
+
+    @property
+    def prefilled_prompts(self) -> int: ...
+
+    def chunks(self, rows: Sequence[int], size: int) -> Iterator[TokenScores]:
+        """Yield its distribution on the packed tokens of `rows`, `size` tokens at a time."""
+        ...
+
+
+class Part(Protocol):
+    """A part of the training state, saved in every checkpoint under a name of its own."""
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentUpdate:
-    """What one optimiser update did (Alg. 1, lines 12-13)."""
+    """What one optimizer update did (Alg. 1, lines 12-13)."""
 
     loss: float
     gradient_norm: float
     learning_rate: float
     is_valid: bool
-    utility: dict[int, float]
-    """Selected row -> u (Eq. 9), detached; rows without a finite utility are absent."""
-    dropped_labels: int
+    """Whether the optimizer stepped: there were rows, and loss and gradient were finite."""
+    observed: dict[int, float]
+    """Row -> what the objective measured on it, detached; for distillation the utility u (Eq. 9).
+    Rows without a finite value are absent."""
+    dropped: int
+    """Rows whose measurement was not finite."""
     processed_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """Everything a step leaves on record."""
+class QueryReport:
+    """How a step chose its teacher queries, and what they cost."""
 
     query_ratio: Decimal
-    rollouts: Rollouts
-    features: Features
+    candidates: Candidates
     selection: Selection
-    teacher: TeacherScores | None
-    update: StudentUpdate
+    teacher: TeacherScores
     learned: bool
-    """Whether the predictor was updated after this step."""
+    """Whether the selector was updated after this step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """Everything a step leaves on record: the core of any method, then what this one has."""
+
+    rollouts: Rollouts
+    rows: tuple[int, ...]
+    """Rows that the student learned from."""
+    update: StudentUpdate
     seconds: dict[str, float]
+    queries: QueryReport | None = None
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether there was something to learn, but its loss or gradient was not finite."""
+        return bool(self.rows) and not self.update.is_valid

@@ -16,7 +16,7 @@ from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
 from bas_opd.run.checkpoint import published
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Rollouts
 
 pytestmark = pytest.mark.slow
@@ -36,10 +36,10 @@ def always(owner: Any, name: str) -> Fault:
 
 def in_the_middle_of_the_teacher() -> None:
     """Let memory run out in the second step, while the network holds the teacher's weights."""
-    owner: Any = CropTeacher
+    owner: Any = SelfTeacher
     score, calls = owner._score, 0
 
-    def crowded(teacher: CropTeacher, *args: Any) -> Any:
+    def crowded(teacher: SelfTeacher, *args: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:  # In the first step, teacher and student are still the same.
@@ -79,7 +79,7 @@ def test_memory_that_ran_out_in_the_student_halves_its_batch_and_keeps_no_half_g
     train: Train, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    ended = train(run, fault=at(Learner, "_backward", fail(FULL)))
+    ended = train(run, fault=at(Learner, "_micro_batch", fail(FULL)))
     assert ended.code == 0, ended.output
     assert "Out of memory in the student pass; going on with batches of at most" in ended.output
     assert_same_end(run, whole)
@@ -89,8 +89,8 @@ def test_memory_that_ran_out_in_the_student_halves_its_batch_and_keeps_no_half_g
     ("fault", "what"),
     [
         pytest.param(always(Sampler, "_draw"), "rollout", id="in the sampler"),
-        pytest.param(always(CropTeacher, "_score"), "teacher pass", id="in the teacher"),
-        pytest.param(always(Learner, "_backward"), "student pass", id="in the student"),
+        pytest.param(always(SelfTeacher, "_score"), "teacher pass", id="in the teacher"),
+        pytest.param(always(Learner, "_micro_batch"), "student pass", id="in the student"),
     ],
 )
 def test_memory_too_small_for_one_row_is_a_sentence_with_sizes_and_the_run_goes_on_later(

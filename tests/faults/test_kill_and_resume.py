@@ -27,7 +27,7 @@ from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import RecordWriter, read_records
 from bas_opd.run.state import TrainState
 from bas_opd.select import LearnedSelector
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 
 PREEMPTED = 75
 MOMENTS = 30
@@ -62,11 +62,11 @@ KILLS = [
     kill(Sampler, "generate", "after the rollouts"),
     kill(VisionLanguageModel, "extend", "in the middle of a response", call=5),
     kill(LearnedSelector, "select", "after the selection"),
-    kill(CropTeacher, "_score", "in the teacher, its weights in place", before=True),
-    kill(CropTeacher, "score", "after the teacher"),
+    kill(SelfTeacher, "_score", "in the teacher, its weights in place", before=True),
+    kill(SelfTeacher, "score", "after the teacher"),
     kill(Learner, "accumulate", "with gradients and no update"),
-    kill(Learner, "distil", "after the optimiser, before the average"),
-    kill(CropTeacher, "follow", "after the average, before replay"),
+    kill(Learner, "update", "after the optimizer, before the average"),
+    kill(SelfTeacher, "follow", "after the average, before replay"),
     kill(LearnedSelector, "learn", "after the predictor, before the record"),
     pytest.param(torn_record(die), id="in the middle of a record"),
     kill(RecordWriter, "write", "after the record, before its checkpoint", call=3),
@@ -171,8 +171,8 @@ def stop(owner: Any, name: str, sentence: str, *, steps: int, call: int = 2) -> 
     [
         stop(Sampler, "generate", "at the beginning, before any step", steps=0, call=1),
         stop(VisionLanguageModel, "extend", "in the middle of a response", steps=1, call=5),
-        stop(CropTeacher, "_score", "in the teacher", steps=1),
-        stop(Learner, "_backward", "in the student: the step is finished", steps=2),
+        stop(SelfTeacher, "_score", "in the teacher", steps=1),
+        stop(Learner, "_micro_batch", "in the student: the step is finished", steps=2),
         stop(LearnedSelector, "learn", "in the predictor: the step is finished", steps=2),
         stop(checkpoint, "save_file", "while a checkpoint is written", steps=1, call=3),
         stop(Sampler, "generate", "at the boundary of an epoch", steps=2, call=3),

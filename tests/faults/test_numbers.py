@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,15 +13,13 @@ import torch
 from process import Fault, Train, changed
 from run_states import final_state, step_records
 
-from bas_opd.distill import loss
-from bas_opd.learn import learner
-from bas_opd.learn.learner import Learner
+from bas_opd.learn import Learner, distillation
 from bas_opd.model.processing import Processor
 from bas_opd.rollout import Sampler
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.select import LearnedSelector
-from bas_opd.teacher import CropTeacher
-from bas_opd.types import Rollouts, TeacherScores
+from bas_opd.teacher import LocalScores, SelfTeacher
+from bas_opd.types import Rollouts
 
 pytestmark = pytest.mark.slow
 
@@ -53,15 +52,16 @@ def inf_gradient() -> None:
 def with_logits(change: Callable[[torch.Tensor], torch.Tensor]) -> Fault:
     """Let the teacher's logits of the second step be others."""
 
-    def alter(scores: TeacherScores) -> TeacherScores:
-        return replace(scores, head=lambda hidden: change(scores.head(hidden)))
+    def alter(scores: LocalScores) -> LocalScores:
+        head: Any = SimpleNamespace(logits=lambda hidden: change(scores.head.logits(hidden)))
+        return replace(scores, head=head)
 
-    return changed(CropTeacher, "score", alter, calls={2})
+    return changed(SelfTeacher, "score", alter, calls={2})
 
 
 SKIPPED = [
     pytest.param(
-        changed(learner, "backward_in_chunks", lambda r: (r[0] * NAN, r[1]), calls={2}),
+        changed(distillation, "backward_in_chunks", lambda r: (r[0] * NAN, r[1]), calls={2}),
         id="a loss that is not a number",
     ),
     pytest.param(inf_gradient, id="an infinite gradient"),
@@ -89,7 +89,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted_with_its_rows(
 def test_a_skipped_step_leaves_weights_and_teacher_as_they_were(
     train: Train, tmp_path: Path
 ) -> None:
-    fault = changed(learner, "backward_in_chunks", lambda r: (r[0] * NAN, r[1]), calls={2})
+    fault = changed(distillation, "backward_in_chunks", lambda r: (r[0] * NAN, r[1]), calls={2})
     train(tmp_path / "run", "run.steps=2", "run.keep_checkpoints=9", fault=fault)
     after, before = (read_checkpoint(p) for p in published(tmp_path / "run" / "checkpoints"))
     for part in ("student", "optimiser", "teacher"):
@@ -101,7 +101,9 @@ def test_too_many_such_steps_in_a_row_stop_the_run_with_its_last_good_state(
     train: Train, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    fault = changed(learner, "backward_in_chunks", lambda r: (r[0] * NAN, r[1]), calls={2, 3, 4})
+    fault = changed(
+        distillation, "backward_in_chunks", lambda r: (r[0] * NAN, r[1]), calls={2, 3, 4}
+    )
     ended = train(run, "run.max_bad_steps=2", fault=fault)
     assert ended.is_explained(1, "not finite for 2 steps in a row, up to step 3"), ended
     assert str(run / "checkpoints") in " ".join(ended.output.split())
@@ -160,7 +162,7 @@ def constant_feature() -> None:
     ("fault", "expected"),
     [
         pytest.param(
-            changed(loss, "token_utility", nan_utility, calls={2}),
+            changed(distillation, "token_utility", nan_utility, calls={2}),
             {"dropped_labels": 1, "skipped_steps": 0},
             id="a utility that is not a number",
         ),
@@ -184,7 +186,7 @@ def constant_feature() -> None:
         ),
         pytest.param(endless, {"skipped_steps": 0}, id="responses that never end"),
         pytest.param(
-            changed(loss, "token_utility", torch.ones_like, calls={1, 2, 3, 4}),
+            changed(distillation, "token_utility", torch.ones_like, calls={1, 2, 3, 4}),
             {"skipped_steps": 0, "learned_steps": 4},
             id="utilities that are all equal",
         ),

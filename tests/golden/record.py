@@ -16,16 +16,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stage_fixtures import make_examples, make_model
+from stage_fixtures import make_examples, make_model, make_stages
 
-from bas_opd.algorithm import Stages, train_step
-from bas_opd.compute.clock import Clock
-from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.algorithm import train_step
 from bas_opd.model.small import build_small_model
-from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.rollout import SamplingSettings
 from bas_opd.select import build_selector
-from bas_opd.teacher import CropTeacher
 from bas_opd.types import PromptBatch
 
 FILE = Path(__file__).with_name("first_steps.json")
@@ -44,26 +40,19 @@ def first_steps(folder: Path) -> dict[str, Any]:
 
 def _first_step(folder: Path, examples: Any, policy: str, ratio: str) -> dict[str, Any]:
     model = make_model(folder)
-    stages = Stages(
-        policy=Sampler(model, SamplingSettings(per_prompt=4, max_response_tokens=8)),
-        selector=build_selector(policy),
-        teacher=CropTeacher(model),
-        learner=Learner(
-            model, optimiser=OptimiserSettings(), distill=DistillSettings(k=20, alpha=0.5)
-        ),
-        clock=Clock(model.device),
-    )
+    sampling = SamplingSettings(per_prompt=4, max_response_tokens=8)
+    stages = make_stages(model, build_selector(policy), sampling)
     report = train_step(stages, PromptBatch(step=0, examples=examples), Decimal(ratio))
-    assert report.teacher is not None
+    assert report.queries is not None
     return {
         "tokens": report.rollouts.tokens.tolist(),
         "lengths": report.rollouts.lengths.tolist(),
-        "features": report.features.values[0].tolist(),
-        "selected": list(report.selection.rows),
+        "features": report.queries.candidates.values[0].tolist(),
+        "selected": list(report.rows),
         "loss": report.update.loss,
         "gradient_norm": report.update.gradient_norm,
-        "utility": [report.update.utility[row] for row in report.selection.rows],
-        "processed_tokens": report.teacher.processed_tokens,
+        "utility": [report.update.observed[row] for row in report.rows],
+        "processed_tokens": report.queries.teacher.processed_tokens,
     }
 
 

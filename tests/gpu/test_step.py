@@ -15,11 +15,11 @@ from torch import Tensor
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.learn.learner import Learner, OptimizerSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import PromptBatch, Rollouts, StepReport
 
 pytestmark = [
@@ -50,7 +50,7 @@ def one_step(
     """Take the step on given rollouts; return its report, its gradient and its new weights."""
     learner = Learner(
         model,
-        optimiser=OptimiserSettings(learning_rate=1e-4, warmup_steps=0, gradient_clip=1e9),
+        optimiser=OptimizerSettings(learning_rate=1e-4, warmup_steps=0, gradient_clip=1e9),
         distill=DistillSettings(),
     )
     gradients: list[Tensor] = []
@@ -59,7 +59,7 @@ def one_step(
             torch.cat([p.grad.flatten().cpu() for p in learner.parameters if p.grad is not None])
         )
     )
-    teacher = CropTeacher(model)
+    teacher = SelfTeacher(model)
     generator = torch.Generator().manual_seed(3)
     for weight in teacher.weights.values():
         weight += 0.1 * torch.randn(weight.shape, generator=generator).to(weight.device)

@@ -174,14 +174,14 @@ def test_overwriting_starts_anew(whole: Path, small_qwen35: Path, data: Path) ->
 def test_out_of_memory_halves_the_batch_and_changes_no_number_beyond_rounding(
     whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backward = Learner._backward
+    backward = Learner._micro_batch
 
     def crowded(learner: Learner, batch: Any, *args: Any) -> Any:
         if len(batch.rows) > 2:
             raise torch.OutOfMemoryError("no room")
         return backward(learner, batch, *args)
 
-    monkeypatch.setattr(Learner, "_backward", crowded)
+    monkeypatch.setattr(Learner, "_micro_batch", crowded)
     console = Silent()
     loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), console)
     assert any("Out of memory in the student pass" in text for text in console.messages)
@@ -198,7 +198,7 @@ def test_out_of_memory_at_one_row_is_a_sentence_and_keeps_the_run(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(Learner, "_backward", full)
+    monkeypatch.setattr(Learner, "_micro_batch", full)
     with pytest.raises(OutOfMemory, match="smallest batch"):
         loop.train(tiny(small_qwen35, data, tmp_path / "run", *OFTEN), Silent())
     assert published(tmp_path / "run" / "checkpoints")

@@ -23,7 +23,7 @@ from bas_opd.model.processing import Processor
 from bas_opd.run import loop
 from bas_opd.run.record import read_records
 from bas_opd.select import query_budget
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import FEATURES, StepReport
 
 
@@ -57,9 +57,9 @@ class Spy:
         self.decoded: list[list[str]] = []
         self.decoded_outside: list[str] = []
         self._in_teacher = False
-        score, load = CropTeacher.score, ImageFile.ImageFile.load
+        score, load = SelfTeacher.score, ImageFile.ImageFile.load
 
-        def watched_score(teacher: CropTeacher, *args: Any) -> Any:
+        def watched_score(teacher: SelfTeacher, *args: Any) -> Any:
             self.forwards.append([])
             self.decoded.append([])
             network: Any = teacher.model.network
@@ -81,7 +81,7 @@ class Spy:
             self.reports.append(train_step(*args))
             return self.reports[-1]
 
-        monkeypatch.setattr(CropTeacher, "score", watched_score)
+        monkeypatch.setattr(SelfTeacher, "score", watched_score)
         monkeypatch.setattr(ImageFile.ImageFile, "load", watched_load)
         monkeypatch.setattr(loop, "train_step", watched_step)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bas_opd.distill import Support, distillation_loss, query_utility, topk_divergence
-from bas_opd.distill.loss import DistillSettings, backward_in_chunks
+from bas_opd.distill.divergence import student_topk
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.distill.utility import token_utility
+from bas_opd.learn import Distillation, PackedRows
+from bas_opd.types import FullLogits
 
 SUPPORTS: list[Support] = ["tail", "renormalise"]
 
@@ -126,22 +132,22 @@ def test_chunks_change_neither_value_nor_gradient(support: Support, tokens_per_c
 
     student_head.zero_grad()
     chunked = hidden.clone().requires_grad_()
-    part, per_token = backward_in_chunks(
-        chunked * 1.0,
-        other,
-        student_head=student_head,
-        teacher_head=teacher_head,
-        denominator=11,
-        settings=DistillSettings(k=5, support=support, tokens_per_chunk=tokens_per_chunk),
+    scores: Any = SimpleNamespace(
+        scored_tokens=11,
+        chunks=lambda _, size: (FullLogits(teacher_head(part)) for part in other.split(size)),
     )
-    torch.testing.assert_close(part, loss.detach())
+    settings = DistillSettings(k=5, support=support, tokens_per_chunk=tokens_per_chunk)
+    packed = PackedRows(rows=(0,), lengths=(11,), tokens=torch.zeros(11).long())
+    part = Distillation(scores, student_head, settings)(chunked * 1.0, packed)
+    assert part.observed is not None
+    torch.testing.assert_close(part.loss, loss.detach())
     torch.testing.assert_close(chunked.grad, expected[0])
     torch.testing.assert_close(student_head.weight.grad, expected[1])
     assert teacher_head.weight.grad is None
     utility = query_utility(
         student_head(hidden)[None], teacher_head(other)[None], torch.ones(1, 11), k=5
     )
-    assert per_token.mean().item() == pytest.approx(utility.item(), rel=1e-5)
+    assert part.observed.item() == pytest.approx(utility.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +159,29 @@ def test_a_setting_without_meaning_is_refused(change: dict[str, object], word: s
     settings: dict[str, object] = {"k": 5, "alpha": 0.5, "support": "tail"}
     with pytest.raises(ValueError, match=word):
         topk_divergence(student, teacher, **{**settings, **change})  # type: ignore[arg-type]
+
+
+def test_known_logits_give_log_probs_top_k_and_log_sum_exp() -> None:
+    logits = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
+    index = torch.tensor([[0, 8], [3, 1], [2, 2], [7, 5]])
+    scores = FullLogits(logits)
+    expected = logits.log_softmax(-1).gather(-1, index)
+    torch.testing.assert_close(scores.logprobs(index), expected.detach())
+    torch.testing.assert_close(
+        scores.scores(index) - scores.logsumexp()[:, None], scores.logprobs(index)
+    )
+    assert torch.equal(scores.topk(3), logits.topk(3).indices)
+    assert not scores.scores(index).requires_grad
+
+
+def test_an_unknown_top_k_of_the_teacher_counts_as_full_overlap() -> None:
+    class Served(FullLogits):
+        def topk(self, k: int) -> None:  # type: ignore[override]
+            return None
+
+    student, teacher = torch.randn(2, 5, 11)
+    index = student_topk(student, 4)
+    assert torch.equal(
+        token_utility(student, Served(teacher), index),
+        token_utility(student, FullLogits(teacher), index, use_overlap=False),
+    )

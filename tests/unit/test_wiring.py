@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from stage_fixtures import draw, make_examples, make_model
+from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from torch import nn
 
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.config import load_config
+from bas_opd.data.prompts import PromptStream
 from bas_opd.distill import query_utility, topk_divergence
-from bas_opd.distill.loss import DistillSettings, backward_in_chunks
+from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import teacher_confidence
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings, PackedRows
 from bas_opd.model.batches import PromptGroup, micro_batches
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.run.state import TrainState
+from bas_opd.run.state import TrainState, build_method
 from bas_opd.select import RandomSelector
-from bas_opd.teacher import CropTeacher
-from bas_opd.types import Crop, Example, Prompt, PromptBatch, Rollouts, StudentUpdate
+from bas_opd.types import Crop, Example, FullLogits, Prompt, PromptBatch, Rollouts, StudentUpdate
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny.toml"
 
@@ -50,12 +50,12 @@ def test_a_step_follows_only_a_valid_update_and_tells_everyone_its_number(is_val
     calls: list[Any] = []
 
     class Selector(RandomSelector):
-        def select(self, features: Any, budget: int, *, step: int) -> Any:
-            calls.append(("select", budget, step))
-            return super().select(features, budget, step=step)
+        def select(self, candidates: Any, budget: Any, *, step: int) -> Any:
+            calls.append(("select", budget.limit, step))
+            return super().select(candidates, budget, step=step)
 
-        def learn(self, features: Any, utility: Any, *, step: int) -> bool:
-            calls.append(("learn", features.rows, dict(utility), step))
+        def learn(self, candidates: Any, utility: Any, *, step: int) -> bool:
+            calls.append(("learn", candidates.rows, dict(utility), step))
             return False
 
     utility = {1: 0.5}
@@ -64,8 +64,8 @@ def test_a_step_follows_only_a_valid_update_and_tells_everyone_its_number(is_val
         gradient_norm=1.0,
         learning_rate=1.0,
         is_valid=is_valid,
-        utility=utility,
-        dropped_labels=0,
+        observed=utility,
+        dropped=0,
         processed_tokens=0,
     )
     stages: Any = Stages(
@@ -75,14 +75,15 @@ def test_a_step_follows_only_a_valid_update_and_tells_everyone_its_number(is_val
             score=lambda _, rows: calls.append(("score", rows)),
             follow=lambda: calls.append("follow"),
         ),
-        learner=SimpleNamespace(distil=lambda *_: (calls.append("distil"), update)[1]),  # type: ignore[arg-type]
+        learner=SimpleNamespace(update=lambda *_: (calls.append("update"), update)[1]),  # type: ignore[arg-type]
+        objective=lambda _: None,  # type: ignore[arg-type, return-value]
         clock=Clock(torch.device("cpu")),
     )
     report = train_step(stages, PromptBatch(step=7, examples=(example,)), Decimal("0.5"))
     assert calls == [
         ("select", 2, 7),
-        ("score", report.selection.rows),
-        "distil",
+        ("score", report.rows),
+        "update",
         *(["follow"] if is_valid else []),
         ("learn", (0, 1, 2, 3), utility, 7),
     ]
@@ -99,21 +100,22 @@ def test_every_setting_reaches_its_stage(small_qwen35: Path, tmp_path: Path) -> 
         "teacher.mode=frozen", "teacher.tau=0.2", "teacher.tokens_per_batch=99",
         "optim.weight_decay=0.3", "optim.gradient_clip=0.5", "optim.learning_rate=0.125",
     ])  # fmt: skip
-    state = TrainState.build(config)
-    stages: Any = state.stages
-    assert state.model.precision is torch.bfloat16
-    assert state.model.processor.thinking
-    assert state.model.processor.images.size["longest_edge"] == 200000
-    assert state.model.network.is_gradient_checkpointing
+    method: Any = build_method(config)
+    stages, model = method.stages, method.model
+    assert model.precision is torch.bfloat16
+    assert model.processor.thinking
+    assert model.processor.images.size["longest_edge"] == 200000
+    assert model.network.is_gradient_checkpointing
     sampling = stages.policy.settings
     assert (sampling.seed, sampling.temperature, sampling.top_p) == (7, 0.7, 0.9)
     assert (sampling.prompts_per_batch, sampling.per_prompt) == (3, 4)
     assert (stages.teacher.mode, stages.teacher.tau, stages.teacher.tokens_per_batch) == (
         "frozen", 0.2, 99,
     )  # fmt: skip
-    assert stages.learner.settings == OptimiserSettings(**config.optim.model_dump())
-    assert stages.learner.distill == DistillSettings(**config.distill.model_dump())
-    (group,) = stages.learner.optimiser.param_groups
+    assert stages.learner.settings == OptimizerSettings(**config.optim.model_dump())
+    assert stages.objective(None).settings == DistillSettings(**config.distill.model_dump())
+    assert method.query_ratio == config.select.query_ratio
+    (group,) = stages.learner.optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.125, 0.3)
     selector = stages.selector
     assert (float(selector.exploration), selector.rank_weight, selector.seed) == (0.3, 0, 5)
@@ -129,9 +131,14 @@ def test_chunks_obey_every_setting(change: dict[str, Any]) -> None:
     settings = replace(DistillSettings(k=5, tokens_per_chunk=2), **change)
     student, teacher = nn.Linear(4, 11), nn.Linear(4, 11)
     hidden, crop = torch.randn(7, 4, requires_grad=True), torch.randn(7, 4)
-    loss, utility = backward_in_chunks(
-        hidden, crop, student_head=student, teacher_head=teacher, denominator=9, settings=settings
+    scores: Any = SimpleNamespace(
+        scored_tokens=9,
+        chunks=lambda _, size: (FullLogits(teacher(part)) for part in crop.split(size)),
     )
+    packed = PackedRows(rows=(3,), lengths=(7,), tokens=torch.zeros(7).long())
+    part = Distillation(scores, student, settings)(hidden, packed)
+    loss, utility = part.loss, part.observed
+    assert utility is not None
     ours, hidden.grad = hidden.grad, None
     s, t = student(hidden)[None], teacher(crop)[None]
     whole = topk_divergence(s, t, k=settings.k, alpha=settings.alpha, support=settings.support)
@@ -142,7 +149,7 @@ def test_chunks_obey_every_setting(change: dict[str, Any]) -> None:
         s, t, torch.ones(1, 7), k=settings.k,
         use_overlap=settings.use_overlap, use_confidence=settings.use_confidence,
     )  # fmt: skip
-    assert float(utility.mean()) == pytest.approx(float(expected), rel=1e-5)
+    assert float(utility) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_neighbouring_positions_do_not_share_shifted_noise() -> None:
@@ -156,37 +163,38 @@ def test_neighbouring_positions_do_not_share_shifted_noise() -> None:
 @pytest.fixture
 def setting(small_qwen35: Path, tmp_path: Path) -> Any:
     model = make_model(small_qwen35)
-    teacher = CropTeacher(model)
+    teacher = crop_teacher(model)
     generator = torch.Generator().manual_seed(2)
-    for weight in teacher.weights.values():
+    for weight in teacher.weights.state_dict().values():
         weight += 0.1 * torch.randn(weight.shape, generator=generator)
     rollouts = draw(model, make_examples(tmp_path))
     rows = (0, 1, 4, 5, 8)
     return SimpleNamespace(
-        model=model, rollouts=rollouts, rows=rows, scores=teacher.score(rollouts, rows)
+        model=model,
+        rollouts=rollouts,
+        rows=rows,
+        objective=Distillation(teacher.score(rollouts, rows), model.logits, DistillSettings(k=20)),
     )
 
 
 def learner_of(setting: Any, **options: Any) -> Learner:
-    return Learner(
-        setting.model, optimiser=OptimiserSettings(**options), distill=DistillSettings(k=20)
-    )
+    return Learner(setting.model, OptimizerSettings(**options))
 
 
-def test_the_optimiser_gets_a_clipped_gradient_and_decays_weights(
+def test_the_optimizer_gets_a_clipped_gradient_and_decays_weights(
     setting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = learner_of(setting, gradient_clip=1e-4, weight_decay=0.3)
-    assert learner.optimiser.param_groups[0]["weight_decay"] == 0.3
+    assert learner.optimizer.param_groups[0]["weight_decay"] == 0.3
     seen: list[float] = []
     monkeypatch.setattr(
-        learner.optimiser,
+        learner.optimizer,
         "step",
         lambda: seen.append(
             math.hypot(*(float(p.grad.norm()) for p in learner.parameters if p.grad is not None))
         ),
     )
-    update = learner.distil(setting.rollouts, setting.rows, setting.scores)
+    update = learner.update(setting.rollouts, setting.rows, setting.objective)
     assert update.gradient_norm > 1e-3
     assert seen == [pytest.approx(1e-4, rel=1e-2)]
 
@@ -196,14 +204,14 @@ def test_the_network_trains_only_inside_the_pass_and_only_with_whole_rows(
     setting: Any, share: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, network = learner_of(setting, share_prompts=share), setting.model.network
-    backward, seen = Learner._backward, []
+    backward, seen = Learner._micro_batch, []
 
     def watched(*args: Any) -> Any:
         seen.append(network.training)
         return backward(*args)
 
-    monkeypatch.setattr(Learner, "_backward", watched)
-    learner.accumulate(setting.rollouts, setting.rows, setting.scores)
+    monkeypatch.setattr(Learner, "_micro_batch", watched)
+    learner.accumulate(setting.rollouts, setting.rows, setting.objective)
     assert set(seen) == {not share}
     assert not any(module.training for module in network.modules())
 
@@ -216,12 +224,12 @@ def test_memory_that_runs_out_half_way_leaves_no_half_gradient(
         return math.hypot(*(float(g.norm()) for g in grads))
 
     learner_of(setting, tokens_per_micro_batch=1).accumulate(
-        setting.rollouts, setting.rows, setting.scores
+        setting.rollouts, setting.rows, setting.objective
     )
     expected = norm()
     setting.model.network.zero_grad()
     learner = learner_of(setting, tokens_per_micro_batch=120)
-    backward, calls = Learner._backward, []
+    backward, calls = Learner._micro_batch, []
 
     def once(*args: Any) -> Any:
         calls.append(1)
@@ -229,8 +237,8 @@ def test_memory_that_runs_out_half_way_leaves_no_half_gradient(
             raise torch.OutOfMemoryError("no room")
         return backward(*args)
 
-    monkeypatch.setattr(Learner, "_backward", once)
-    learner.accumulate(setting.rollouts, setting.rows, setting.scores)
+    monkeypatch.setattr(Learner, "_micro_batch", once)
+    learner.accumulate(setting.rollouts, setting.rows, setting.objective)
     assert len(calls) > 3
     assert norm() == pytest.approx(expected, rel=1e-4)
 
@@ -263,17 +271,17 @@ def test_no_micro_batch_exceeds_its_limit_unless_it_is_one_row(share: bool, limi
 
 def test_a_captured_state_no_longer_changes(small_qwen35: Path, tmp_path: Path) -> None:
     config = load_config(TINY, [f"model.path={small_qwen35}", f"data.path={tmp_path}"])
-    state = TrainState.build(config)
+    method = build_method(config)
+    state = TrainState(method=method, prompts=PromptStream((), per_step=1, seed=0))
     snapshot = state.capture()
+    live = {part: method.parts()[part].state_dict() for part in ("student", "teacher")}
     with torch.no_grad():
-        for tensor in (*state.model.trainable().values(), *state.stages.teacher.weights.values()):
-            tensor += 1
-    for part, live in (
-        ("student", state.model.trainable()),
-        ("teacher", state.stages.teacher.weights),
-    ):
+        for tensors in live.values():
+            for tensor in tensors.values():
+                tensor += 1
+    for part, tensors in live.items():
         for name, tensor in snapshot.tensors[part].items():
-            torch.testing.assert_close(tensor + 1, live[name].detach())
+            torch.testing.assert_close(tensor + 1, tensors[name].detach())
 
 
 @pytest.mark.parametrize("support", ["tail", "renormalise"])
@@ -309,17 +317,11 @@ def test_teacher_and_learner_can_be_stopped_at_every_batch(setting: Any) -> None
 
     polls: list[int] = []
     hooks = Hooks(poll=lambda: polls.append(1))
-    CropTeacher(setting.model, tokens_per_batch=1, hooks=hooks).score(
-        setting.rollouts, setting.rows
-    )
+    teacher = crop_teacher(setting.model, tokens_per_batch=1, hooks=hooks)
+    teacher.score(setting.rollouts, setting.rows)
     assert len(polls) == len(setting.rows)
-    learner = Learner(
-        setting.model,
-        optimiser=OptimiserSettings(tokens_per_micro_batch=1),
-        distill=DistillSettings(k=20),
-        hooks=hooks,
-    )
-    learner.accumulate(setting.rollouts, setting.rows, setting.scores)
+    learner = Learner(setting.model, OptimizerSettings(tokens_per_micro_batch=1), hooks)
+    learner.accumulate(setting.rollouts, setting.rows, setting.objective)
     assert len(polls) == 2 * len(setting.rows)
 
 

@@ -10,18 +10,15 @@ from pathlib import Path
 from torch import Tensor
 
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
-from bas_opd.audit.subject import Progress, Subject
+from bas_opd.audit.subject import Subject
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, CheckpointError
+from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import read_checkpoint
-from bas_opd.run.manifest import published
-from bas_opd.run.state import TrainState
-from bas_opd.select import (
-    LearnedSelector,
-    RegressedSelector,
-    query_budget,
-    rollout_features,
-)
+from bas_opd.run.manifest import published, step_of
+from bas_opd.run.progress import Progress
+from bas_opd.select import query_budget, rollout_features
+from bas_opd.select.rules import policy_rule
 from bas_opd.types import PromptBatch, Rollouts
 
 CHUNK = 2**24
@@ -79,12 +76,12 @@ def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
 
 def chosen_checkpoints(subject: Subject, n: int) -> list[Path]:
     """Return at most n checkpoints, spread evenly over the run, the newest always among them."""
-    paths = published(subject.run / "checkpoints")[::-1]
+    paths = published(subject.directory.checkpoints)[::-1]
     if len(paths) <= n:
         return paths
     if n == 1:
         return paths[-1:]
-    steps = {path: int(path.name.removeprefix("step-")) for path in paths}
+    steps = {path: step_of(path) for path in paths}
     first, last = steps[paths[0]], steps[paths[-1]]
     chosen: list[Path] = []
     for place in range(n):
@@ -104,17 +101,17 @@ def _checkpoint(
         return None
     step = subject.restore(snapshot)
     del snapshot  # As large as the gradients that follow, and no longer needed.
-    selector = subject.state.stages.selector
-    if isinstance(selector, LearnedSelector | RegressedSelector) and not selector.is_trained:
+    selector = subject.method.stages.selector
+    if policy_rule(subject.config.select.policy).learns and not selector.is_trained:
         subject.hooks.notice(
-            f"At step {step} the selector had learnt nothing yet: it draws at random."
+            f"At step {step} the selector had learned nothing yet: it draws at random."
         )
     frozen = selector.state_dict()
     means = _Means(subject.config.select.query_ratio)
     for batch in subject.batches(data, "training", step=step, n=pairs):
         subject.hooks.poll()
-        means.add(subject.state, batch)
-        # Selecting has moved the normaliser; every batch meets the selector of the checkpoint.
+        means.add(subject.method, batch)
+        # Selecting has moved the normaliser; every batch gets the selector of the checkpoint.
         selector.load_state_dict(frozen)
         progress.advance()
     if means.left_out:
@@ -135,15 +132,15 @@ class _Means:
         self._selected: Gradient = []
         self._unselected: Gradient = []
 
-    def add(self, state: TrainState, batch: PromptBatch) -> None:
+    def add(self, method: BasOpd, batch: PromptBatch) -> None:
         """Compute the two gradients of a batch and take them in."""
-        rollouts = state.stages.policy.generate(batch)
-        chosen, rest = self._split(state, rollouts)
+        rollouts = method.stages.policy.generate(batch)
+        chosen, rest = self._split(method, rollouts)
         if not chosen or not rest:
             self.left_out += 1
             return
-        selected = gradient(state, rollouts, chosen)
-        unselected = gradient(state, rollouts, rest)
+        selected = gradient(method, rollouts, chosen)
+        unselected = gradient(method, rollouts, rest)
         pair = _pair(selected, unselected, len(chosen), len(rest))
         if pair is None:
             self.left_out += 1
@@ -165,20 +162,21 @@ class _Means:
         )
         return None if mean is None else CheckpointGeometry(step=step, pairs=self.pairs, mean=mean)
 
-    def _split(self, state: TrainState, rollouts: Rollouts) -> tuple[list[int], list[int]]:
+    def _split(self, method: BasOpd, rollouts: Rollouts) -> tuple[list[int], list[int]]:
         """Return the candidates that the run would select, and the others."""
         features = rollout_features(rollouts, rollouts.candidates())
         budget = query_budget(self.query_ratio, len(features))
-        chosen = state.stages.selector.select(features, budget, step=rollouts.step).rows
+        chosen = method.stages.selector.select(features, budget, step=rollouts.step).rows
         return list(chosen), sorted(set(features.rows) - set(chosen))
 
 
-def gradient(state: TrainState, rollouts: Rollouts, rows: Sequence[int]) -> Gradient:
+def gradient(method: BasOpd, rollouts: Rollouts, rows: Sequence[int]) -> Gradient:
     """Return the gradient of L_BAS over some rows (Eq. 11), before clipping; no step follows."""
-    learner = state.stages.learner
-    learner.accumulate(rollouts, rows, state.stages.teacher.score(rollouts, rows))
+    stages = method.stages
+    learner = stages.learner
+    learner.accumulate(rollouts, rows, stages.objective(stages.teacher.score(rollouts, rows)))
     found = [None if p.grad is None else p.grad.to("cpu") for p in learner.parameters]
-    learner.abandon()
+    learner.zero_grad()
     return found
 
 

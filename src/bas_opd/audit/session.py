@@ -18,9 +18,10 @@ from bas_opd.audit.records import (
     write_audit,
 )
 from bas_opd.audit.scoring import audit_utility
-from bas_opd.audit.subject import Progress, Subject
+from bas_opd.audit.subject import Subject
 from bas_opd.errors import BasOpdError, DataError, PreemptionError
-from bas_opd.run.manifest import published
+from bas_opd.run.manifest import published, step_of
+from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks
 
@@ -95,7 +96,7 @@ def _utility(
 ) -> UtilityAudit:
     source: Source = "training" if held_out is None else "held-out"
     path = utility_file(request.run, source, request.teacher)
-    dataset = subject.identity.fingerprint
+    dataset = subject.identity.dataset.fingerprint
     if held_out is not None:
         dataset = subject.held_out_set(held_out).fingerprint
     found = _found(path, UtilityAudit, subject)
@@ -112,7 +113,7 @@ def _utility(
 
 def _geometry(request: Request, subject: Subject, progress: Progress) -> GeometryAudit:
     path = geometry_file(request.run, request.teacher)
-    steps = [_step(each) for each in chosen_checkpoints(subject, request.checkpoints)]
+    steps = [step_of(each) for each in chosen_checkpoints(subject, request.checkpoints)]
     found = _found(path, GeometryAudit, subject)
     if (
         found is not None
@@ -145,9 +146,5 @@ def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
 
 
 def _newest_step(subject: Subject) -> int:
-    paths = published(subject.run / "checkpoints")
-    return _step(paths[0]) if paths else subject.identity.steps
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
+    paths = published(subject.directory.checkpoints)
+    return step_of(paths[0]) if paths else subject.identity.steps

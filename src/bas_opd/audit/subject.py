@@ -1,68 +1,26 @@
-"""The run under audit: its model and stages, put back to one checkpoint after another."""
+"""The run under audit: its model and stages, restored to one checkpoint after another."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
+from torch import Tensor
 
 from bas_opd.audit.records import Source, Teacher
 from bas_opd.config.schema import Config
-from bas_opd.data.order import step_indices, steps_per_epoch
+from bas_opd.data.order import steps_per_epoch
+from bas_opd.data.prompts import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import CheckpointError, DataError, ModelError
-from bas_opd.run.checkpoint import Snapshot, newest_whole
-from bas_opd.run.directory import IDENTITY
-from bas_opd.run.manifest import read_json
-from bas_opd.run.state import TrainState
+from bas_opd.methods import BasOpd
+from bas_opd.run.checkpoint import Snapshot, newest_intact
+from bas_opd.run.directory import RunDirectory
+from bas_opd.run.state import build_method, model_identity, restore_parts
 from bas_opd.types import Hooks, PromptBatch
-
-
-class Progress(Protocol):
-    """Where an audit shows how far it is."""
-
-    def start(self, steps: int, what: str) -> None: ...
-    def advance(self) -> None: ...
-    def message(self, text: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Which run it is, from `run.json`."""
-
-    config: Config
-    config_hash: str
-    fingerprint: str
-    steps: int
-    precision: str
-    base: str
-
-    @classmethod
-    def read(cls, run: Path) -> Identity:
-        """Read it, or say that this is no run that can be audited."""
-        if not (run / IDENTITY).is_file():
-            raise DataError(
-                f"There is no run in {run}: it has no {IDENTITY}. Give a run directory."
-            )
-        claimed = read_json(run / IDENTITY)
-        try:
-            return cls(
-                config=Config.model_validate(claimed["config"]),
-                config_hash=claimed["config_hash"],
-                fingerprint=claimed["dataset"]["fingerprint"],
-                steps=claimed["steps"],
-                precision=claimed["precision"],
-                base=claimed["base"],
-            )
-        except (KeyError, TypeError, ValidationError) as error:
-            raise DataError(
-                f"{run / IDENTITY} does not describe a run that this version can audit ({error}). "
-                "Use the version that began it."
-            ) from error
 
 
 class Subject:
@@ -78,72 +36,73 @@ class Subject:
         base: str | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        """Load the model of a run; `data` and `base` say where they lie now, if they have moved."""
-        self.run, self.teacher = run, teacher
+        """Open a run; `data` and `base` are their current paths, if they have moved."""
+        self.run, self.directory, self.teacher = run, RunDirectory(path=run), teacher
         self.hooks = hooks or Hooks()
-        self.identity = Identity.read(run)
-        self.config = self.identity.config
+        self.identity = self.directory.read_identity()
+        self.config = _config(self.directory, self.identity.config)
         self._data = data or Path(self.config.data.path)
         self._device, self._base = device, base or self.config.model.path
-        self._state: TrainState | None = None
+        self._method: BasOpd | None = None
 
     @property
-    def state(self) -> TrainState:
+    def method(self) -> BasOpd:
         """The stages at the last checkpoint that was restored."""
-        if self._state is None:
-            self._state = self._build(self._base)
-            if self._state.identity()["base"] != self.identity.base:
+        if self._method is None:
+            self._method = self._build(self._base)
+            if model_identity(self._method.model)["base"] != self.identity.base:
                 raise ModelError(
-                    f"The model at {self._base} is not the one that the run in {self.run} began "
-                    "with. Say where that one lies with --base."
+                    f"The model at {self._base} is not the one that the run in {self.run} started "
+                    "from. Give the path of that one with --base."
                 )
-        return self._state
+        return self._method
 
     def training_set(self) -> PreparedSet:
         """Return the set of the run, and no other."""
         data = PreparedSet.load(self._data)
-        if data.fingerprint != self.identity.fingerprint:
+        own = self.identity.dataset.fingerprint
+        if data.fingerprint != own:
             raise DataError(
                 f"{self._data} is not the set that the run in {self.run} was trained on: its "
-                f"fingerprint is {data.fingerprint[:12]}, not {self.identity.fingerprint[:12]}. "
-                "Say where that set lies with --data."
+                f"fingerprint is {data.fingerprint[:12]}, not {own[:12]}. "
+                "Give the path of that set with --data."
             )
         return data
 
     def held_out_set(self, folder: Path) -> PreparedSet:
         """Return a set that the run was not trained on."""
         data = PreparedSet.load(folder)
-        if data.fingerprint == self.identity.fingerprint:
+        if data.fingerprint == self.identity.dataset.fingerprint:
             raise DataError(
-                f"{folder} holds the very set that the run in {self.run} was trained on, and "
-                "nothing in it is held out. Give another set with --held-out, or leave that away."
+                f"{folder} holds the set that the run in {self.run} was trained on, so nothing in "
+                "it is held out. Give another set with --held-out, or omit the option."
             )
         return data
 
     def restore_newest(self) -> int:
-        """Go to the newest whole checkpoint, or to the saved student, and return its step."""
-        snapshot = next(newest_whole(self.run / "checkpoints", self.hooks.notice), None)
+        """Restore the newest intact checkpoint, or the saved student, and return its step."""
+        snapshot = next(newest_intact(self.directory.checkpoints, self.hooks.notice), None)
         if snapshot is not None:
             return self.restore(snapshot)
-        if not (self.run / "model").is_dir():
+        if not self.directory.model.is_dir():
             raise CheckpointError(
-                f"The run in {self.run} has neither a whole checkpoint nor a final model, so there "
-                "is nothing to audit. Run its command again."
+                f"The run in {self.run} has neither an intact checkpoint nor a final model, so "
+                "there is nothing to audit. Run its command again."
             )
         if self.teacher == "own":
-            raise self._teacher_is_missing(f"The run in {self.run} has no whole checkpoint and")
+            raise self._teacher_is_missing(f"The run in {self.run} has no intact checkpoint and")
         self._restore_saved_student()
         return self.identity.steps
 
     def restore(self, snapshot: Snapshot) -> int:
-        """Become what the run was at a step, which is returned; the optimiser is left out."""
-        teacher = snapshot.tensors.get("teacher", {})
+        """Restore a snapshot without its optimizer state, and return its step."""
+        teacher: Mapping[str, Tensor] = snapshot.tensors.get("teacher", {})
         if self.teacher == "student":
             teacher = {}
         elif not teacher and self.config.teacher.mode != "live":
             raise self._teacher_is_missing(f"The checkpoint of step {snapshot.step} in {self.run}")
         tensors = {**snapshot.tensors, "teacher": teacher, "optimiser": {}}
-        self.state.restore(replace(snapshot, tensors=tensors))
+        restore_parts(self.method, tensors)
         return snapshot.step
 
     def batches(
@@ -151,18 +110,19 @@ class Subject:
     ) -> Iterator[PromptBatch]:
         """Yield the batches that would follow a step, or the first of a held-out set.
 
-        They bear the numbers of the steps that would follow, which is what their draws depend on.
+        They have the numbers of the steps that would follow, which their draws depend on.
         """
-        per_step, seed = self.config.rollout.prompts_per_step, self.config.run.seed
+        per_step = self.config.rollout.prompts_per_step
         if source == "held-out" and (enough := steps_per_epoch(len(data), per_step)) < n:
             raise DataError(
                 f"{data.folder} has {len(data):,} examples, enough for {enough} batches of "
                 f"{per_step}, not for {n}. Give a larger set or ask for fewer with --batches."
             )
-        first = step if source == "training" else 0
+        prompts = PromptStream(data.examples, per_step=per_step, seed=self.config.run.seed)
+        prompts.cursor = step if source == "training" else 0
         for i in range(n):
-            rows = step_indices(len(data), per_step, seed, first + i)
-            yield PromptBatch(step=step + i, examples=tuple(data.examples[row] for row in rows))
+            prompts.step = step + i
+            yield prompts.take()
 
     def provenance(self, data: PreparedSet, source: Source) -> dict[str, Any]:
         """Return what every audit says of itself."""
@@ -175,11 +135,11 @@ class Subject:
             "source": source,
             "dataset": data.fingerprint,
             "seed": self.config.run.seed,
-            "device": str(self.state.model.device),
+            "device": str(self.method.model.device),
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
 
-    def _build(self, model: str) -> TrainState:
+    def _build(self, model: str) -> BasOpd:
         # In the precision of the run: on another device `auto` could mean another one.
         settings = {
             "model": {"path": model, "device": self._device, "precision": self.identity.precision},
@@ -192,27 +152,36 @@ class Subject:
                 for section, update in settings.items()
             }
         )
-        return TrainState.build(config, self.hooks)
+        return build_method(config, self.hooks)
 
     def _restore_saved_student(self) -> None:
-        """Take the student that the run saved at its end; what its selector had learnt is lost."""
-        saved = self.run / "model"
+        """Load the student that the run saved at its end; the state of its selector is lost."""
+        saved = self.directory.model
         if self.config.lora.rank:
             from peft import set_peft_model_state_dict
             from safetensors.torch import load_file
 
-            network: Any = self.state.model.network
+            network: Any = self.method.model.network
             set_peft_model_state_dict(network, load_file(saved / "adapter_model.safetensors"))
         else:
-            self._state = self._build(str(saved))
+            self._method = self._build(str(saved))
         self.hooks.notice(
-            f"The run in {self.run} has no whole checkpoint: its selector is lost, and what it "
-            "would have predicted is not known."
+            f"The run in {self.run} has no intact checkpoint: the state of its selector "
+            "is lost, and its predictions are not known."
         )
 
     def _teacher_is_missing(self, what: str) -> CheckpointError:
         return CheckpointError(
-            f"{what} does not hold the run's own teacher, and none is made up. With --teacher "
-            "student the student itself stands in for it, as in the paper, and every result says "
-            "so."
+            f"{what} does not hold the run's own teacher. With --teacher student the student "
+            "itself stands in for it, as in the paper, and every result says so."
         )
+
+
+def _config(directory: RunDirectory, settings: dict[str, Any]) -> Config:
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise DataError(
+            f"{directory.identity} does not describe a run that this version can audit ({error}). "
+            "Use the version that started it."
+        ) from error

@@ -16,7 +16,7 @@ def watch(
     """Show a run as its records grow, until it has finished. It reads; it never writes."""
     import contextlib
 
-    from bas_opd.commands.watch import look_on, look_once
+    from bas_opd.commands.watch import follow, show_once
 
     with contextlib.suppress(KeyboardInterrupt):
-        look_once(run) if once else look_on(run, every=every)
+        show_once(run) if once else follow(run, every=every)

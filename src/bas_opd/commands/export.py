@@ -1,6 +1,6 @@
-"""What training made, as anyone may use it: a plain transformers folder with a model card.
+"""The trained student as a plain transformers folder with a model card.
 
-Only the student goes in. Teacher, selector, crops and optimiser stay in the run.
+Teacher, selector, crops and optimizer state stay in the run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 
 import bas_opd
 from bas_opd.config.schema import Config
-from bas_opd.errors import CheckpointError, DataError, RunDirectoryError
+from bas_opd.errors import CheckpointError, RunDirectoryError
 from bas_opd.model.loading import LoraSettings, load_model
 from bas_opd.model.processing import Processor
-from bas_opd.run.checkpoint import newest_whole
+from bas_opd.run.checkpoint import newest_intact
+from bas_opd.run.history import read_history
 from bas_opd.run.manifest import verify_files
-from bas_opd.run.record import read_records
 
 Precision = Literal["float32", "bfloat16"]
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, and which moment of the run it is."""
+    """What was written, and which step of the run it is."""
 
     folder: str
     step: int
@@ -64,10 +64,10 @@ def export(
     base: str | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write the student of a run to a new folder, whole or not at all, adapters merged.
+    """Write the student of a run to a new folder, complete or not at all, adapters merged.
 
-    The final model is taken if the run has finished, else its newest whole checkpoint. `base` says
-    where the model that training began with lies now, if it has moved.
+    A finished run gives its final model, any other its newest intact checkpoint. `base` is the
+    current path of the model that training started from, if it has moved.
     """
     if out.exists() or out.is_symlink():
         raise RunDirectoryError(
@@ -95,50 +95,33 @@ def export(
 
 
 def _find(run: Path, warn: Callable[[str], None]) -> _Source:
-    if not (run / "records.jsonl").is_file():
-        raise DataError(f"There is no run in {run}: it has no records.jsonl. Give a run directory.")
-    events = _events(run / "records.jsonl")
-    started, finish = events[0], events[-1]
-    config = Config.model_validate(started["config"])
-    fingerprint = started["data"]["fingerprint"]
-    if finish["event"] == "finished":
-        verify_files(run / "model", finish["model"])
+    history = read_history(run)
+    directory, finished = history.directory, history.finished
+    config, fingerprint = history.config(), history.opening().data.fingerprint
+    if finished is not None:
+        verify_files(directory.model, finished.model)
         return _Source(
             config=config,
             fingerprint=fingerprint,
-            step=finish["steps"],
-            planned=finish["steps"],
-            ledger=finish["totals"],
+            step=finished.steps,
+            planned=finished.steps,
+            ledger=finished.totals,
             weights=None,
         )
-    snapshot = next(newest_whole(run / "checkpoints", warn), None)
+    snapshot = next(newest_intact(directory.checkpoints, warn), None)
     if snapshot is None:
         raise CheckpointError(
-            f"The run in {run} has neither finished nor left a whole checkpoint, so there is "
+            f"The run in {run} has neither finished nor left an intact checkpoint, so there is "
             "nothing to export. Run its command again."
         )
     return _Source(
         config=config,
         fingerprint=fingerprint,
         step=snapshot.step,
-        planned=[event["steps"] for event in events if "steps" in event][-1],
+        planned=history.planned or snapshot.step,
         ledger=snapshot.data["ledger"],
         weights=snapshot.tensors["student"],
     )
-
-
-def _events(records: Path) -> list[dict[str, Any]]:
-    """Return the events of a run that may still be going; there is at least one."""
-    events: list[dict[str, Any]] = []
-    try:
-        events.extend(read_records(records))
-    except DataError:
-        # A line that is being written, or was cut by a kill, takes nothing from those before it.
-        if not events or records.read_bytes().endswith(b"\n"):
-            raise
-    if not events:
-        raise DataError(f"{records} is empty, so it is not known which run this is.")
-    return events
 
 
 def _network(source: _Source, final: Path, base: str) -> Any:

@@ -15,20 +15,20 @@ from typing import Any
 
 import torch
 
-from bas_opd.algorithm import train_step
 from bas_opd.budget import query_budget
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.lengths import views
-from bas_opd.data.order import epoch_order, step_indices, steps_per_epoch
+from bas_opd.data.order import epoch_order, steps_per_epoch
+from bas_opd.data.prompts import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ModelError
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
 from bas_opd.model.size import ModelSize, model_size
 from bas_opd.run.loop import planned_steps
-from bas_opd.run.state import TrainState
-from bas_opd.types import Example, PromptBatch
+from bas_opd.run.state import build_method
+from bas_opd.types import Example
 
 MEAN_RESPONSE = 87
 """Tokens of a mean response in the paper: 2,167,850 scored in 24,864 calls (Table 7)."""
@@ -244,15 +244,17 @@ def _tokens(
 
 def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
     """Take the first two steps of the run and forget them; nothing is written."""
-    state = TrainState.build(config)
-    device = state.model.device
+    method = build_method(config)
+    device = method.model.device
+    prompts = PromptStream(
+        data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+    )
     spent: list[float] = []
     phases: dict[str, float] = {}
     for step in range(2):
-        rows = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
-        batch = PromptBatch(step=step, examples=tuple(data.examples[row] for row in rows))
+        prompts.step = step
         started = time.perf_counter()
-        phases = train_step(state.stages, batch, config.select.query_ratio).seconds
+        phases = method.step(prompts).seconds
         spent.append(time.perf_counter() - started)
     return Probe(
         first_seconds=spent[0],

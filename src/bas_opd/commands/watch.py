@@ -1,4 +1,4 @@
-"""The console of someone who looks on: a live view on a terminal, plain lines anywhere else."""
+"""`bas-opd watch`: a live view of a run on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from rich.text import Text
 from bas_opd.commands.watched import Watched
 from bas_opd.errors import DataError
 from bas_opd.run.console import Console
-from bas_opd.run.following import RecordFollower
+from bas_opd.run.directory import RunDirectory
 from bas_opd.run.lock import owner_of
+from bas_opd.run.record import RecordFollower, StepRecord
 from bas_opd.text import printable
 
-RECORDS = "records.jsonl"
 
-
-def look_once(run: Path) -> None:
-    """Print how a run stands."""
+def show_once(run: Path) -> None:
+    """Print the state of a run."""
     watched, follower = Watched(), _follower(run)
     for event in follower.read().events:
         watched.add(event)
@@ -33,19 +32,18 @@ def look_once(run: Path) -> None:
         console.message("\n".join((_headline(run, watched), *watched.lines())))
 
 
-def look_on(run: Path, *, every: float) -> None:
-    """Show a run until it has finished, however often it is stopped and taken up again."""
+def follow(run: Path, *, every: float) -> None:
+    """Show a run until it has finished, however often it is stopped and resumed."""
     watched, follower = Watched(), _follower(run)
     with Console() as console:
         with _view(console) as view:
-            while watched.totals is None and not console.is_deaf:
+            while watched.totals is None and not console.pipe_closed:
                 news = follower.read()
-                if news.is_anew:
+                if news.from_start:
                     watched = Watched()
                 for event in news.events:
-                    watched.add(event)
-                    view.heard(watched, event)
-                view.look(run, watched)
+                    view.update(watched, event, watched.add(event))
+                view.refresh(run, watched)
                 if watched.totals is None:
                     time.sleep(every)
         if watched.totals is not None:
@@ -61,17 +59,17 @@ class _Lines:
         self._shown = 0
         self._state = ""
 
-    def heard(self, watched: Watched, event: Mapping[str, Any]) -> None:
-        """Tell a step that was not told yet; after a resume, those that are taken anew."""
+    def update(self, watched: Watched, event: Mapping[str, Any], step: StepRecord | None) -> None:
+        """Print a step that was not printed yet; after a resume, those that are repeated."""
         if event["event"] == "resumed":
             self._shown = min(self._shown, event["step"])
             self._console.message(f"Resumed after step {event['step']}.")
-        elif event["event"] == "step" and event["step"] >= self._shown:
-            self._shown = event["step"] + 1
-            self._console.message(watched.line(event))
+        elif step is not None and step.step >= self._shown:
+            self._shown = step.step + 1
+            self._console.message(watched.line(step))
 
-    def look(self, run: Path, watched: Watched) -> None:
-        """Say who trains the run, when that changes."""
+    def refresh(self, run: Path, watched: Watched) -> None:
+        """Print which process trains the run, when that changes."""
         state = _headline(run, watched)
         if state != self._state and watched.totals is None:
             self._console.message(state)
@@ -79,15 +77,17 @@ class _Lines:
 
 
 class _Display:
-    """One view that is drawn anew at every look."""
+    """One view that is redrawn at every refresh."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def heard(self, watched: Watched, event: Mapping[str, Any]) -> None: ...
+    def update(
+        self, watched: Watched, event: Mapping[str, Any], step: StepRecord | None
+    ) -> None: ...
 
-    def look(self, run: Path, watched: Watched) -> None:
-        """Draw how the run stands."""
+    def refresh(self, run: Path, watched: Watched) -> None:
+        """Draw the state of the run."""
         self._live.update(_display(run, watched), refresh=True)
 
 
@@ -114,7 +114,7 @@ def _headline(run: Path, watched: Watched) -> str:
         return f"{run}: trained by {owner}"
     if not watched.total:
         return f"{run}: no run has begun here"
-    return f"{run}: nobody trains it now; the same train command goes on"
+    return f"{run}: no process trains it now; rerun its train command to resume"
 
 
 def _follower(run: Path) -> RecordFollower:
@@ -123,4 +123,4 @@ def _follower(run: Path) -> RecordFollower:
             f"{run} is not a folder, so there is no run to watch. Name the folder that "
             "`bas-opd train` writes to, once it has begun."
         )
-    return RecordFollower(run / RECORDS)
+    return RecordFollower(RunDirectory(path=run).records)

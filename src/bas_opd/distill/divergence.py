@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bas_opd.types import FullLogits, TokenScores, at_least_fp32
+
 Support = Literal["tail", "renormalise"]
 
 # Stands in for log 0: its exponential is 0 and its differences stay finite in fp32, so a token
@@ -33,8 +35,14 @@ def topk_divergence(
     student's top-k tokens with one bucket for the rest (`tail`), or those of the k tokens
     renormalised. No gradient reaches the teacher.
     """
+    if student_logits.shape != teacher_logits.shape:
+        raise ValueError(
+            f"Student logits {tuple(student_logits.shape)} and teacher logits "
+            f"{tuple(teacher_logits.shape)} must have the same shape."
+        )
     index = student_topk(student_logits, k)
-    return divergence_on(student_logits, teacher_logits, index, alpha=alpha, support=support)
+    teacher = FullLogits(teacher_logits)
+    return divergence_on(student_logits, teacher, index, alpha=alpha, support=support)
 
 
 def student_topk(student_logits: Tensor, k: int) -> Tensor:
@@ -46,7 +54,7 @@ def student_topk(student_logits: Tensor, k: int) -> Tensor:
 
 def divergence_on(
     student_logits: Tensor,
-    teacher_logits: Tensor,
+    teacher: TokenScores,
     index: Tensor,
     *,
     alpha: float,
@@ -55,20 +63,18 @@ def divergence_on(
     """Return D_alpha on given token indices, for callers that have the student's top-k already."""
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha must lie between 0 and 1, not {alpha}.")
-    if student_logits.shape != teacher_logits.shape:
-        raise ValueError(
-            f"Student logits {tuple(student_logits.shape)} and teacher logits "
-            f"{tuple(teacher_logits.shape)} must have the same shape."
-        )
     if support == "renormalise":
-        student = renormalised(student_logits, index)
-        teacher = renormalised(teacher_logits.detach(), index)
-    elif support == "tail":
-        student = _with_tail(student_logits, index)
-        teacher = _with_tail(teacher_logits.detach(), index)
-    else:
-        raise ValueError(f"support must be 'tail' or 'renormalise', not {support!r}.")
-    return jensen_shannon(student, teacher, alpha=alpha)
+        student = renormalised(student_logits.gather(-1, index))
+        return jensen_shannon(student, renormalised(teacher.scores(index)), alpha=alpha)
+    if support == "tail":
+        has_tail = index.shape[-1] < student_logits.shape[-1]
+        student = at_least_fp32(student_logits).log_softmax(-1).gather(-1, index)
+        return jensen_shannon(
+            _with_tail(student, has_tail=has_tail),
+            _with_tail(teacher.logprobs(index), has_tail=has_tail),
+            alpha=alpha,
+        )
+    raise ValueError(f"support must be 'tail' or 'renormalise', not {support!r}.")
 
 
 def jensen_shannon(student: Tensor, teacher: Tensor, *, alpha: float) -> Tensor:
@@ -81,16 +87,15 @@ def jensen_shannon(student: Tensor, teacher: Tensor, *, alpha: float) -> Tensor:
     return (1.0 - alpha) * _kl(student, mixture) + alpha * _kl(teacher, mixture)
 
 
-def renormalised(logits: Tensor, index: Tensor) -> Tensor:
-    """Return the log-probabilities of the indexed tokens, renormalised over them."""
-    chosen = _in_fp32(logits.gather(-1, index)).clamp_min(LOG_ZERO)
-    return chosen.log_softmax(-1)
+def renormalised(scores: Tensor) -> Tensor:
+    """Return log-probs renormalised over the last axis, from logits or log-probs of some tokens."""
+    return at_least_fp32(scores).clamp_min(LOG_ZERO).log_softmax(-1)
 
 
-def _with_tail(logits: Tensor, index: Tensor) -> Tensor:
-    """Return the true log-probabilities of the indexed tokens and of all others as one bucket."""
-    chosen = _in_fp32(logits).log_softmax(-1).gather(-1, index).clamp_min(LOG_ZERO)
-    if index.shape[-1] == logits.shape[-1]:
+def _with_tail(logprobs: Tensor, *, has_tail: bool) -> Tensor:
+    """Return the log-probs of the top-k tokens, and of all other tokens as one bucket."""
+    chosen = logprobs.clamp_min(LOG_ZERO)
+    if not has_tail:
         return chosen
     mass = chosen.logsumexp(-1, keepdim=True).clamp_max(LARGEST_LOG_MASS)
     return torch.cat([chosen, torch.log(-torch.expm1(mass))], dim=-1)
@@ -98,7 +103,3 @@ def _with_tail(logits: Tensor, index: Tensor) -> Tensor:
 
 def _kl(left: Tensor, right: Tensor) -> Tensor:
     return (left.exp() * (left - right)).sum(-1)
-
-
-def _in_fp32(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bas_opd.distill.divergence import jensen_shannon, renormalised, student_topk
+from bas_opd.types import FullLogits, TokenScores
 
 
 @torch.no_grad()
@@ -27,7 +28,7 @@ def query_utility(
     """
     per_token = token_utility(
         student_logits,
-        teacher_logits,
+        FullLogits(teacher_logits),
         student_topk(student_logits, k),
         use_overlap=use_overlap,
         use_confidence=use_confidence,
@@ -39,29 +40,29 @@ def query_utility(
 @torch.no_grad()
 def token_utility(
     student_logits: Tensor,
-    teacher_logits: Tensor,
+    teacher: TokenScores,
     index: Tensor,
     *,
     use_overlap: bool = True,
     use_confidence: bool = True,
 ) -> Tensor:
     """Return d * o * c for every position, given the student's top-k indices."""
-    student = renormalised(student_logits, index)
-    teacher = renormalised(teacher_logits, index)
-    utility = jensen_shannon(student, teacher, alpha=0.5)
-    if use_overlap:
-        utility = utility * topk_overlap(teacher_logits, index)
+    student = renormalised(student_logits.gather(-1, index))
+    on_support = renormalised(teacher.scores(index))
+    utility = jensen_shannon(student, on_support, alpha=0.5)
+    # Without the teacher's own top-k, o counts as 1.
+    if use_overlap and (own := teacher.topk(index.shape[-1])) is not None:
+        utility = utility * topk_overlap(own, index, dtype=utility.dtype)
     if use_confidence:
-        utility = utility * teacher_confidence(teacher)
+        utility = utility * teacher_confidence(on_support)
     return utility
 
 
-def topk_overlap(teacher_logits: Tensor, index: Tensor) -> Tensor:
-    """Return o, the share of the student's top-k that is in the teacher's own top-k."""
-    k = index.shape[-1]
-    own = teacher_logits.topk(k, dim=-1).indices.sort(dim=-1).values
-    place = torch.searchsorted(own, index.contiguous()).clamp_max(k - 1)
-    return (own.gather(-1, place) == index).to(_at_least_fp32(teacher_logits)).mean(-1)
+def topk_overlap(own: Tensor, index: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return o, the share of the student's top-k ids that are in the teacher's own top-k."""
+    ordered = own.sort(dim=-1).values
+    place = torch.searchsorted(ordered, index.contiguous()).clamp_max(index.shape[-1] - 1)
+    return (ordered.gather(-1, place) == index).to(dtype).mean(-1)
 
 
 def teacher_confidence(teacher: Tensor) -> Tensor:
@@ -70,7 +71,3 @@ def teacher_confidence(teacher: Tensor) -> Tensor:
     if k == 1:
         return torch.ones_like(teacher[..., 0])
     return 1.0 + (teacher.exp() * teacher).sum(-1) / math.log(k)
-
-
-def _at_least_fp32(logits: Tensor) -> torch.dtype:
-    return torch.promote_types(logits.dtype, torch.float32)

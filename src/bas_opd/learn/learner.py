@@ -1,24 +1,23 @@
-"""The student's update: forward and backward over S only, one optimiser step (Alg. 1, line 13)."""
+"""The student's update: forward and backward over S only, one optimizer step (Alg. 1, line 13)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
-from bas_opd.distill.loss import DistillSettings, backward_in_chunks
+from bas_opd.learn.objective import Objective, ObjectivePart, PackedRows
 from bas_opd.model.batches import MicroBatch, PromptGroup, group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.types import Hooks, Rollouts, StudentUpdate, TeacherScores
+from bas_opd.types import Hooks, Rollouts, StudentUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimiserSettings:
+class OptimizerSettings:
     """How theta moves."""
 
     learning_rate: float = 2e-6
@@ -29,166 +28,167 @@ class OptimiserSettings:
     share_prompts: bool = True
 
 
-class Learner:
-    """Distils the teacher into the full-image policy on the selected rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What a pass over some rows found."""
 
-    Unselected rows have exactly zero gradient, so they are not computed at all. The denominator of
-    the loss is that of the whole step: how it is cut into micro-batches changes nothing.
+    loss: Tensor
+    observed: dict[int, float]
+    """Row -> what the objective measured on it; not always finite."""
+    processed_tokens: int
+
+
+class Learner:
+    """Trains the full-image policy on given rows with a given objective.
+
+    It owns micro-batches, shared prompts, out-of-memory retries, clipping and the optimizer.
+    Other rows have exactly zero gradient, so they are not computed at all. The denominator of the
+    loss is that of the whole step: how it is cut into micro-batches changes nothing.
     """
 
     def __init__(
         self,
         model: VisionLanguageModel,
-        *,
-        optimiser: OptimiserSettings,
-        distill: DistillSettings,
+        settings: OptimizerSettings,
         hooks: Hooks | None = None,
     ) -> None:
         self.model = model
+        self.settings = settings
         self.hooks = hooks or Hooks()
-        self.tokens_per_micro_batch = optimiser.tokens_per_micro_batch
-        self.settings = optimiser
-        self.distill = distill
+        self.tokens_per_micro_batch = settings.tokens_per_micro_batch
         self.parameters = list(model.trainable().values())
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             self.parameters,
-            lr=optimiser.learning_rate,
-            weight_decay=optimiser.weight_decay,
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
             fused=model.device.type == "cuda",
         )
 
-    def distil(
-        self, rollouts: Rollouts, rows: Sequence[int], teacher: TeacherScores | None
+    def update(
+        self, rollouts: Rollouts, rows: Sequence[int], objective: Objective
     ) -> StudentUpdate:
-        """Take one step on L_BAS and return the observed utilities (Alg. 1, lines 12-13)."""
+        """Take one optimizer step on the objective over `rows` (Alg. 1, lines 12-13)."""
         rate = self._learning_rate(rollouts.step)
-        if teacher is None:
+        if not rows:
             # A zero loss has no graph: weights stay, while the schedule follows the step number.
             return StudentUpdate(
                 loss=0.0,
                 gradient_norm=0.0,
                 learning_rate=rate,
                 is_valid=False,
-                utility={},
-                dropped_labels=0,
+                observed={},
+                dropped=0,
                 processed_tokens=0,
             )
-        loss, utility, processed = self.accumulate(rollouts, rows, teacher)
+        found = self.accumulate(rollouts, rows, objective)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_clip)
-        is_valid = bool(loss.isfinite()) and bool(norm.isfinite())
+        is_valid = bool(found.loss.isfinite()) and bool(norm.isfinite())
         if is_valid:
-            for group in self.optimiser.param_groups:
+            for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            self.optimiser.step()
-        self.abandon()
-        finite = {row: u for row, u in utility.items() if math.isfinite(u)}
+            self.optimizer.step()
+        self.zero_grad()
+        finite = {row: value for row, value in found.observed.items() if math.isfinite(value)}
         return StudentUpdate(
-            loss=float(loss),
+            loss=float(found.loss),
             gradient_norm=float(norm),
             learning_rate=rate,
             is_valid=is_valid,
-            utility=finite,
-            dropped_labels=len(utility) - len(finite),
-            processed_tokens=processed,
+            observed=finite,
+            dropped=len(found.observed) - len(finite),
+            processed_tokens=found.processed_tokens,
         )
 
-    def abandon(self) -> None:
-        """Drop gradients, whole or half computed; the weights stay as they are."""
-        self.optimiser.zero_grad(set_to_none=True)
+    def accumulate(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:
+        """Replace the gradient of the parameters by that of the objective over `rows`."""
+        # transformers ties gradient checkpointing to the training mode. A shared prompt lives in
+        # the cache, which that mode switches off.
+        self.model.network.train(not self.settings.share_prompts)
+        try:
+            return self._in_micro_batches(rollouts, rows, objective)
+        finally:
+            self.model.network.eval()
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's moments by name."""
+    @torch.no_grad()
+    def measure(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:
+        """Return what `accumulate` would observe, without a gradient."""
+        return self._in_micro_batches(rollouts, rows, objective)
+
+    def zero_grad(self) -> None:
+        """Drop gradients, complete or not; the weights stay as they are."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the optimizer state, by kind and parameter name."""
         return {
             f"{key}.{name}": value
             for name, parameter in self.model.trainable().items()
-            for key, value in self.optimiser.state.get(parameter, {}).items()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
         }
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with given moments."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the optimizer state."""
         moments: dict[int, dict[str, Tensor]] = {}
         places = {name: place for place, name in enumerate(self.model.trainable())}
         for key, value in state.items():
             moment, _, name = key.partition(".")
             moments.setdefault(places[name], {})[moment] = value
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
-    def accumulate(
-        self, rollouts: Rollouts, rows: Sequence[int], teacher: TeacherScores
-    ) -> tuple[Tensor, dict[int, float], int]:
-        """Add the gradient of L_BAS to the parameters; return loss, utilities, tokens processed."""
+    def _in_micro_batches(
+        self, rollouts: Rollouts, rows: Sequence[int], objective: Objective
+    ) -> Pass:
         groups = group_by_prompt(rows, rollouts)
-        result, self.tokens_per_micro_batch = in_smaller_batches(
-            lambda limit: self._accumulate(rollouts, groups, teacher, limit),
+        found, self.tokens_per_micro_batch = in_smaller_batches(
+            lambda limit: self._pass(rollouts, groups, objective, limit),
             limit=self.tokens_per_micro_batch,
             smallest=max(group.tokens_of_a_row for group in groups),
             what="student pass",
             notice=self.hooks.notice,
         )
-        return result
+        return found
 
-    def _accumulate(
+    def _pass(
         self,
         rollouts: Rollouts,
         groups: Sequence[PromptGroup],
-        teacher: TeacherScores,
+        objective: Objective,
         tokens: int,
-    ) -> tuple[Tensor, dict[int, float], int]:
-        self.abandon()
-        scores = dict(zip(teacher.rows, teacher.hidden, strict=True))
+    ) -> Pass:
+        if torch.is_grad_enabled():
+            self.zero_grad()  # A retry after running out of memory starts from nothing.
         share = self.settings.share_prompts
         loss = torch.zeros((), device=self.model.device)
-        utility: dict[int, float] = {}
+        observed: dict[int, float] = {}
         processed = 0
-        with self._training_mode():
-            for batch in micro_batches(groups, tokens, share_prompts=share):
-                self.hooks.poll()
-                part, per_token = self._backward(batch, rollouts, scores, teacher)
-                loss += part
-                lengths = [int(rollouts.lengths[row]) for row in batch.rows]
-                means = torch.stack([tokens.mean() for tokens in per_token.split(lengths)])
-                utility.update(zip(batch.rows, means.tolist(), strict=True))
-                processed += (
-                    batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
-                )
-        return loss, utility, processed
+        for batch in micro_batches(groups, tokens, share_prompts=share):
+            self.hooks.poll()
+            part = self._micro_batch(rollouts, batch, objective)
+            loss += part.loss
+            if part.observed is not None:
+                observed.update(zip(batch.rows, part.observed.tolist(), strict=True))
+            processed += batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
+        return Pass(loss=loss, observed=observed, processed_tokens=processed)
 
-    def _backward(
-        self,
-        batch: MicroBatch,
-        rollouts: Rollouts,
-        scores: dict[int, Tensor],
-        teacher: TeacherScores,
-    ) -> tuple[Tensor, Tensor]:
+    def _micro_batch(
+        self, rollouts: Rollouts, batch: MicroBatch, objective: Objective
+    ) -> ObjectivePart:
+        responses = batch.responses(rollouts)
         with self.model.compute():
             hidden = self.model.response_hidden(
                 batch.prompts,
                 batch.prompt_of,
-                batch.responses(rollouts),
+                responses,
                 share_prompts=self.settings.share_prompts,
             )
         # Logits, divergence and every backward pass stand outside: autocast would round them.
-        return backward_in_chunks(
-            hidden,
-            torch.cat([scores[row] for row in batch.rows]),
-            student_head=self.model.logits,
-            teacher_head=teacher.head,
-            denominator=teacher.scored_tokens,
-            settings=self.distill,
+        packed = PackedRows(
+            rows=tuple(batch.rows),
+            lengths=tuple(len(response) for response in responses),
+            tokens=torch.cat(responses),
         )
-
-    @contextmanager
-    def _training_mode(self) -> Iterator[None]:
-        """Switch gradient checkpointing on, which transformers ties to the training mode.
-
-        A shared prompt lives in the cache, which that mode switches off.
-        """
-        self.model.network.train(not self.settings.share_prompts)
-        try:
-            yield
-        finally:
-            self.model.network.eval()
+        return objective(hidden, packed)
 
     def _learning_rate(self, step: int) -> float:
         """Return the rate of a step counted from 0: a linear warm-up, then constant."""

@@ -1,21 +1,20 @@
-"""Our own sampler: a prompt is prefilled once, its cache repeated, finished rows leave."""
+"""The in-process engine: a prompt is prefilled once, its cache repeated, finished rows leave."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
-from bas_opd.data.images import open_image
 from bas_opd.errors import DataError, ModelError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import decode, groups_of_like_length
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts
+from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +44,14 @@ class Sampler:
     """The full-image policy p_theta as a source of rollouts (Alg. 1, line 3)."""
 
     def __init__(
-        self, model: VisionLanguageModel, settings: SamplingSettings, hooks: Hooks | None = None
+        self,
+        model: VisionLanguageModel,
+        view: View,
+        settings: SamplingSettings,
+        hooks: Hooks | None = None,
     ) -> None:
         self.model = model
+        self.view = view
         self.settings = settings
         self.hooks = hooks or Hooks()
         self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
@@ -64,6 +68,12 @@ class Sampler:
             notice=self.hooks.notice,
         )
         return rollouts
+
+    def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:
+        """Nothing to load: the sampler computes with the student's own parameters."""
+
+    def close(self) -> None:
+        """Nothing to free."""
 
     def _sample(
         self, batch: PromptBatch, prompts: tuple[Prompt, ...], prompts_per_batch: int
@@ -95,7 +105,7 @@ class Sampler:
         )
 
     def _encode(self, example: Example) -> Prompt:
-        prompt = self.model.processor.encode(open_image(example.image), example.question)
+        prompt = self.model.processor.encode(*self.view(example))
         if prompt.length > self.settings.max_prompt_tokens:
             raise DataError(
                 f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image "

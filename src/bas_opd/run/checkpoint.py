@@ -1,16 +1,16 @@
-"""Checkpoints that are whole or absent: staged, hashed, synced to disk, published by one rename.
+"""Checkpoints that are complete or absent: staged, hashed, synced to disk, renamed into place.
 
 A checkpoint is a folder of safetensors files, one for each part of the state, with `state.json` and
-a manifest of hashes. Nothing in it is code. Only a folder under its final name counts; one that is
-damaged is named and passed over for the newest whole one before it.
+a manifest of checksums. Nothing in it is code. Only a folder under its final name counts; a damaged
+one is reported and skipped for the newest intact one before it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bas_opd.errors import BasOpdError, CheckpointError
+from bas_opd.files import sha256, sync, write_json
 from bas_opd.run.manifest import (
     MANIFEST,
     STATE,
     published,
     read_json,
     read_manifest,
-    sha256,
+    step_of,
     verify_checkpoint,
 )
 
@@ -43,15 +44,15 @@ class Snapshot:
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
-    """Publish a snapshot under `folder`; what was published before stays whatever happens."""
+    """Publish a snapshot under `folder`; earlier checkpoints stay whatever happens."""
     # Without its parents: a run directory that was deleted must not come back half empty.
     folder.mkdir(exist_ok=True)
     for leftover in folder.glob(".step-*"):
-        # What is only to be removed may still be open elsewhere; it can wait.
+        # A checkpoint under removal may still be open elsewhere; it can wait.
         shutil.rmtree(leftover, ignore_errors=leftover.suffix == ".removed")
     target = folder / f"step-{snapshot.step:08d}"
     if target.exists():
-        if is_whole(target):
+        if is_intact(target):
             return target
         shutil.rmtree(target)
     staging = folder / f".{target.name}.partial"
@@ -59,8 +60,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     try:
         for part, tensors in snapshot.tensors.items():
             save_file(dict(tensors), staging / f"{part}.safetensors")
-        _write_json(staging / STATE, {"step": snapshot.step, **snapshot.data})
-        _write_json(staging / MANIFEST, _manifest(staging))
+        write_json(staging / STATE, {"step": snapshot.step, **snapshot.data})
+        write_json(staging / MANIFEST, _manifest(staging))
         for path in staging.iterdir():
             sync(path)
         sync(staging)
@@ -79,7 +80,7 @@ def read_checkpoint(path: Path) -> Snapshot:
         raise BasOpdError(
             f"The checkpoint {path} was written by a newer bas-opd (schema "
             f"{manifest['schema_version']}, known here: {SCHEMA_VERSION}). Install that version to "
-            "go on."
+            "resume."
         )
     verify_checkpoint(path)
     tensors = {}
@@ -92,8 +93,8 @@ def read_checkpoint(path: Path) -> Snapshot:
     return Snapshot(step=data.pop("step"), tensors=tensors, data=data)
 
 
-def is_whole(path: Path) -> bool:
-    """Say whether a checkpoint is what its manifest says."""
+def is_intact(path: Path) -> bool:
+    """Return whether a checkpoint is what its manifest says."""
     try:
         verify_checkpoint(path)
     except CheckpointError:
@@ -101,19 +102,19 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def newest_whole(folder: Path, warn: Callable[[str], None]) -> Iterator[Snapshot]:
-    """Yield whole snapshots, newest first, and say aloud which were passed over and why."""
+def newest_intact(folder: Path, warn: Callable[[str], None]) -> Iterator[Snapshot]:
+    """Yield intact snapshots, newest first; warn about each that is skipped, and why."""
     for path in published(folder):
         try:
             yield read_checkpoint(path)
         except CheckpointError as error:
-            warn(f"{error} It is passed over for the one before it.")
+            warn(f"{error} It is skipped for the one before it.")
 
 
 def set_aside(folder: Path, *, after: int) -> None:
-    """Rename the checkpoints later than a step: the run goes on without them, on another path."""
+    """Rename the checkpoints after a step: the run continues from there on another path."""
     for path in published(folder):
-        if int(path.name.removeprefix("step-")) > after:
+        if step_of(path) > after:
             number = 1
             while (target := folder / f"passed-over-{number}-{path.name}").exists():
                 number += 1
@@ -124,7 +125,7 @@ def retain(folder: Path, *, keep: int, keep_every: int | None) -> list[Path]:
     """Remove all but the newest `keep` checkpoints and those at multiples of `keep_every` steps."""
     removed = []
     for path in published(folder)[keep:]:
-        step = int(path.name.removeprefix("step-"))
+        step = step_of(path)
         if not (keep_every and step % keep_every == 0):
             # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
             gone = path.rename(folder / f".{path.name}.removed")
@@ -133,19 +134,39 @@ def retain(folder: Path, *, keep: int, keep_every: int | None) -> list[Path]:
     return removed
 
 
-def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+class CheckpointWriter:
+    """One checkpoint at a time, in a thread; a failure is raised at the next call."""
+
+    def __init__(self, folder: Path, *, keep: int, keep_every: int | None) -> None:
+        self.folder = folder
+        self.keep = keep
+        self.keep_every = keep_every
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Start to write a snapshot, after the one before it is done."""
+        self.wait()
+        self._pending = self._thread.submit(self._write, snapshot)
+
+    def wait(self) -> None:
+        """Return when nothing is left to write."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the last write: none may follow after the run has released its lock."""
+        self._thread.shutdown(wait=True)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        write_checkpoint(self.folder, snapshot)
+        retain(self.folder, keep=self.keep, keep_every=self.keep_every)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
     files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
     return {"schema_version": SCHEMA_VERSION, "files": files}
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

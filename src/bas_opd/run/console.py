@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live display on a terminal, plain lines anywhere else."""
+"""The console of a run: a live display on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import fmean
 from types import TracebackType
 from typing import IO, Any
 
@@ -18,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.text import duration, printable
 
 LEDGER = {
@@ -43,7 +44,7 @@ SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
 
 
 class _Output(rich.console.Console):
-    """An output whose reader may leave, as `head` does: the run goes on, unseen."""
+    """An output that survives a broken pipe, as behind `head`: the run continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -60,7 +61,7 @@ class Console:
         self._live: Live | None = None
         self._total = 0
         self._done = self._before = 0
-        self._counts = dict.fromkeys((*SHARES, *SHARES.values()), 0)
+        self._ledger = Ledger()
         self._started = self._last = clock()
 
     def __enter__(self) -> Console:
@@ -75,30 +76,32 @@ class Console:
         self._stop()
 
     @property
-    def is_deaf(self) -> bool:
-        """Whether nobody can read it any more, as behind `head`."""
+    def pipe_closed(self) -> bool:
+        """Whether standard output was closed, as behind `head`."""
         return self._out.quiet
 
-    def start(self, total_steps: int, *, done: int = 0) -> None:
-        """Begin the display of a run of so many steps, some of which may be done already."""
-        self._total = total_steps
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
+        """Begin the display of a run of `total` steps, `done` of which are finished already."""
+        self._total = total
         self._done = self._before = done
         self._started = self._last = self._clock()
         if self._out.is_terminal and not self._out.is_dumb_terminal and not os.environ.get("CI"):
             self._live = Live(console=self._out, auto_refresh=False, transient=True)
             self._live.start()
 
-    def step(self, event: Mapping[str, Any]) -> None:
+    def advance(self, count: int = 1) -> None:
+        """Count steps without showing them."""
+        self._done += count
+
+    def step(self, step: StepRecord) -> None:
         """Show one step, given its record."""
         now = self._clock()
         self._done += 1
-        for name in self._counts:
-            value = event[name]
-            self._counts[name] += len(value) if isinstance(value, list) else value
+        self._ledger.charge(step)
         pace = (now - self._started) / (self._done - self._before)
         remaining = pace * (self._total - self._done)
         line = step_line(
-            event,
+            step,
             place=f"{self._done}/{self._total}",
             seconds=now - self._last,
             remaining=remaining,
@@ -107,18 +110,16 @@ class Console:
         if self._live is None:
             self.message(line)
         else:
-            ledger = "  ".join(
-                f"{LEDGER[name]} {shown_total(name, self._counts)}" for name in SHARES
-            )
+            ledger = shown_shares(self._ledger.totals())
             # The bar comes last because it does not end its line.
             bar = ProgressBar(total=self._total, completed=self._done)
             display = rich.console.Group(Text(line), Text(ledger, style="dim"), bar)
-            with self._unless_deaf():
+            with self._ignoring_broken_pipe():
                 self._live.update(display, refresh=True)
 
     def message(self, text: str) -> None:
         """Print a line of text, which may hold anything a dataset or a model wrote."""
-        with self._unless_deaf():
+        with self._ignoring_broken_pipe():
             self._out.print(Text(printable(text)), soft_wrap=True)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
@@ -131,12 +132,12 @@ class Console:
             table.add_row(label, shown_total(name, totals))
         for phase, seconds in totals["seconds"].items():
             table.add_row(f"time: {printable(phase)}", duration(seconds))
-        with self._unless_deaf():
+        with self._ignoring_broken_pipe():
             self._out.print(table)
 
     @contextmanager
-    def _unless_deaf(self) -> Iterator[None]:
-        """Let a run go on when nobody can read it any more."""
+    def _ignoring_broken_pipe(self) -> Iterator[None]:
+        """Let a run continue when standard output was closed."""
         with contextlib.suppress(OSError, UnicodeEncodeError):
             yield
 
@@ -146,41 +147,39 @@ class Console:
             self._live = None
 
 
-def step_line(event: Mapping[str, Any], *, place: str, seconds: float, remaining: float) -> str:
-    """One step on one line; what is not known is left out."""
-    queries = f"queries {event['calls']}/{event['budget']}"
-    if event["explored"]:
-        queries += f" ({len(event['explored'])} explored)"
+def step_line(step: StepRecord, *, place: str, seconds: float, remaining: float) -> str:
+    """Return one step on one line; what is not known is left out."""
     parts = [f"step {place}"]
-    if not event["selected"]:
+    if step.is_empty:
         parts.append("empty: no row was selected")
-    elif not event["is_valid"]:
+    elif step.is_skipped:
         parts.append("skipped: the loss or its gradient is not finite")
-    elif event["loss"] is not None and math.isfinite(event["loss"]):
-        parts.append(f"loss {event['loss']:.4f}")
-    parts += [queries, f"tokens {_share(event['scored_tokens'], event['candidate_tokens'])}"]
-    ranked, explored = observed_utility(event)
-    if ranked is not None and explored is not None:
-        parts.append(f"u {_scientific(ranked)} / {_scientific(explored)}")
+    elif step.loss is not None and math.isfinite(step.loss):
+        parts.append(f"loss {step.loss:.4f}")
+    if isinstance(step, QueryRecord):
+        parts += _query_parts(step)
     parts += [duration(seconds), f"eta {duration(remaining)}"]
     return "  ".join(parts)
 
 
-def observed_utility(event: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Mean utility of the rows ranked highest and of the explored ones, where a ranking was."""
-    if all(score is None for score in event["scores"]):
-        return None, None
-    explored = set(event["explored"])
-    groups: dict[bool, list[float]] = {False: [], True: []}
-    for row, utility in zip(event["selected"], event["utility"], strict=True):
-        if utility is not None:
-            groups[row in explored].append(utility)
-    ranked_mean, explored_mean = (fmean(group) if group else None for group in groups.values())
-    return ranked_mean, explored_mean
+def _query_parts(step: QueryRecord) -> list[str]:
+    queries = f"queries {step.calls}/{step.budget}"
+    if step.explored:
+        queries += f" ({len(step.explored)} explored)"
+    parts = [queries, f"tokens {_share(step.scored_tokens, step.candidate_tokens)}"]
+    ranked, explored = step.mean_utility
+    if ranked is not None and explored is not None:
+        parts.append(f"u {_scientific(ranked)} / {_scientific(explored)}")
+    return parts
+
+
+def shown_shares(totals: Mapping[str, Any]) -> str:
+    """Return the totals that are shares of full querying, on one line."""
+    return "  ".join(f"{LEDGER[name]} {shown_total(name, totals)}" for name in SHARES)
 
 
 def shown_total(name: str, totals: Mapping[str, Any]) -> str:
-    """A total of the ledger, as a share of full querying where it is one."""
+    """Return a total of the ledger, as a share of full querying where it is one."""
     if name in SHARES:
         return _share(totals[name], totals[SHARES[name]])
     return f"{totals[name]:,}"

@@ -1,11 +1,8 @@
-"""The run directory: whose it is, which run it holds, and where its parts lie."""
+"""The run directory: where its parts are, who holds it, and which run it is. Needs no torch."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,32 +10,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bas_opd.config.identity import differences
-from bas_opd.config.loading import config_hash, dump
+from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config
-from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError, RunDirectoryError
-from bas_opd.run.checkpoint import sync
+from bas_opd.files import staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
 from bas_opd.run.lock import locked
 
 SCHEMA_VERSION = 1
-IDENTITY = "run.json"
-UNFINISHED = f".{IDENTITY}.partial"
-"""What a run leaves that is killed while it is first written down."""
-ABOUT_IT = ("audit", "eval", "tensorboard", "report.html", "card.md")
-"""What other commands leave in the directory of a run; it goes when the run goes."""
+FROM_OTHER_COMMANDS = ("audit", "eval", "tensorboard", "report.html", "card.md")
+"""What other commands leave in a run directory; it is deleted with the run."""
 MODEL_KEYS = ("device", "precision", "base")
-"""What is known of a run once its model is loaded, and must stay."""
-PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
+"""What is known of a run once its model is loaded, and must not change."""
+
+
+class DatasetIdentity(BaseModel):
+    """Which prepared set a run is trained on."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    fingerprint: str
+    examples: int
+
+
+class Identity(BaseModel):
+    """Which run a directory holds, as `run.json` says."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    schema_version: int
+    config: dict[str, Any]
+    config_hash: str
+    dataset: DatasetIdentity
+    steps: int
+    device: str = ""
+    precision: str = ""
+    base: str = ""
+    """Fingerprint of the weights that the run started from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDirectory:
-    """A directory that this process holds."""
+    """The directory of a run and the places of its parts."""
 
     path: Path
 
@@ -56,12 +72,25 @@ class RunDirectory:
 
     @property
     def identity(self) -> Path:
-        return self.path / IDENTITY
+        return self.path / "run.json"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "eval"
+
+    def existing_records(self) -> Path:
+        """Return the records; raise if there is no run here."""
+        if not self.records.is_file():
+            raise DataError(
+                f"There is no run in {self.path}: it has no {self.records.name}. Give a run "
+                "directory, as `bas-opd train` writes it."
+            )
+        return self.records
 
     @classmethod
     @contextmanager
     def held(cls, path: Path) -> Iterator[RunDirectory]:
-        """Hold a directory for a run: a new one, or one that a run of ours was in before."""
+        """Lock a directory for a run: a new one, or one that holds a run already."""
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise RunDirectoryError(
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
@@ -74,7 +103,9 @@ class RunDirectory:
             )
         with locked(path):
             run = cls(path=path)
-            if not run.identity.exists() and not _names(path) <= {OWNER, UNFINISHED}:
+            # A run that is killed while it first writes its identity leaves only the staging file.
+            own = {OWNER, staging_path(run.identity).name}
+            if not run.identity.exists() and not {p.name for p in path.iterdir()} <= own:
                 raise RunDirectoryError(
                     f"{path} holds something that is not a run, and nothing in it will be "
                     "overwritten. Choose another directory with run.output=DIRECTORY, or remove "
@@ -82,82 +113,77 @@ class RunDirectory:
                 )
             yield run
 
-    def identify(self, config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
-        """Return which run this is, as far as it is known before its model is loaded."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "config": dump(config),
-            "config_hash": config_hash(config),
-            "dataset": {"fingerprint": data.fingerprint, "examples": len(data.examples)},
-            "environment": environment(),
-            "steps": steps,
-        }
-
-    def compare(self, mine: Mapping[str, Any]) -> None:
-        """Refuse to go on with a run that was begun here as another one."""
-        if not self.identity.exists():
-            return
+    def read_identity(self) -> Identity:
+        """Return which run is here."""
         try:
-            self._compare(self._read_identity(), mine)
-        except (KeyError, TypeError, ValidationError) as error:
-            raise RunDirectoryError(
-                f"{self.identity} does not describe a run that this version can go on with "
-                f"({error}). Use the version that began it, or start anew with --overwrite."
-            ) from error
-
-    def claim(self, identity: Mapping[str, Any]) -> None:
-        """Write down which run this is, once all that it needs has been found."""
-        write_json(self.identity, identity)
-
-    def _read_identity(self) -> dict[str, Any]:
-        try:
-            identity = json.loads(self.identity.read_text(encoding="utf-8"))
-            version = identity["schema_version"]
+            content = json.loads(self.identity.read_text(encoding="utf-8"))
+            version = content["schema_version"]
+        except FileNotFoundError:
+            raise DataError(
+                f"There is no run in {self.path}: it has no {self.identity.name}. Give a run "
+                "directory, as `bas-opd train` writes it."
+            ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(
                 f"{self.identity} cannot be read ({error}), so it is not certain which run this "
-                "is. Restore the file, or start anew with --overwrite."
+                "is. Restore the file, or start over with --overwrite."
             ) from error
         if version > SCHEMA_VERSION:
             raise RunDirectoryError(
                 f"{self.identity} was written by a newer bas-opd (schema {version}, known here: "
-                f"{SCHEMA_VERSION}). Install that version to go on."
+                f"{SCHEMA_VERSION}). Install that version to resume."
             )
-        return identity
+        try:
+            return Identity.model_validate(content)
+        except ValidationError as error:
+            raise self._not_understood(error) from error
 
-    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        # Read through the schema, so that a setting it did not have yet stands at its default.
-        old = dump(Config.model_validate(before["config"]))
-        if changes := differences(old, now["config"]):
+    def compare(self, mine: Mapping[str, Any]) -> None:
+        """Refuse to resume a run that was started here as another one."""
+        if not self.identity.exists():
+            return
+        before = self.read_identity()
+        try:
+            # Read through the schema, so that a setting it did not have yet has its default.
+            old = dump(Config.model_validate(before.config))
+        except ValidationError as error:
+            raise self._not_understood(error) from error
+        if changes := differences(old, mine["config"]):
             listed = "\n  ".join(changes)
             raise ConfigError(
-                f"The run in {self.path} was begun with other settings:\n  {listed}\nGo on with "
-                "the old ones, choose another run.output, or start anew with --overwrite."
+                f"The run in {self.path} was started with other settings:\n  {listed}\nResume with "
+                "the old ones, choose another run.output, or start over with --overwrite."
             )
-        if before["dataset"] != now["dataset"]:
+        was, now = before.dataset, mine["dataset"]
+        if was.model_dump() != now:
             raise DataError(
-                f"The run in {self.path} was begun on other data: {before['dataset']['examples']} "
-                f"examples with fingerprint {before['dataset']['fingerprint'][:12]}, where there "
-                f"are now {now['dataset']['examples']} with {now['dataset']['fingerprint'][:12]}. "
-                "Restore the data, choose another run.output, or start anew with --overwrite."
+                f"The run in {self.path} was started on other data: {was.examples} examples with "
+                f"fingerprint {was.fingerprint[:12]}, where there are now {now['examples']} with "
+                f"{now['fingerprint'][:12]}. Restore the data, choose another run.output, or start "
+                "over with --overwrite."
             )
         for key in MODEL_KEYS:
-            if key in now and now[key] != before.get(key, now[key]):
+            known = getattr(before, key)
+            if known and mine.get(key, known) != known:
                 raise ConfigError(
-                    f"The run in {self.path} was begun with another {key}: {before[key]}, where "
-                    f"there is now {now[key]}. Go on where that is the same, choose another "
-                    "run.output, or start anew with --overwrite."
+                    f"The run in {self.path} was started with another {key}: {known}, where there "
+                    f"is now {mine[key]}. Resume where that is the same, choose another "
+                    "run.output, or start over with --overwrite."
                 )
+
+    def claim(self, identity: Mapping[str, Any]) -> None:
+        """Write down which run this is, once everything that it needs has been found."""
+        write_json(self.identity, identity)
 
     def clear(self, *, inputs: Sequence[Path]) -> None:
         """Delete the run that is here, once a new one is sure to start; its inputs are not."""
         for path in inputs:
             if path.resolve().is_relative_to(self.path.resolve()):
                 raise RunDirectoryError(
-                    f"{path} lies in {self.path}, which would be deleted. Choose another directory "
-                    "with run.output=DIRECTORY."
+                    f"{path} is inside {self.path}, which would be deleted. Choose another "
+                    "directory with run.output=DIRECTORY."
                 )
-        for name in ("checkpoints", "model", "model.partial", *ABOUT_IT):
+        for name in ("checkpoints", "model", "model.partial", *FROM_OTHER_COMMANDS):
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path)
@@ -166,33 +192,8 @@ class RunDirectory:
         for path in (self.records, self.identity):
             path.unlink(missing_ok=True)
 
-
-def environment() -> dict[str, Any]:
-    """Return what the numbers of a run may depend on besides its settings."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": versions,
-        "gpu": gpu,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a small file, whole or not at all."""
-    staging = path.with_name(f".{path.name}.partial")
-    staging.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    sync(staging)
-    os.replace(staging, path)
-    sync(path.parent)
+    def _not_understood(self, error: ValidationError) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.identity} does not describe a run that this version can resume ({error}). Use "
+            "the version that started it, or start over with --overwrite."
+        )

@@ -1,4 +1,4 @@
-"""One run, one process: a lock on the run directory that dies with its owner."""
+"""One run, one process: a lock on the run directory that is released when its owner dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bas_opd.errors import RunDirectoryError
 
 NAME = "owner.json"
 ATTEMPTS, PAUSE_SECONDS = 4, 0.05
-"""Someone who only asks whether a directory is held holds it for an instant: see `owner_of`."""
+"""Probing the lock takes it briefly, see `owner_of`: a taken lock is tried again."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def owner_of(directory: Path) -> str | None:
-    """Say who holds a directory now; none if nobody does, as far as this machine can tell."""
+    """Return who holds a directory now; None if nobody does, as far as this machine can tell."""
     try:
         descriptor = os.open(directory / NAME, os.O_RDONLY)
     except FileNotFoundError:

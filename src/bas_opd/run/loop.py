@@ -8,33 +8,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError
 
-from bas_opd.algorithm import train_step
+from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.lengths import check_prompts
-from bas_opd.data.order import step_indices, steps_per_epoch
+from bas_opd.data.order import steps_per_epoch
+from bas_opd.data.prompts import PromptStream
 from bas_opd.data.records import PreparedSet
-from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, DataError, PreemptionError
-from bas_opd.run.checkpoint import newest_whole, published, set_aside, sha256, sync
-from bas_opd.run.checkpoint_writer import CheckpointWriter
-from bas_opd.run.directory import RunDirectory
-from bas_opd.run.ledger import step_event
-from bas_opd.run.record import RecordWriter, holds_place, read_records
-from bas_opd.run.state import TrainState
+from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
+from bas_opd.files import sha256, sync
+from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
+from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
+from bas_opd.run.history import collect_history
+from bas_opd.run.progress import RunProgress
+from bas_opd.run.record import RecordWriter, holds_place, parse_step, step_event
+from bas_opd.run.state import TrainState, build_method, check_data, environment, model_identity
 from bas_opd.run.stopping import StopFlag
-from bas_opd.types import Hooks, PromptBatch, StepReport
-
-
-class Progress(Protocol):
-    """Where a run shows what it does."""
-
-    def start(self, total_steps: int, *, done: int = 0) -> None: ...
-    def step(self, event: Mapping[str, Any]) -> None: ...
-    def message(self, text: str) -> None: ...
-    def finish(self, totals: Mapping[str, Any]) -> None: ...
+from bas_opd.types import Hooks, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +39,11 @@ class RunSummary:
     totals: dict[str, Any]
 
 
-def train(config: Config, console: Progress, *, overwrite: bool = False) -> RunSummary:
-    """Train to the last step, from the first or from where the same command stopped before."""
+def train(config: Config, console: RunProgress, *, overwrite: bool = False) -> RunSummary:
+    """Train to the last step, from the first or from the newest checkpoint of the same run."""
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
-    _check_crops(data)
+    check_data(config, data)
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
     with (
@@ -58,18 +51,22 @@ def train(config: Config, console: Progress, *, overwrite: bool = False) -> RunS
         RunDirectory.held(path) as run,
         stop.listening(),
     ):
-        identity = run.identify(config, data, total)
+        identity = _identity(config, data, total)
         if not overwrite:
             run.compare(identity)
             if (totals := _finished_totals(run, total)) is not None:
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
         hooks = Hooks(poll=stop.poll, notice=console.message)
-        state = TrainState.build(config, hooks)
-        identity |= state.identity()
+        method = build_method(config, hooks)
+        identity |= model_identity(method.model)
         check_prompts(
-            data.examples, state.model.processor.prompt_length, config.data.max_prompt_tokens
+            data.examples, method.model.processor.prompt_length, config.data.max_prompt_tokens
         )
+        prompts = PromptStream(
+            data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+        )
+        state = TrainState(method=method, prompts=prompts)
         _check_disk(run.path, state.checkpoint_bytes)
         if overwrite:
             run.clear(inputs=[Path(config.model.path), data.folder])
@@ -84,7 +81,7 @@ class _Run:
     def __init__(
         self,
         config: Config,
-        console: Progress,
+        console: RunProgress,
         data: PreparedSet,
         run: RunDirectory,
         state: TrainState,
@@ -123,8 +120,8 @@ class _Run:
         return RunSummary(directory=self.run.path, model=model, totals=totals)
 
     def _records(self, identity: Mapping[str, Any]) -> RecordWriter:
-        """Restore the newest whole checkpoint, and cut the records back to it."""
-        snapshot = next(newest_whole(self.run.checkpoints, self.console.message), None)
+        """Restore the newest intact checkpoint, and truncate the records to it."""
+        snapshot = next(newest_intact(self.run.checkpoints, self.console.message), None)
         if snapshot is None:
             return self._first_records(identity)
         if snapshot.step > self.total:
@@ -136,21 +133,21 @@ class _Run:
         if not holds_place(log, snapshot.data):
             raise CheckpointError(
                 f"{log} no longer holds the records up to the checkpoint of step {snapshot.step}: "
-                "they were cut or changed. Restore the file, or start anew with --overwrite."
+                "they were truncated or changed. Restore the file, or start over with --overwrite."
             )
         self.state.restore(snapshot)
         set_aside(self.run.checkpoints, after=snapshot.step)
         writer = RecordWriter(log, keep_bytes=snapshot.data["records_bytes"])
         now = {key: identity[key] for key in ("steps", "config", "config_hash", "environment")}
         writer.write({"event": "resumed", "step": self.state.step, **now})
-        self.console.message(f"Going on after step {self.state.step} of {self.total}.")
+        self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
         return writer
 
     def _first_records(self, identity: Mapping[str, Any]) -> RecordWriter:
-        """Begin the records, keeping aside any that were worth a checkpoint."""
+        """Start the records; keep earlier ones if they were worth a checkpoint."""
         log, lost = self.run.records, published(self.run.checkpoints)
         if log.exists():
-            self.console.message(f"No whole checkpoint in {self.run.path}: starting over.")
+            self.console.message(f"No intact checkpoint in {self.run.path}: starting over.")
             steps = log.read_bytes().count(b'"event":"step"')
             if lost or steps > self.config.run.checkpoint_every:
                 number = 1
@@ -165,17 +162,14 @@ class _Run:
 
     def _step(self) -> None:
         state = self.state
-        selector = state.stages.selector.state_dict()
+        cursor = state.prompts.cursor
+        state.prompts.step = state.step
         try:
             self.stop.poll()
-            report = train_step(
-                state.stages, self._batch(state.step), self.config.select.query_ratio
-            )
+            report = state.method.step(state.prompts)
         except BasOpdError as error:
-            # Everything that raises these does so before the optimiser steps: what the step has
-            # changed so far is the selector's normaliser and half a gradient.
-            state.stages.learner.abandon()
-            state.stages.selector.load_state_dict(selector)
+            state.method.rollback()
+            state.prompts.cursor = cursor
             self._checkpoint()
             self.checkpoints.wait()
             raise self._stopped(error) from error
@@ -190,74 +184,71 @@ class _Run:
 
     def _record(self, report: StepReport) -> None:
         state = self.state
-        state.ledger.charge(report)
         event = step_event(
             report,
-            decode=state.model.processor.decode,
+            decode=state.method.model.processor.decode,
             examples=self.config.run.examples_per_step,
             data_folder=self.data.folder,
         )
+        step = parse_step(event)
+        state.ledger.charge(step)
         self.records.write(event)
-        self.console.step(event)
+        self.console.step(step)
         state.step += 1
-        was_skipped = bool(report.selection.rows) and not report.update.is_valid
-        state.bad_steps = state.bad_steps + 1 if was_skipped else 0
+        state.bad_steps = state.bad_steps + 1 if report.is_skipped else 0
 
     def _checkpoint(self) -> None:
         self.checkpoints.wait()  # One copy of the state in host memory at a time.
         snapshot = self.state.capture()
         self.checkpoints.submit(replace(snapshot, data={**snapshot.data, **self.records.place}))
 
-    def _batch(self, step: int) -> PromptBatch:
-        per_step, seed = self.config.rollout.prompts_per_step, self.config.run.seed
-        rows = step_indices(len(self.data.examples), per_step, seed, step)
-        return PromptBatch(step=step, examples=tuple(self.data.examples[row] for row in rows))
-
     def _stopped(self, error: BasOpdError) -> BasOpdError:
         if not isinstance(error, PreemptionError):
             return error
         return PreemptionError(
             f"Stopped by {error} after step {self.state.step} of {self.total}. A checkpoint is in "
-            f"{self.run.checkpoints}; the same command goes on from it."
+            f"{self.run.checkpoints}; rerun the same command to resume."
         )
 
 
 @contextmanager
 def _disk_failures_explained(path: Path) -> Iterator[None]:
-    """Say of a disk that is full, read-only, gone or broken what it leaves of the run."""
+    """Turn a failure of the disk into a sentence that says what is left of the run."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # The second is what safetensors makes of a first.
         raise BasOpdError(
-            f"The run in {path} cannot be written: {error}. Every checkpoint that was published "
-            "is whole; once the disk is well, the same command goes on from the newest."
+            f"The run in {path} cannot be written: {error}. Every published checkpoint is intact; "
+            "after fixing the disk, rerun the same command to resume from the newest."
         ) from error
+
+
+def _identity(config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
+    """Return which run this is, as far as it is known before its model is loaded."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "config": dump(config),
+        "config_hash": config_hash(config),
+        "dataset": {"fingerprint": data.fingerprint, "examples": len(data.examples)},
+        "environment": environment(),
+        "steps": steps,
+    }
 
 
 def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
     """Return the totals of a run that has taken all its steps, else nothing."""
     if not run.records.exists() or not run.model.is_dir():
         return None
-    try:
-        *_, last = read_records(run.records)
-    except (DataError, ValueError):
-        return None  # A line cut short by a kill; what was checkpointed tells the rest.
-    is_done = last["event"] == "finished" and last["steps"] == total
-    return last["totals"] if is_done else None
+    history = collect_history(run.path)
+    if history.problems or history.is_cut or history.finished is None:
+        return None  # What was checkpointed decides where the run resumes.
+    return history.finished.totals if history.finished.steps == total else None
 
 
 def planned_steps(config: Config, data: PreparedSet) -> int:
     """Return how many steps the settings ask for."""
     per_epoch = steps_per_epoch(len(data.examples), config.rollout.prompts_per_step)
     return config.run.steps or per_epoch * config.run.epochs
-
-
-def _check_crops(data: PreparedSet) -> None:
-    if not any(example.has_crop for example in data.examples):
-        raise DataError(
-            f"None of the {len(data.examples):,} examples in {data.folder} has a crop, so the "
-            "teacher could never be asked. Prepare the data with crop boxes or crop images."
-        )
 
 
 def _check_disk(path: Path, needed: int) -> None:
@@ -281,11 +272,11 @@ def _hopeless(state: TrainState, run: RunDirectory) -> BasOpdError:
 
 
 def _save_model(state: TrainState, run: RunDirectory) -> Path:
-    """Write the student as a plain model folder, whole or not at all."""
+    """Write the student as a plain model folder, complete or not at all."""
     staging = run.path / "model.partial"
     for path in (staging, run.model):
         shutil.rmtree(path, ignore_errors=True)
-    state.model.save(staging)
+    state.method.model.save(staging)
     for file in staging.iterdir():
         sync(file)
     os.replace(staging, run.model)

@@ -1,11 +1,10 @@
-"""Whether files are what they were when they were written: hashes and the manifests that hold them.
+"""The manifest of a checkpoint: which files it has, with their checksums.
 
 Needs neither torch nor safetensors, so that a run can be checked where nothing can be trained.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from bas_opd.errors import CheckpointError
+from bas_opd.files import sha256
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
 NAME = re.compile(r"step-(\d{8})")
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step that a checkpoint's name says."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def published(folder: Path) -> list[Path]:
@@ -52,17 +57,12 @@ def verify_files(
         odd = ", ".join(sorted(found ^ set(hashes)))
         raise CheckpointError(f"{folder} lacks or adds files: {odd}.")
     for name, digest in hashes.items():
-        if sha256(folder / name) != digest:
+        try:
+            found_digest = sha256(folder / name)
+        except OSError as error:
+            raise CheckpointError(f"{folder / name} cannot be read: {error.strerror}.") from error
+        if found_digest != digest:
             raise CheckpointError(f"{folder} is damaged: {name} has changed.")
-
-
-def sha256(path: Path) -> str:
-    """Return the hash of a file."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

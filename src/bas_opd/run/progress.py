@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bas_opd.run.record import StepRecord
+
 
 class Progress(Protocol):
     """Receives progress of any long work: one bar after another, and lines of text."""
@@ -26,7 +28,7 @@ class Progress(Protocol):
 class RunProgress(Progress, Protocol):
     """Receives progress of a training run: also the record of each step, and the totals."""
 
-    def step(self, event: Mapping[str, Any]) -> None: ...
+    def step(self, step: StepRecord) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...
 
 
@@ -45,7 +47,7 @@ class StepsAsBar:
     def message(self, text: str) -> None:
         self.progress.message(text)
 
-    def step(self, event: Mapping[str, Any]) -> None:
+    def step(self, step: StepRecord) -> None:
         self.progress.advance()
 
     def finish(self, totals: Mapping[str, Any]) -> None: ...

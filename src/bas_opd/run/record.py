@@ -1,4 +1,9 @@
-"""The records of a run: one JSON object a line, appended and never changed."""
+"""The records of a run: one JSON object a line, appended and never changed.
+
+This module owns their schema, their writer and their reader. It needs no torch: a run can be
+checked and shown wherever its records are. A step has core fields, and those of its method: a
+`QueryRecord` is the step of a method that queries a teacher under a budget.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,302 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bas_opd.errors import DataError
+from bas_opd.types import FEATURES, Crop, QueryReport, StepReport
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """A part of the records. Fields that this version does not know are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class DataSource(Record):
+    """The prepared set that a run is trained on."""
+
+    folder: str
+    fingerprint: str
+    examples: int
+
+
+class Started(Record):
+    """The first event: which run it is."""
+
+    steps: int | None = None
+    config: dict[str, Any]
+    config_hash: str
+    data: DataSource
+    environment: dict[str, Any] = Field(default_factory=dict)
+    device: str = ""
+    precision: str = ""
+    base: str = ""
+    """Fingerprint of the weights it started from."""
+
+
+class Resumed(Record):
+    """A resumption after `step` steps; settings that change no result may differ from before."""
+
+    step: int
+    steps: int | None = None
+    config: dict[str, Any] | None = None
+    config_hash: str | None = None
+
+
+class Finished(Record):
+    """The last event: the ledger, and the hash of every file of the trained model."""
+
+    steps: int
+    totals: dict[str, Any]
+    model: dict[str, str] = Field(default_factory=dict)
+
+
+class ShownRow(Record):
+    """A row whose text is on record."""
+
+    row: int
+    example: str
+    question: str
+    answer: str
+    response: str
+    score: float | None
+    utility: float | None
+
+
+class StepRecord(Record):
+    """The core of a step, whatever the method."""
+
+    step: int
+    examples: list[str]
+    per_prompt: int
+    response_tokens: list[int]
+    student_tokens: int
+    is_valid: bool
+    seconds: dict[str, float]
+    loss: float | None = None
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    shown: list[ShownRow] = Field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to learn from."""
+        return False
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether its loss or gradient was not finite."""
+        return not self.is_empty and not self.is_valid
+
+
+class QueryRecord(StepRecord):
+    """A step that queried a teacher under a budget.
+
+    Row numbers count rollouts prompt by prompt, so row // per_prompt is the place of its example.
+    `features` and `scores` follow the order of `candidates`, `utility` that of `selected`.
+    """
+
+    candidates: list[int]
+    candidate_tokens: int
+    feature_names: list[str]
+    features: list[list[float | None]]
+    has_entropy: bool
+    query_ratio: str
+    budget: int
+    selected: list[int]
+    explored: list[int]
+    scores: list[float | None]
+    utility: list[float | None]
+    scored: list[int]
+    calls: int
+    overrun: int
+    scored_tokens: int
+    processed_tokens: int
+    prefilled_prompts: int
+    learned: bool
+    dropped_labels: int
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> QueryRecord:
+        rows = set(self.candidates)
+        if len(rows) != len(self.candidates):
+            raise ValueError("candidates names a row twice")
+        if not rows <= set(range(len(self.response_tokens))):
+            raise ValueError("candidates names a row that response_tokens does not have")
+        if not len(self.candidates) == len(self.features) == len(self.scores):
+            raise ValueError("candidates, features and scores differ in length")
+        if any(len(values) != len(self.feature_names) for values in self.features):
+            raise ValueError("features and feature_names differ in length")
+        if len(self.selected) != len(self.utility):
+            raise ValueError("selected and utility differ in length")
+        return self
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row was selected, hence nothing learned."""
+        return not self.selected
+
+    @property
+    def score_of(self) -> dict[int, float]:
+        """Candidate row -> the score it was ranked by, where it has one."""
+        pairs = zip(self.candidates, self.scores, strict=True)
+        return {row: score for row, score in pairs if score is not None}
+
+    def feature_of(self, name: str) -> dict[int, float]:
+        """Candidate row -> one of its features, where that is a number."""
+        column = self.feature_names.index(name)
+        pairs = zip(self.candidates, self.features, strict=True)
+        return {row: value for row, phi in pairs if (value := phi[column]) is not None}
+
+    @property
+    def labels(self) -> int:
+        """Rows whose utility and features are all numbers, as the replay demands."""
+        finite = {
+            row for row, phi in zip(self.candidates, self.features, strict=True) if None not in phi
+        }
+        return sum(
+            row in finite and utility is not None
+            for row, utility in zip(self.selected, self.utility, strict=True)
+        )
+
+    def tokens_of(self, rows: Sequence[int]) -> int:
+        """Return the response tokens of rows together."""
+        return sum(self.response_tokens[row] for row in rows)
+
+    @property
+    def mean_utility(self) -> tuple[float | None, float | None]:
+        """Mean utility of rows chosen by score and of explored ones; None if nothing was ranked."""
+        if not self.score_of:
+            return None, None
+        explored = set(self.explored)
+        groups: dict[bool, list[float]] = {False: [], True: []}
+        for row, utility in zip(self.selected, self.utility, strict=True):
+            if utility is not None:
+                groups[row in explored].append(utility)
+        by_score, by_chance = (fmean(group) if group else None for group in groups.values())
+        return by_score, by_chance
+
+
+def parse_step(event: Mapping[str, Any]) -> StepRecord:
+    """Read an event of the records as a step, or say which step lacks what."""
+    kind = QueryRecord if "candidates" in event else StepRecord
+    try:
+        return kind.model_validate(dict(event))
+    except ValidationError as error:
+        raise DataError(f"step {event.get('step', '?')}: {first_problem(error)}.") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that a validation found, with its place."""
+    detail = error.errors()[0]
+    reason = detail["msg"].removeprefix("Value error, ")
+    place = ".".join(map(str, detail["loc"]))
+    return f"{place}: {reason}" if place else reason
+
+
+def step_event(
+    report: StepReport,
+    *,
+    decode: Callable[[Tensor], str],
+    examples: int,
+    data_folder: Path | None = None,
+) -> dict[str, Any]:
+    """Return the event of one step: enough to check it and to show its rows without the model."""
+    rollouts, update = report.rollouts, report.update
+    core = {
+        "event": "step",
+        "step": rollouts.step,
+        "examples": [example.id for example in rollouts.examples],
+        "per_prompt": rollouts.per_prompt,
+        "prompt_tokens": [prompt.length for prompt in rollouts.prompts],
+        "response_tokens": rollouts.lengths.tolist(),
+    }
+    outcome = {
+        "student_tokens": update.processed_tokens,
+        "loss": update.loss,
+        "gradient_norm": update.gradient_norm,
+        "learning_rate": update.learning_rate,
+        "is_valid": update.is_valid,
+    }
+    shown = [_shown(report, row, decode, data_folder) for row in report.rows[:examples]]
+    closing = {"seconds": report.seconds, "shown": shown}
+    if report.queries is None:
+        return {**core, **outcome, **closing}
+    asked, learned = _queries(report, report.queries)
+    return {**core, **asked, **outcome, **learned, **closing}
+
+
+def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], dict[str, Any]]:
+    candidates, selection, teacher = queries.candidates, queries.selection, queries.teacher
+    rows = list(candidates.rows)
+    calls = len(teacher.rows)  # What the teacher did, not what it was allowed to do.
+    asked = {
+        "candidates": rows,
+        "candidate_tokens": int(report.rollouts.lengths[rows].sum()),
+        "feature_names": list(FEATURES),
+        "features": candidates.values.tolist(),
+        "has_entropy": candidates.has_entropy,
+        "query_ratio": str(queries.query_ratio),
+        "budget": selection.limit,
+        "selected": list(selection.rows),
+        "explored": sorted(selection.explored),
+        "scores": [selection.scores.get(row) for row in rows],
+        "utility": [report.update.observed.get(row) for row in selection.rows],
+        "scored": list(teacher.rows),
+        "calls": calls,
+        "overrun": max(0, calls - selection.limit),
+        "scored_tokens": teacher.scored_tokens,
+        "processed_tokens": teacher.processed_tokens,
+        "prefilled_prompts": teacher.prefilled_prompts,
+    }
+    return asked, {"learned": queries.learned, "dropped_labels": report.update.dropped}
+
+
+def _shown(
+    report: StepReport, row: int, decode: Callable[[Tensor], str], data_folder: Path | None
+) -> dict[str, Any]:
+    """Return one row as a person wants to see it."""
+    rollouts, queries = report.rollouts, report.queries
+    example = rollouts.example_of(row)
+    return {
+        "row": row,
+        "example": example.id,
+        "image": _reference(example.image, data_folder),
+        "crop": None if example.crop is None else _crop(example.crop, data_folder),
+        "question": example.question,
+        "answer": example.answer,
+        "response": decode(rollouts.tokens[row, : int(rollouts.lengths[row])]),
+        "score": queries.selection.scores.get(row) if queries else None,
+        "utility": report.update.observed.get(row),
+    }
+
+
+def _crop(crop: Crop, data_folder: Path | None) -> dict[str, Any]:
+    return {
+        "area": crop.area,
+        "box": None if crop.box is None else list(crop.box),
+        "image": None if crop.image is None else _reference(crop.image, data_folder),
+    }
+
+
+def _reference(path: Path, data_folder: Path | None) -> str:
+    """Return a path that stays valid when the dataset moves, if the picture is inside it."""
+    if data_folder is not None and path.is_relative_to(data_folder):
+        path = path.relative_to(data_folder)
+    return path.as_posix()
 
 
 class RecordWriter:
@@ -24,7 +317,7 @@ class RecordWriter:
     """
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
-        """Go on after the first `keep_bytes` of the file, dropping the rest, or after all of it."""
+        """Append after the first `keep_bytes`, dropping the rest, or after the whole file."""
         self._file = path.open("r+b" if path.exists() else "x+b")
         if keep_bytes is not None:
             self._file.truncate(keep_bytes)
@@ -33,7 +326,7 @@ class RecordWriter:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where the records stand, as a checkpoint remembers it."""
+        """Size and chain of the records so far, as a checkpoint saves them."""
         return {"records_bytes": self._file.tell(), "records_chain": self._chain}
 
     def write(self, event: Mapping[str, Any]) -> None:
@@ -60,7 +353,7 @@ class RecordWriter:
 
 
 def holds_place(path: Path, place: Mapping[str, Any]) -> bool:
-    """Say whether a file still holds, line by line, the records up to a remembered place."""
+    """Return whether a file still holds, line by line, the records up to a saved place."""
     size, chain = 0, ""
     try:
         with path.open("rb") as file:
@@ -145,3 +438,53 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What was added to the records since they were last read."""
+
+    from_start: bool
+    """Whether these are the records from the first line on: a resumed run truncates its file."""
+    events: tuple[dict[str, Any], ...]
+
+
+class RecordFollower:
+    """Reads complete lines as they are written, and detects a file that was truncated."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reset()
+
+    def read(self) -> News:
+        """Return the events that were added; a line that is still being written waits."""
+        if not self._path.exists():
+            self._reset()
+            return News(from_start=True, events=())
+        from_start = self._place == 0
+        try:
+            return News(from_start=from_start, events=self._added())
+        except DataError:
+            if from_start:
+                raise
+        # What was read before is no longer in the file.
+        self._reset()
+        return News(from_start=True, events=self._added())
+
+    def _added(self) -> tuple[dict[str, Any], ...]:
+        events = []
+        with self._path.open("rb") as file:
+            file.seek(self._place - len(self._last))
+            if file.read(len(self._last)) != self._last:
+                raise DataError(f"{self._path} was truncated.")
+            while (line := file.readline()).endswith(b"\n"):
+                where = f"{self._path}:{self._lines + 1}"
+                event, self._chain = read_line(line, where, after=self._chain)
+                self._place += len(line)
+                self._lines += 1
+                self._last = line
+                events.append(event)
+        return tuple(events)
+
+    def _reset(self) -> None:
+        self._place, self._lines, self._chain, self._last = 0, 0, "", b""

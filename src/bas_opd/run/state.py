@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import operator
+import importlib.metadata
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +16,13 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config
+from bas_opd.data.prompts import PromptStream
+from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import CheckpointError
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.errors import DataError
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.methods import BasOpd, Method
 from bas_opd.model.loading import LoraSettings, load_model, resolve_device
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
@@ -23,117 +30,133 @@ from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.ledger import Ledger
 from bas_opd.select import build_selector
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Hooks
+
+PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
+
+
+def check_data(config: Config, data: PreparedSet) -> None:
+    """Refuse data that the method cannot learn from."""
+    if not any(example.has_crop for example in data.examples):
+        raise DataError(
+            f"None of the {len(data.examples):,} examples in {data.folder} has a crop, so the "
+            "teacher could never be asked. Prepare the data with crop boxes or crop images."
+        )
+
+
+def build_method(config: Config, hooks: Hooks | None = None) -> BasOpd:
+    """Load the model and set every stage to its start (Alg. 1, line 1)."""
+    model = load_policy(config)
+    sampling = SamplingSettings(
+        seed=config.run.seed,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        **config.rollout.model_dump(exclude={"prompts_per_step"}),
+    )
+    return BasOpd(
+        model=model,
+        query_ratio=config.select.query_ratio,
+        stages=Stages(
+            policy=Sampler(model, full_view, sampling, hooks),
+            selector=build_selector(**config.select.model_dump(exclude={"query_ratio"})),
+            teacher=SelfTeacher(model, crop_view, **config.teacher.model_dump(), hooks=hooks),
+            learner=Learner(model, OptimizerSettings(**config.optim.model_dump()), hooks),
+            objective=partial(
+                Distillation,
+                head=model.logits,
+                settings=DistillSettings(**config.distill.model_dump()),
+            ),
+            clock=Clock(model.device),
+        ),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainState:
-    """The stages of a step with all that they remember, the ledger, and the step to come."""
+    """A method with all that it remembers, its prompts, the ledger, and the step to come."""
 
-    model: VisionLanguageModel
-    stages: Stages
+    method: Method
+    prompts: PromptStream
     ledger: Ledger = field(default_factory=Ledger)
     step: int = 0
     bad_steps: int = 0
     """Steps in a row, up to now, that were not finite."""
 
-    @classmethod
-    def build(cls, config: Config, hooks: Hooks | None = None) -> TrainState:
-        """Load the model and set every stage to its beginning (Alg. 1, line 1)."""
-        model = load_policy(config)
-        return cls(
-            model=model,
-            stages=Stages(
-                policy=Sampler(
-                    model,
-                    SamplingSettings(
-                        seed=config.run.seed,
-                        max_prompt_tokens=config.data.max_prompt_tokens,
-                        **config.rollout.model_dump(exclude={"prompts_per_step"}),
-                    ),
-                    hooks,
-                ),
-                selector=build_selector(**config.select.model_dump(exclude={"query_ratio"})),
-                teacher=CropTeacher(model, **config.teacher.model_dump(), hooks=hooks),
-                learner=Learner(
-                    model,
-                    optimiser=OptimiserSettings(**config.optim.model_dump()),
-                    distill=DistillSettings(**config.distill.model_dump()),
-                    hooks=hooks,
-                ),
-                clock=Clock(model.device),
-            ),
-        )
-
-    def identity(self) -> dict[str, str]:
-        """Return what the numbers of a run depend on besides its settings and its data.
-
-        The base model is known by a sample of every weight, which tells two models apart without
-        reading gigabytes. Asked before anything is restored.
-        """
-        digest = hashlib.sha256()
-        for name, parameter in self.model.network.named_parameters():
-            flat = parameter.detach().flatten()
-            sample = flat[:: max(1, flat.numel() // 64)].float().cpu()
-            digest.update(f"{name} {tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
-        return {
-            "device": self.model.device.type,
-            "precision": str(self.model.precision).removeprefix("torch."),
-            "base": digest.hexdigest(),
-        }
-
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of a checkpoint in fp32: the student, its two moments, and the teacher."""
-        trained = sum(parameter.numel() for parameter in self.model.trainable().values())
-        kept = sum(weight.numel() for weight in self.stages.teacher.weights.values())
-        return 4 * (3 * trained + kept)
+        """Bytes of a checkpoint: what each part holds, and two moments of every trained weight."""
+        trained = sum(parameter.numel() for parameter in self.method.model.trainable().values())
+        return 2 * 4 * trained + sum(
+            tensor.nbytes
+            for part in self.method.parts().values()
+            for tensor in part.state_dict().values()
+        )
 
     def capture(self) -> Snapshot:
         """Copy the whole state to host memory; the copy no longer changes."""
-        parts = {
-            "student": self.model.trainable(),
-            "optimiser": self.stages.learner.state(),
-            "teacher": self.stages.teacher.weights,
-            "selector": self.stages.selector.state_dict(),
-        }
         return Snapshot(
             step=self.step,
-            tensors={part: _on_host(tensors) for part, tensors in parts.items()},
-            data={"ledger": self.ledger.totals(), "bad_steps": self.bad_steps},
+            tensors={name: _on_host(p.state_dict()) for name, p in self.method.parts().items()},
+            data={
+                "ledger": self.ledger.totals(),
+                "bad_steps": self.bad_steps,
+                "cursor": self.prompts.cursor,
+            },
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what `capture` saw. A state without its teacher is refused, never made up."""
-        tensors = snapshot.tensors
-        _require("teacher", self.stages.teacher.weights, tensors.get("teacher", {}))
-        _require("student", self.model.trainable(), tensors.get("student", {}))
-        with torch.no_grad():
-            for name, parameter in self.model.trainable().items():
-                parameter.copy_(tensors["student"][name])
-            for name, weight in self.stages.teacher.weights.items():
-                weight.copy_(tensors["teacher"][name])
-        self.stages.learner.restore(tensors["optimiser"])
-        self.stages.selector.load_state_dict(tensors["selector"])
+        """Become what `capture` saw."""
+        restore_parts(self.method, snapshot.tensors)
         self.ledger = Ledger(**snapshot.data["ledger"])
         self.bad_steps = snapshot.data["bad_steps"]
         self.step = snapshot.step
+        # Checkpoints of version 0.1 have no cursor: every step took one batch.
+        self.prompts.cursor = snapshot.data.get("cursor", snapshot.step)
+
+
+def restore_parts(method: Method, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Restore every part of a method. A missing part is refused by the part, never made up."""
+    for name, part in method.parts().items():
+        part.load_state_dict(tensors.get(name, {}))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def _require(part: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    shapes = ({n: t.shape for n, t in tensors.items()} for tensors in (expected, found))
-    if operator.ne(*shapes):
-        missing = sorted(expected.keys() - found.keys())
-        raise CheckpointError(
-            f"The checkpoint does not hold the {part} of this run"
-            + (f": {missing[0]} and {len(missing) - 1} others are missing. " if missing else ". ")
-            + "A run cannot go on from it; start anew with --overwrite or another run.output."
-        )
+def model_identity(model: VisionLanguageModel) -> dict[str, str]:
+    """Return what the numbers of a run depend on besides its settings and its data.
+
+    The base model is known by a sample of every weight, which distinguishes two models without
+    reading gigabytes. Call it before anything is restored.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in model.network.named_parameters():
+        flat = parameter.detach().flatten()
+        sample = flat[:: max(1, flat.numel() // 64)].float().cpu()
+        digest.update(f"{name} {tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
+    return {
+        "device": model.device.type,
+        "precision": str(model.precision).removeprefix("torch."),
+        "base": digest.hexdigest(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions and the hardware that the numbers of a run may depend on."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def load_policy(config: Config) -> VisionLanguageModel:

@@ -1,4 +1,4 @@
-"""Stopping when asked: a flag that the stages poll, set by SIGTERM and Ctrl-C."""
+"""Graceful stop: a flag that the stages poll, set by SIGTERM and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 from bas_opd.errors import PreemptionError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-HEARD = b"\nStopping: what is under way is finished or dropped, what was finished is kept.\n"
+NOTICE = b"\nStopping: work in progress is finished or dropped, finished work is kept.\n"
 
 
 class StopFlag:
@@ -23,7 +23,7 @@ class StopFlag:
         self.reason: str | None = None
 
     def poll(self) -> None:
-        """Raise if the run was asked to stop. Called where a step can still be abandoned."""
+        """Raise if the run was asked to stop. Called where a step can still be given up."""
         if self.reason is not None:
             raise PreemptionError(self.reason)
 
@@ -31,15 +31,15 @@ class StopFlag:
     def listening(self) -> Iterator[None]:
         """Turn signals into the flag. A second one ends the process at once.
 
-        That is safe at any moment: a checkpoint is published by one rename, and a record that was
-        cut short is dropped when the run goes on. Only the main thread can listen.
+        That is safe at any moment: a checkpoint is published by one rename, and an incomplete
+        record is dropped when the run resumes. Only the main thread can handle signals.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # A run under nohup has SIGHUP ignored, and shall go on ignoring it.
-        heard = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._on_signal) for number in heard}
+        # A run under nohup ignores SIGHUP, and must keep ignoring it.
+        handled = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
         try:
             yield
         finally:
@@ -51,4 +51,4 @@ class StopFlag:
             os._exit(PreemptionError.exit_code)
         self.reason = signal.Signals(number).name
         with contextlib.suppress(OSError):
-            os.write(2, HEARD)
+            os.write(2, NOTICE)

@@ -1,7 +1,7 @@
 """Trackers: a run's numbers sent to TensorBoard, Trackio or W&B besides its own records.
 
-The records stay the truth. A tracker is imported only when it is asked for, and one that fails is
-left behind: no run stops because a dashboard cannot be reached.
+The records stay the source of truth. A tracker is imported only on request, and one that fails is
+dropped: no run stops because a dashboard cannot be reached.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from bas_opd.config import Config, dump
 from bas_opd.errors import ConfigError
-from bas_opd.run.console import observed_utility
-
-if TYPE_CHECKING:
-    from bas_opd.run.loop import Progress
+from bas_opd.run.progress import RunProgress
+from bas_opd.run.record import QueryRecord, StepRecord
 
 PROJECT = "bas-opd"
 
 
 class Tracker(Protocol):
-    """Takes the numbers of a run, step by step."""
+    """Receives the numbers of a run, step by step."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None: ...
     def finish(self) -> None: ...
@@ -36,7 +34,7 @@ class TensorBoard:
     def __init__(self, run: Path, settings: Mapping[str, Any], *, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What was written after the checkpoint that a run goes on from is taken back.
+        # What was written after the checkpoint that a run resumes from is purged.
         self._writer = SummaryWriter(log_dir=str(run / "tensorboard"), purge_step=done + 1)
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
@@ -49,7 +47,7 @@ class TensorBoard:
 
 
 class Hosted:
-    """Speaks to a module that has wandb's `init`, `log` and `finish`."""
+    """A module that has wandb's `init`, `log` and `finish`."""
 
     def __init__(self, module: str, settings: Mapping[str, Any], **which: str) -> None:
         self._module = importlib.import_module(module)
@@ -71,7 +69,7 @@ def _wandb(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
 
 
 def _identity(run: Path) -> str:
-    """Tell runs of one name apart by their place; one that goes on is the same there."""
+    """Return an id from the run's path; a resumed run keeps its tracker id."""
     return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
 
 
@@ -98,24 +96,27 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Tracked:
-    """Shows a run as another progress does, and tells its numbers to trackers."""
+    """Passes the progress of a run on, and sends its numbers to trackers."""
 
-    def __init__(self, progress: Progress, config: Config, names: Sequence[str]) -> None:
+    def __init__(self, progress: RunProgress, config: Config, names: Sequence[str]) -> None:
         self._progress, self._config, self._names = progress, config, names
         self._trackers: dict[str, Tracker] = {}
 
-    def start(self, total_steps: int, *, done: int = 0) -> None:
-        self._progress.start(total_steps, done=done)
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
+        self._progress.start(total, what, done=done)
         run, settings = Path(self._config.run.output or "runs/run"), dump(self._config)
         for name in self._names:
             self._attempt(name, lambda name=name: self._begin(name, run, settings, done))
 
-    def step(self, event: Mapping[str, Any]) -> None:
-        self._progress.step(event)
-        values = tracked_values(event)
+    def advance(self, count: int = 1) -> None:
+        self._progress.advance(count)
+
+    def step(self, step: StepRecord) -> None:
+        self._progress.step(step)
+        values = tracked_values(step)
         for name, tracker in list(self._trackers.items()):
             # Counted from one, as people see them.
-            self._attempt(name, lambda t=tracker: t.log(values, step=event["step"] + 1))
+            self._attempt(name, lambda t=tracker: t.log(values, step=step.step + 1))
 
     def message(self, text: str) -> None:
         self._progress.message(text)
@@ -134,25 +135,28 @@ class Tracked:
         except Exception as error:
             self._trackers.pop(name, None)
             self.message(
-                f"The tracker {name} failed ({type(error).__name__}: {error}) and is left out from "
-                "here on. The run goes on; its records hold every number."
+                f"The tracker {name} failed ({type(error).__name__}: {error}) and is disabled. "
+                "The run continues; its records hold every number."
             )
 
 
-def tracked_values(event: Mapping[str, Any]) -> dict[str, float]:
+def tracked_values(step: StepRecord) -> dict[str, float]:
     """Return the numbers of a step that a curve can be drawn of; what is not known is left out."""
-    ranked, explored = observed_utility(event)
-    tokens = event["candidate_tokens"]
-    values = {
-        "loss": event["loss"],
-        "gradient_norm": event["gradient_norm"],
-        "learning_rate": event["learning_rate"],
-        "queries/calls": event["calls"],
-        "queries/budget": event["budget"],
-        "queries/scored_tokens": event["scored_tokens"],
-        "queries/share_of_full_tokens": event["scored_tokens"] / tokens if tokens else None,
-        "utility/ranked": ranked,
-        "utility/explored": explored,
-        **{f"seconds/{phase}": spent for phase, spent in event["seconds"].items()},
+    values: dict[str, float | None] = {
+        "loss": step.loss,
+        "gradient_norm": step.gradient_norm,
+        "learning_rate": step.learning_rate,
     }
+    if isinstance(step, QueryRecord):
+        ranked, explored = step.mean_utility
+        tokens = step.candidate_tokens
+        values |= {
+            "queries/calls": step.calls,
+            "queries/budget": step.budget,
+            "queries/scored_tokens": step.scored_tokens,
+            "queries/share_of_full_tokens": step.scored_tokens / tokens if tokens else None,
+            "utility/ranked": ranked,
+            "utility/explored": explored,
+        }
+    values |= {f"seconds/{phase}": spent for phase, spent in step.seconds.items()}
     return {name: float(value) for name, value in values.items() if value is not None}

@@ -1,26 +1,32 @@
-"""Which rollouts the teacher is asked about, within a strict budget (Alg. 1, lines 4-10 and 14)."""
+"""Which rollouts the teacher is asked about, within a strict budget (Alg. 1, lines 4-10 and 14).
 
-from bas_opd.budget import exploration_quota, query_budget
-from bas_opd.select.build import build_selector
-from bas_opd.select.features import features_from, rollout_features
-from bas_opd.select.learned import LearnedSelector
-from bas_opd.select.losses import selector_loss
-from bas_opd.select.normaliser import RunningNormaliser
-from bas_opd.select.policies import (
-    EntropySelector,
-    FullSelector,
-    RandomSelector,
-    Selector,
-)
-from bas_opd.select.predictor import UtilityPredictor
-from bas_opd.select.regressed import RegressedSelector
-from bas_opd.select.replay import Labels, ReplayBuffer
+Names are loaded at their first use: whoever needs only `bas_opd.select.rules` does not load torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bas_opd.budget import exploration_quota, query_budget
+    from bas_opd.select.build import build_selector
+    from bas_opd.select.features import features_from, rollout_features
+    from bas_opd.select.learned import LearnedSelector
+    from bas_opd.select.learning import LearningSelector
+    from bas_opd.select.losses import selector_loss
+    from bas_opd.select.normaliser import RunningNormaliser
+    from bas_opd.select.policies import EntropySelector, FullSelector, RandomSelector, Selector
+    from bas_opd.select.predictor import UtilityPredictor
+    from bas_opd.select.regressed import RegressedSelector
+    from bas_opd.select.replay import Labels, ReplayBuffer
 
 __all__ = [
     "EntropySelector",
     "FullSelector",
     "Labels",
     "LearnedSelector",
+    "LearningSelector",
     "RandomSelector",
     "RegressedSelector",
     "ReplayBuffer",
@@ -34,3 +40,22 @@ __all__ = [
     "rollout_features",
     "selector_loss",
 ]
+
+_HOMES = (
+    "bas_opd.budget",
+    "bas_opd.select.build",
+    "bas_opd.select.features",
+    "bas_opd.select.learning",
+    "bas_opd.select.losses",
+    "bas_opd.select.predictor",
+)
+"""Modules that have or import every name above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
+        return getattr(import_module("bas_opd.select.replay"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bas_opd.types import Features, Rollouts
+from bas_opd.types import Candidates, Rollouts
 
 
-def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Features:
-    """phi for the candidate rows, from what the sampler measured (Eq. 5; Alg. 1, line 4)."""
+def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Candidates:
+    """Return C with phi of every row, from what the sampler measured (Eq. 5; Alg. 1, line 4)."""
     rows = list(candidates)
     crops = [rollouts.example_of(row).crop for row in rows]
     values = features_from(
@@ -21,7 +21,13 @@ def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Features:
         prompt_lengths=[rollouts.prompts[rollouts.prompt_of(row)].length for row in rows],
         crop_areas=[crop.area if crop else 0.0 for crop in crops],
     )
-    return Features(rows=tuple(rows), values=values, has_entropy=rollouts.entropies is not None)
+    return Candidates(
+        rows=tuple(rows),
+        values=values,
+        has_entropy=rollouts.entropies is not None,
+        prompts=tuple(rollouts.prompt_of(row) for row in rows),
+        tokens=tuple(rollouts.lengths[rows].tolist()),
+    )
 
 
 @torch.no_grad()

@@ -11,20 +11,16 @@ from decimal import Decimal
 import torch
 from torch import Tensor
 
-from bas_opd.budget import exploration_quota
-from bas_opd.errors import ConfigError
-from bas_opd.select.normaliser import RunningNormaliser
-from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
-from bas_opd.select.replay import Labels, ReplayBuffer
-from bas_opd.types import FEATURES, Features, Selection
+from bas_opd.select.learning import LearningSelector
+from bas_opd.select.replay import Labels
+from bas_opd.types import FEATURES
 
 
-class RegressedSelector:
+class RegressedSelector(LearningSelector):
     """Query the rows of highest predicted utility, by ridge regression on all labels held.
 
     After every step that brings a label, the square root of the utility is regressed on the
-    normalised features, their squares, products and cubes; older labels weigh less. Until the first
-    fit, rows are drawn as `RandomSelector` draws them with the same seed.
+    normalised features, their squares, products and cubes; older labels weigh less.
     """
 
     LIMIT = 4.0
@@ -42,36 +38,16 @@ class RegressedSelector:
         replay_start: int = 96,
         half_life: float = 100,
     ) -> None:
-        exploration_quota(exploration, 0)  # a bad ratio fails here, not after the warm-up
-        if not 1 <= replay_start <= replay_capacity:
-            raise ConfigError(
-                f"The selector would never learn: it starts at {replay_start} labels and keeps "
-                f"{replay_capacity}. Set replay_start to at least 1 and at most replay_capacity."
-            )
-        self.seed = seed
-        self.exploration = exploration
-        self.replay_start = replay_start
-        self.half_life = half_life
-        self.is_trained = False
-        """Whether there has been a fit, by which rows are therefore ranked."""
+        super().__init__(
+            seed=seed,
+            exploration=exploration,
+            momentum=momentum,
+            replay_capacity=replay_capacity,
+            replay_start=replay_start,
+            half_life=half_life,
+        )
         self.coefficients = torch.zeros(
             _terms(torch.zeros(1, len(FEATURES))).shape[1], dtype=torch.float64, device="cpu"
-        )
-        self.normaliser = RunningNormaliser(momentum)
-        self.replay = ReplayBuffer(replay_capacity)
-
-    def select(self, features: Features, budget: int, *, step: int) -> Selection:
-        """Update the normaliser on C and choose K rows of it."""
-        self.normaliser.update(features.values)
-        if not self.is_trained:
-            return uniform_selection(features, budget, seed=self.seed, step=step)
-        return explored_selection(
-            features,
-            budget,
-            scores=finite_scores(features.rows, self.predict(features.values).tolist()),
-            exploration=self.exploration,
-            seed=self.seed,
-            step=step,
         )
 
     @torch.no_grad()
@@ -80,14 +56,12 @@ class RegressedSelector:
         predicted = self._design(values) @ self.coefficients
         return predicted.where(values.isfinite().all(1), torch.nan)
 
-    def learn(self, features: Features, utility: Mapping[int, float], *, step: int) -> bool:
-        """Store the labels and fit all that are held anew; True if that happened."""
-        stored = self.replay.observe(features, utility, step=step)
-        if stored == 0 or len(self.replay) < self.replay_start:
-            return False
+    def _update(self, step: int) -> None:
         self.coefficients = self._fit(self.replay.labels, step)
-        self.is_trained = True
-        return True
+
+    def _in_utility(self, predicted: Tensor) -> Tensor:
+        # The square root is predicted. Keeping the sign keeps the order.
+        return predicted * predicted.abs()
 
     @torch.no_grad()
     def _fit(self, labels: Labels, step: int) -> Tensor:
@@ -108,26 +82,11 @@ class RegressedSelector:
     def _design(self, values: Tensor) -> Tensor:
         return _terms(self.normaliser.normalise(values).clamp(-self.LIMIT, self.LIMIT))
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything that must survive, as one flat table of tensors."""
-        parts = {"normaliser": self.normaliser.state_dict(), "replay": self.replay.state_dict()}
-        return {
-            "is_trained": torch.tensor(self.is_trained),
-            "coefficients": self.coefficients.clone(),
-        } | {
-            f"{part}.{name}": value
-            for part, table in parts.items()
-            for name, value in table.items()
-        }
+    def _learned(self) -> dict[str, Mapping[str, Tensor]]:
+        return {"": {"coefficients": self.coefficients}}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue exactly where `state_dict` was taken, with the same settings."""
-        self.is_trained = bool(state["is_trained"])
-        self.coefficients = state["coefficients"].clone()
-        for part, holder in (("normaliser.", self.normaliser), ("replay.", self.replay)):
-            holder.load_state_dict(
-                {key.removeprefix(part): v for key, v in state.items() if key.startswith(part)}
-            )
+    def _load_learned(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self.coefficients = parts[""]["coefficients"].clone()
 
 
 def _terms(x: Tensor) -> Tensor:

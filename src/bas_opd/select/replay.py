@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bas_opd.types import FEATURES, Features
+from bas_opd.types import FEATURES, Candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +44,16 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def observe(self, features: Features, utility: Mapping[int, float], *, step: int) -> int:
+    def observe(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> int:
         """Store what rows of a step turned out to be worth, and return the number of labels."""
-        if unknown := utility.keys() - set(features.rows):
+        if unknown := utility.keys() - set(candidates.rows):
             raise ValueError(
                 f"Step {step} brings a utility for row {min(unknown)}, which has no features. "
                 "Pass the features that the selection of this step was made from."
             )
-        labelled = [(i, utility[row]) for i, row in enumerate(features.rows) if row in utility]
+        labelled = [(i, utility[row]) for i, row in enumerate(candidates.rows) if row in utility]
         return self.add(
-            features.values[[i for i, _ in labelled]],
+            candidates.values[[i for i, _ in labelled]],
             torch.tensor([u for _, u in labelled], dtype=torch.float64, device="cpu"),
             step=step,
         )

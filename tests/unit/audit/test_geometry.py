@@ -19,6 +19,7 @@ from bas_opd.audit.records import Pair
 from bas_opd.audit.subject import Subject
 from bas_opd.errors import BasOpdError, CheckpointError
 from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.directory import RunDirectory
 from bas_opd.select import query_budget, rollout_features
 from bas_opd.types import Hooks
 
@@ -29,13 +30,14 @@ def subject_of(run: Path, **options: Any) -> Subject:
 
 def whole_gradient(subject: Subject, rollouts: Any, rows: Any) -> numpy.ndarray:
     """The gradient as one float64 vector, straight from the parameters."""
-    stages = subject.state.stages
-    stages.learner.accumulate(rollouts, rows, stages.teacher.score(rollouts, rows))
+    stages = subject.method.stages
+    objective = stages.objective(stages.teacher.score(rollouts, rows))
+    stages.learner.accumulate(rollouts, rows, objective)
     flat = [
         torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten().clone()
         for p in stages.learner.parameters
     ]
-    stages.learner.abandon()
+    stages.learner.zero_grad()
     return torch.cat(flat).double().numpy()
 
 
@@ -61,10 +63,10 @@ def test_streaming_gives_what_stored_gradients_give(
     counts = []
     for batch in subject.batches(subject.training_set(), "training", step=5, n=2):
         subject.restore_newest()
-        rollouts = subject.state.stages.policy.generate(batch)
+        rollouts = subject.method.stages.policy.generate(batch)
         features = rollout_features(rollouts, rollouts.candidates())
         budget = query_budget("0.25", len(features))
-        chosen = subject.state.stages.selector.select(features, budget, step=batch.step).rows
+        chosen = subject.method.stages.selector.select(features, budget, step=batch.step).rows
         rest = [row for row in features.rows if row not in chosen]
         stored.append(
             (
@@ -97,10 +99,10 @@ def test_neither_weights_nor_selector_move(trained: Path, quiet: Quiet) -> None:
     notices: list[str] = []
     subject = subject_of(trained, hooks=Hooks(notice=notices.append))
     audit_geometry(subject, quiet, checkpoints=2, pairs=1)
-    assert notices == ["At step 1 the selector had learnt nothing yet: it draws at random."]
+    assert notices == ["At step 1 the selector had learned nothing yet: it draws at random."]
     snapshot = read_checkpoint(published(trained / "checkpoints")[0])
-    selector = subject.state.stages.selector.state_dict()
-    weights = subject.state.model.trainable()
+    selector = subject.method.stages.selector.state_dict()
+    weights = subject.method.model.trainable()
     assert all(torch.equal(selector[n], t) for n, t in snapshot.tensors["selector"].items())
     assert all(torch.equal(weights[n], t) for n, t in snapshot.tensors["student"].items())
     assert all(weight.grad is None for weight in weights.values())
@@ -132,7 +134,7 @@ def test_checkpoints_are_spread_over_the_run_with_the_newest_among_them(
     for step in range(10, 121, 10):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
     subject = subject_of(trained)
-    subject.run = tmp_path
+    subject.directory = RunDirectory(path=tmp_path)
     chosen = {n: [int(p.name[5:]) for p in chosen_checkpoints(subject, n)] for n in (1, 2, 6, 99)}
     assert chosen[1] == [120]
     assert chosen[2] == [10, 120]
@@ -146,7 +148,7 @@ def test_a_last_step_out_of_turn_does_not_crowd_out_the_others(
     for step in (18, 36, 54, 72, 90, 108, 111):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
     subject = subject_of(trained)
-    subject.run = tmp_path
+    subject.directory = RunDirectory(path=tmp_path)
     chosen = [int(path.name[5:]) for path in chosen_checkpoints(subject, 6)]
     assert chosen == [18, 36, 54, 72, 90, 111]
 

@@ -11,13 +11,12 @@ from audit_fixtures import Quiet, replace_part
 from run_fixtures import events_of, small_run
 
 from bas_opd.audit.records import UtilityAudit
-from bas_opd.audit.scoring import audit_utility, observed_utility, predicted_utility
+from bas_opd.audit.scoring import audit_utility, observed_utility
 from bas_opd.audit.subject import Subject
 from bas_opd.errors import CheckpointError, DataError, ModelError, PreemptionError
+from bas_opd.files import sha256
 from bas_opd.run.checkpoint import published, read_checkpoint
-from bas_opd.run.manifest import sha256
-from bas_opd.select import LearnedSelector, RandomSelector, RegressedSelector
-from bas_opd.types import FEATURES, Features, Hooks
+from bas_opd.types import FEATURES, Hooks
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -31,21 +30,18 @@ def utilities(audit: UtilityAudit) -> list[float]:
 def test_the_audit_observes_what_the_student_pass_of_training_observes(trained: Path) -> None:
     subject = Subject(trained, device="cpu")
     step = subject.restore_newest()
-    stages = subject.state.stages
+    method = subject.method
+    stages = method.stages
     (batch,) = subject.batches(subject.training_set(), "training", step=step, n=1)
     rollouts = stages.policy.generate(batch)
     rows = rollouts.candidates()
-    teacher = stages.teacher.score(rollouts, rows)
-    ours = observed_utility(stages.learner, rollouts, rows, teacher)
-    _, theirs, _ = stages.learner.accumulate(rollouts, rows, teacher)
-    assert ours.keys() == theirs.keys()
-    assert ours == pytest.approx(theirs, rel=1e-5)
-    stages.learner.abandon()
+    ours = observed_utility(method, rollouts, rows)
+    objective = stages.objective(stages.teacher.score(rollouts, rows))
+    assert ours == stages.learner.accumulate(rollouts, rows, objective).observed
+    stages.learner.zero_grad()
     # In micro-batches of one row, too.
     stages.learner.tokens_per_micro_batch = 1
-    assert observed_utility(stages.learner, rollouts, rows, teacher) == pytest.approx(
-        ours, rel=1e-4
-    )
+    assert observed_utility(method, rollouts, rows) == pytest.approx(ours, rel=1e-4)
 
 
 def test_the_first_batch_is_the_step_that_the_run_took_next(run: Path, quiet: Quiet) -> None:
@@ -79,9 +75,9 @@ def test_an_audit_learns_nothing_and_writes_nothing(
     assert not once[0] & once[1]
     assert all(each.predicted is not None for each in audit.candidates)
     snapshot = read_checkpoint(published(run / "checkpoints")[0])
-    state = subject.state.stages.selector.state_dict()
+    state = subject.method.stages.selector.state_dict()
     assert all(torch.equal(state[n], t) for n, t in snapshot.tensors["selector"].items())
-    weights = subject.state.model.trainable()
+    weights = subject.method.model.trainable()
     assert all(torch.equal(weights[n], t) for n, t in snapshot.tensors["student"].items())
 
 
@@ -117,7 +113,7 @@ def test_the_saved_student_serves_where_no_checkpoint_is_left(
         run = Path(shutil.copytree(trained, tmp_path / "run"))
     kept = audit_utility(Subject(run, teacher="student", device="cpu"), quiet, batches=1)
     shutil.rmtree(run / "checkpoints")
-    with pytest.raises(CheckpointError, match="no whole checkpoint and does not hold"):
+    with pytest.raises(CheckpointError, match="no intact checkpoint and does not hold"):
         audit_utility(Subject(run, device="cpu"), quiet, batches=1)
     notices: list[str] = []
     subject = Subject(run, teacher="student", device="cpu", hooks=Hooks(notice=notices.append))
@@ -156,30 +152,3 @@ def test_an_audit_stops_when_asked(trained: Path, quiet: Quiet) -> None:
     with pytest.raises(PreemptionError):
         audit_utility(subject, quiet, batches=3)
     assert quiet.done == 1
-
-
-def features(n: int) -> Features:
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(n, len(FEATURES), generator=generator, dtype=torch.float64)
-    return Features(rows=tuple(range(n)), values=values)
-
-
-def test_a_policy_that_has_learnt_nothing_predicts_nothing() -> None:
-    for selector in (RandomSelector(), LearnedSelector(), RegressedSelector()):
-        assert predicted_utility(selector, features(3)) == [None, None, None]
-
-
-def test_a_predicted_root_is_squared_in_the_order_of_the_roots() -> None:
-    selector = RegressedSelector()
-    selector.is_trained = True
-    selector.coefficients[1:7] = 1.0
-    some = features(20)
-    some.values[3, 0] = torch.nan
-    roots = selector.predict(some.values).tolist()
-    found = predicted_utility(selector, some)
-    assert found.pop(3) is None
-    roots.pop(3)
-    squares = [each for each in found if each is not None]
-    assert [abs(each) for each in squares] == pytest.approx([root**2 for root in roots])
-    assert min(squares) < 0 < max(squares)
-    assert sorted(range(19), key=squares.__getitem__) == sorted(range(19), key=roots.__getitem__)

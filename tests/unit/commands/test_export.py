@@ -87,7 +87,7 @@ def test_adapters_are_merged(lora: Path, small_qwen35: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_a_run_that_has_not_finished_gives_its_newest_whole_checkpoint(
+def test_a_run_that_has_not_finished_gives_its_newest_intact_checkpoint(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     finished: Path = request.getfixturevalue(kind)

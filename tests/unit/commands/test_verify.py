@@ -16,7 +16,7 @@ from run_fixtures import events_of, rewrite, small_run
 from bas_opd.commands.verify import Verification, verify
 from bas_opd.config import Config, config_hash
 from bas_opd.errors import DataError
-from bas_opd.run.manifest import sha256
+from bas_opd.files import sha256
 
 Events = list[dict[str, Any]]
 
@@ -142,7 +142,7 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (lambda e: e[-1].update(steps=9), "complete", "the finished event has 9 steps"),
         (lambda e: e.insert(3, {"event": "resumed", "step": 4}), "records", "step 4: the run was"),
         (lambda e: e.pop(0), "records", "The started event"),
-        (lambda e: e.insert(3, e[0]), "records", "A started event stands behind others"),
+        (lambda e: e.insert(3, e[0]), "records", "A started event follows others"),
         (lambda e: e.append(e[-2]), "records", "A step event follows"),
         (lambda e: e[-1].update(model=[]), "records", "the finished event: model"),
         (lambda e: e[-1]["totals"].update(seconds=None), "totals", "seconds.ema of the totals"),
@@ -241,9 +241,9 @@ def test_a_checkpoint_must_be_of_a_step_on_record_and_of_its_name(run: Path) -> 
 
 def test_a_run_without_its_identity_is_not_sound(run: Path) -> None:
     (run / "run.json").write_text('{"config": 1}')
-    assert problems(verify(run))["settings"][0].startswith("run.json is not valid")
+    assert problems(verify(run))["settings"][0].startswith(f"{run / 'run.json'} cannot be read")
     (run / "run.json").unlink()
-    assert "run.json cannot be read" in problems(verify(run))["settings"][0]
+    assert "it has no run.json" in problems(verify(run))["settings"][0]
 
 
 def test_the_ledger_of_a_checkpoint_must_be_that_of_its_steps(run: Path) -> None:

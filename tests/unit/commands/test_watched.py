@@ -15,6 +15,19 @@ def step(number: int, **changes: Any) -> dict[str, Any]:
     return {
         "event": "step",
         "step": number,
+        "examples": ["e"],
+        "per_prompt": 4,
+        "response_tokens": [10] * 4,
+        "student_tokens": 0,
+        "feature_names": [],
+        "features": [[]] * 4,
+        "has_entropy": True,
+        "query_ratio": "0.25",
+        "scored": [0, 1],
+        "processed_tokens": 0,
+        "prefilled_prompts": 0,
+        "learned": True,
+        "dropped_labels": 0,
         "candidates": [0, 1, 2, 3],
         "candidate_tokens": 40,
         "budget": 2,
@@ -41,8 +54,9 @@ def watched(*events: dict[str, Any]) -> Watched:
 
 def test_counts_are_sums_and_the_worst_overrun_stays() -> None:
     run = watched(step(0, overrun=2), step(1))
-    assert run.counts == {"candidates": 8, "candidate_tokens": 80, "calls": 4, "scored_tokens": 20}
-    assert run.overrun == 2
+    ledger = run.ledger
+    assert (ledger.candidates, ledger.candidate_tokens) == (8, 80)
+    assert (ledger.calls, ledger.scored_tokens, ledger.overrun) == (4, 20, 2)
     assert "over budget, worst step 2" in "\n".join(run.lines())
 
 

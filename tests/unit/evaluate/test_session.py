@@ -23,9 +23,9 @@ from bas_opd.evaluate.session import Request, evaluate_model
 from bas_opd.evaluate.store import SampleStore, key_of, write_whole
 from bas_opd.evaluate.verdicts import VerdictCache
 from bas_opd.evaluate.weights import weights_fingerprint
+from bas_opd.files import sha256
 from bas_opd.model.base import small_base
 from bas_opd.run.lock import locked
-from bas_opd.run.manifest import sha256
 from bas_opd.serving.client import AccessError, Spending
 
 N = 12

@@ -11,8 +11,8 @@ import pytest
 from bas_opd.errors import ModelError
 from bas_opd.evaluate import weights
 from bas_opd.evaluate.weights import weights_fingerprint, weights_hashes
+from bas_opd.files import sha256
 from bas_opd.model.base import small_base
-from bas_opd.run.manifest import sha256
 
 
 @pytest.fixture

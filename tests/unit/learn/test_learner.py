@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from stage_fixtures import draw, make_examples, make_model
+from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from torch import Tensor
 
 from bas_opd.data.images import open_crop, open_image
 from bas_opd.distill import distillation_loss, query_utility, topk_divergence
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.learn import Distillation, Learner, Objective, OptimizerSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.teacher import CropTeacher
-from bas_opd.types import Example
+from bas_opd.types import Example, TeacherScores
 
 FAMILIES = ["small_qwen35", "small_qwen3vl", "small_qwen25vl"]
 SETTINGS = DistillSettings(k=20, tokens_per_chunk=7)
@@ -32,36 +31,39 @@ class Case:
 
     def __init__(self, folder: Path, pictures: Path, **options: object) -> None:
         self.model = make_model(folder, **options)  # type: ignore[arg-type]
-        self.teacher = CropTeacher(self.model)
+        self.teacher = crop_teacher(self.model)
         generator = torch.Generator().manual_seed(2)
         with torch.no_grad():
-            for weight in self.teacher.weights.values():
+            for weight in self.teacher.weights.state_dict().values():
                 weight += 0.1 * torch.randn(weight.shape, generator=generator)
         self.rollouts = draw(self.model, make_examples(pictures))
 
-    def learner(self, **optimiser: object) -> Learner:
-        return Learner(
-            self.model,
-            optimiser=OptimiserSettings(**optimiser),  # type: ignore[arg-type]
-            distill=SETTINGS,
-        )
+    def learner(self, **optimizer: object) -> Learner:
+        return Learner(self.model, OptimizerSettings(**optimizer))  # type: ignore[arg-type]
+
+    def objective(self, teacher: TeacherScores, settings: DistillSettings = SETTINGS) -> Objective:
+        return Distillation(teacher, self.model.logits, settings)
+
+    def scored(self, rows: Sequence[int]) -> Objective:
+        """Return the objective against the teacher's scores of some rows."""
+        return self.objective(self.teacher.score(self.rollouts, rows))
 
     def gradients(
-        self, rows: Sequence[int], **optimiser: object
+        self, rows: Sequence[int], **optimizer: object
     ) -> tuple[float, dict[int, float], dict[str, Tensor]]:
         """Return loss, utilities and gradients as the product computes them."""
         self.model.network.zero_grad()
-        scores = self.teacher.score(self.rollouts, rows)
-        loss, utility, _ = self.learner(**optimiser).accumulate(self.rollouts, rows, scores)
-        return float(loss), utility, _gradients(self.model)
+        found = self.learner(**optimizer).accumulate(self.rollouts, rows, self.scored(rows))
+        return float(found.loss), found.observed, _gradients(self.model)
 
     def plain(self, rows: Sequence[int]) -> tuple[float, dict[int, float], dict[str, Tensor]]:
         """Return the same from whole padded rows of all rollouts, the unselected masked out."""
         teacher = copy.deepcopy(self.model.network)
+        weights = self.teacher.weights.state_dict()
         with torch.no_grad():
             for name, parameter in teacher.named_parameters():
-                if name in self.teacher.weights:
-                    parameter.copy_(self.teacher.weights[name])
+                if name in weights:
+                    parameter.copy_(weights[name])
             crop_logits = _row_logits(self, teacher, lambda e: open_crop(e) if e.crop else None)
         self.model.network.zero_grad()
         logits = _row_logits(self, self.model.network, lambda e: open_image(e.image))
@@ -202,11 +204,10 @@ def test_with_adapters_only_the_adapters_have_gradients(small_qwen35: Path, tmp_
 def test_a_valid_update_moves_the_weights_by_the_clipped_gradient(qwen35: Case) -> None:
     learner = qwen35.learner(learning_rate=1e-3, warmup_steps=10)
     before = {n: p.detach().clone() for n, p in qwen35.model.trainable().items()}
-    scores = qwen35.teacher.score(qwen35.rollouts, SELECTED)
-    update = learner.distil(qwen35.rollouts, SELECTED, scores)
+    update = learner.update(qwen35.rollouts, SELECTED, qwen35.scored(SELECTED))
     assert update.is_valid
     assert update.learning_rate == pytest.approx(1e-3 * 4 / 10)  # step 3, counted from 0
-    assert set(update.utility) == set(SELECTED)
+    assert set(update.observed) == set(SELECTED)
     moved = [
         float((p.detach() - before[n]).abs().max()) for n, p in qwen35.model.trainable().items()
     ]
@@ -219,48 +220,61 @@ def test_a_step_that_is_not_finite_is_skipped_and_its_labels_dropped(qwen35: Cas
     learner = qwen35.learner()
     before = {n: p.detach().clone() for n, p in qwen35.model.trainable().items()}
     scores = qwen35.teacher.score(qwen35.rollouts, SELECTED)
-    hidden = (torch.full_like(scores.hidden[0], torch.nan), *scores.hidden[1:])
-    update = learner.distil(qwen35.rollouts, SELECTED, replace(scores, hidden=hidden))
+    first = scores.rows[0]
+    hidden = {**scores.hidden, first: torch.full_like(scores.hidden[first], torch.nan)}
+    broken = qwen35.objective(replace(scores, hidden=hidden))
+    update = learner.update(qwen35.rollouts, SELECTED, broken)
     assert not update.is_valid
-    assert update.dropped_labels == 1
-    assert set(update.utility) == set(SELECTED) - {scores.rows[0]}
+    assert update.dropped == 1
+    assert set(update.observed) == set(SELECTED) - {first}
     for name, parameter in qwen35.model.trainable().items():
         assert torch.equal(parameter, before[name])
         assert parameter.grad is None
-    assert not learner.optimiser.state
+    assert not learner.optimizer.state
 
 
 def test_an_empty_selection_leaves_everything_while_the_schedule_goes_on(qwen35: Case) -> None:
     learner = qwen35.learner(learning_rate=1.0, warmup_steps=8)
-    update = learner.distil(qwen35.rollouts, (), None)
-    assert (update.loss, update.is_valid, update.utility) == (0.0, False, {})
+    update = learner.update(qwen35.rollouts, (), qwen35.scored(()))
+    assert (update.loss, update.is_valid, update.observed) == (0.0, False, {})
     assert update.learning_rate == 0.5
-    assert not learner.optimiser.state
+    assert not learner.optimizer.state
 
 
 def test_the_rate_rises_linearly_and_then_stays(qwen35: Case) -> None:
     learner = qwen35.learner(learning_rate=2.0, warmup_steps=4)
+    nothing = qwen35.scored(())
     rates = [
-        learner.distil(replace(qwen35.rollouts, step=s), (), None).learning_rate for s in range(6)
+        learner.update(replace(qwen35.rollouts, step=s), (), nothing).learning_rate
+        for s in range(6)
     ]
     assert rates == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
 
 
 def test_processed_tokens_count_a_shared_prompt_once(qwen35: Case) -> None:
     rollouts = qwen35.rollouts
-    scores = qwen35.teacher.score(rollouts, SELECTED)
+    objective = qwen35.scored(SELECTED)
     responses = int((rollouts.lengths[list(SELECTED)] - 1).sum())  # the last is never read
     lengths = [prompt.length for prompt in rollouts.prompts]
-    _, _, shared = qwen35.learner().accumulate(rollouts, SELECTED, scores)
-    assert shared == sum(lengths[:3]) + responses
-    _, _, unshared = qwen35.learner(share_prompts=False).accumulate(rollouts, SELECTED, scores)
-    assert unshared == sum(lengths[row // 3] for row in SELECTED) + responses
+    shared = qwen35.learner().accumulate(rollouts, SELECTED, objective)
+    assert shared.processed_tokens == sum(lengths[:3]) + responses
+    unshared = qwen35.learner(share_prompts=False).accumulate(rollouts, SELECTED, objective)
+    assert unshared.processed_tokens == sum(lengths[row // 3] for row in SELECTED) + responses
 
 
 def test_utilities_have_the_factors_that_were_asked_for(qwen35: Case) -> None:
     scores = qwen35.teacher.score(qwen35.rollouts, SELECTED)
-    learner = qwen35.learner()
-    _, whole, _ = learner.accumulate(qwen35.rollouts, SELECTED, scores)
-    learner.distill = replace(SETTINGS, use_overlap=False)
-    _, without, _ = learner.accumulate(qwen35.rollouts, SELECTED, scores)
-    assert all(without[row] > whole[row] for row in SELECTED)
+    whole, without = (
+        qwen35.learner().measure(qwen35.rollouts, SELECTED, qwen35.objective(scores, settings))
+        for settings in (SETTINGS, replace(SETTINGS, use_overlap=False))
+    )
+    assert all(without.observed[row] > whole.observed[row] for row in SELECTED)
+
+
+def test_measuring_observes_what_training_does_and_leaves_no_gradient(qwen35: Case) -> None:
+    learner, objective = qwen35.learner(), qwen35.scored(SELECTED)
+    measured = learner.measure(qwen35.rollouts, SELECTED, objective)
+    assert all(p.grad is None for p in qwen35.model.trainable().values())
+    trained = learner.accumulate(qwen35.rollouts, SELECTED, objective)
+    assert measured.observed == trained.observed
+    assert torch.equal(measured.loss, trained.loss)

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from stage_fixtures import draw, make_examples, make_model
+from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from torch import Tensor, nn
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.data.images import open_image
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.teacher import CropTeacher
 
 ROWS = (0, 1, 4, 7)
 
@@ -28,16 +27,18 @@ def plain_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gradient(model: VisionLanguageModel, pictures: Path) -> tuple[float, Tensor]:
     """Return loss and gradient on rollouts that an fp32 model would draw too."""
-    teacher = CropTeacher(model)
+    teacher = crop_teacher(model)
     generator = torch.Generator().manual_seed(3)
-    for weight in teacher.weights.values():
+    for weight in teacher.weights.state_dict().values():
         weight += 0.1 * torch.randn(weight.shape, generator=generator)
     precision, model.precision = model.precision, torch.float32
     rollouts = draw(model, make_examples(pictures))
     model.precision = precision
-    learner = Learner(model, optimiser=OptimiserSettings(), distill=DistillSettings(k=20))
-    loss, _, _ = learner.accumulate(rollouts, ROWS, teacher.score(rollouts, ROWS))
-    return float(loss), torch.cat(
+    learner = Learner(model, OptimizerSettings())
+    scores = teacher.score(rollouts, ROWS)
+    objective = Distillation(scores, model.logits, DistillSettings(k=20))
+    found = learner.accumulate(rollouts, ROWS, objective)
+    return float(found.loss), torch.cat(
         [p.grad.flatten() for p in learner.parameters if p.grad is not None]
     )
 

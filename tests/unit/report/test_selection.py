@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from bas_opd.run.step_record import StepRecord
 
 from bas_opd.report.selection import (
     rank_bands,
@@ -14,7 +15,6 @@ from bas_opd.report.selection import (
     utility_by_step,
 )
 from bas_opd.report.step_drawing import step_drawing
-from bas_opd.run.step_record import StepRecord
 
 
 def step(number: int = 0, **changes: Any) -> StepRecord:

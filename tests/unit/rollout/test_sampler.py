@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from bas_opd.data.images import open_image
+from bas_opd.data.views import full_view
 from bas_opd.errors import DataError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
@@ -108,8 +109,10 @@ def test_how_the_batch_is_cut_changes_no_token(
 ) -> None:
     settings = SamplingSettings(per_prompt=4, max_response_tokens=12)
     batch = PromptBatch(step=0, examples=make_examples(tmp_path))
-    whole = Sampler(model, settings).generate(batch)
-    cut = Sampler(model, replace(settings, prompts_per_batch=prompts_per_batch)).generate(batch)
+    whole = Sampler(model, full_view, settings).generate(batch)
+    cut = Sampler(
+        model, full_view, replace(settings, prompts_per_batch=prompts_per_batch)
+    ).generate(batch)
     assert torch.equal(whole.tokens, cut.tokens)
     assert torch.equal(whole.lengths, cut.lengths)
     torch.testing.assert_close(whole.logprobs, cut.logprobs, atol=1e-5, rtol=1e-5)
@@ -166,7 +169,7 @@ def test_the_nucleus_keeps_the_likeliest_and_is_what_the_logprobs_speak_of(
     qwen35: VisionLanguageModel, tmp_path: Path
 ) -> None:
     settings = SamplingSettings(per_prompt=4, max_response_tokens=6, top_p=0.3, temperature=0.7)
-    rollouts = Sampler(qwen35, settings).generate(
+    rollouts = Sampler(qwen35, full_view, settings).generate(
         PromptBatch(step=0, examples=make_examples(tmp_path))
     )
     row, length = 0, int(rollouts.lengths[0])
@@ -191,6 +194,6 @@ def test_sampling_leaves_the_global_generator_alone(
 def test_a_prompt_that_is_too_long_is_named_with_what_to_do(
     qwen35: VisionLanguageModel, tmp_path: Path
 ) -> None:
-    sampler = Sampler(qwen35, SamplingSettings(max_prompt_tokens=10))
+    sampler = Sampler(qwen35, full_view, SamplingSettings(max_prompt_tokens=10))
     with pytest.raises(DataError, match=r"'e0'.*tokens.*at most 10.*--model"):
         sampler.generate(PromptBatch(step=0, examples=make_examples(tmp_path)))

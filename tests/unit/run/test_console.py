@@ -7,23 +7,40 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from bas_opd.run.console import Console, observed_utility, step_line
+from bas_opd.run.console import Console, step_line
 from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.text import duration, printable
 
-EVENT: dict[str, Any] = {
-    "calls": 56,
-    "budget": 56,
-    "candidates": list(range(224)),
-    "candidate_tokens": 19377,
-    "selected": list(range(56)),
-    "explored": list(range(50, 56)),
-    "scores": [0.1] * 224,
-    "utility": [5.5e-3] * 50 + [3.1e-3] * 6,
-    "scored_tokens": 3081,
-    "loss": 0.0412,
-    "is_valid": True,
-}
+STEP = QueryRecord(
+    step=36,
+    examples=["e"] * 28,
+    per_prompt=8,
+    response_tokens=[87] * 224,
+    student_tokens=0,
+    prefilled_prompts=0,
+    processed_tokens=0,
+    feature_names=[],
+    features=[[]] * 224,
+    has_entropy=True,
+    query_ratio="0.25",
+    scored=[],
+    overrun=0,
+    learned=True,
+    dropped_labels=0,
+    seconds={},
+    calls=56,
+    budget=56,
+    candidates=list(range(224)),
+    candidate_tokens=19377,
+    selected=list(range(56)),
+    explored=list(range(50, 56)),
+    scores=[0.1] * 224,
+    utility=[5.5e-3] * 50 + [3.1e-3] * 6,
+    scored_tokens=3081,
+    loss=0.0412,
+    is_valid=True,
+)
 
 
 class Terminal(io.StringIO):
@@ -44,7 +61,7 @@ def ticks(*seconds: float) -> Iterator[float]:
 
 
 def line(**changes: Any) -> str:
-    return step_line({**EVENT, **changes}, place="37/111", seconds=41, remaining=3034)
+    return step_line(STEP.model_copy(update=changes), place="37/111", seconds=41, remaining=3034)
 
 
 def test_a_step_is_one_line() -> None:
@@ -73,9 +90,16 @@ def test_a_step_without_candidates_has_no_share() -> None:
 
 
 def test_rows_without_a_label_do_not_enter_the_mean() -> None:
-    event = {**EVENT, "selected": [0, 1, 2], "explored": [2], "utility": [0.5, None, 0.25]}
-    assert observed_utility(event) == (0.5, 0.25)
-    assert observed_utility({**event, "utility": [0.5, None, None]}) == (0.5, None)
+    few = {"selected": [0, 1, 2], "explored": [2], "utility": [0.5, None, 0.25]}
+    assert STEP.model_copy(update=few).mean_utility == (0.5, 0.25)
+    few["utility"] = [0.5, None, None]
+    assert STEP.model_copy(update=few).mean_utility == (0.5, None)
+
+
+def test_a_step_of_a_method_without_queries_has_its_core_alone() -> None:
+    plain = StepRecord.model_validate(STEP.model_dump(include=set(StepRecord.model_fields)))
+    shown = step_line(plain, place="1/2", seconds=1, remaining=2)
+    assert shown == "step 1/2  loss 0.0412  1.0 s  eta 2.0 s"
 
 
 def test_without_a_terminal_there_are_plain_lines_and_no_escapes() -> None:
@@ -83,8 +107,8 @@ def test_without_a_terminal_there_are_plain_lines_and_no_escapes() -> None:
     clock = ticks(0, 0, 41, 82)
     with Console(out, clock=lambda: next(clock)) as console:
         console.start(3)
-        console.step(EVENT)
-        console.step(EVENT)
+        console.step(STEP)
+        console.step(STEP)
     first, second = out.getvalue().splitlines()
     assert first.startswith("step 1/3  loss")
     assert first.endswith("41 s  eta 82 s")
@@ -99,7 +123,7 @@ def test_a_terminal_gets_a_live_display_and_its_cursor_back_even_after_a_failure
     def fail() -> None:
         with Console(out) as console:
             console.start(2)
-            console.step(EVENT)
+            console.step(STEP)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -118,7 +142,7 @@ def test_a_terminal_that_nobody_watches_gets_plain_lines(
     out = Terminal()
     with Console(out) as console:
         console.start(1)
-        console.step(EVENT)
+        console.step(STEP)
     assert "\x1b" not in out.getvalue()
     assert out.getvalue().startswith("step 1/1")
 
@@ -128,7 +152,7 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()
     with Console(out) as console:
         console.start(1)
-        console.step(EVENT)
+        console.step(STEP)
     assert "\x1b[3" not in out.getvalue()
 
 
@@ -186,4 +210,4 @@ def test_a_run_goes_on_when_nobody_reads_it_any_more() -> None:
     console = Console(Gone())
     console.start(2)
     console.message("hello")
-    console.step(EVENT)
+    console.step(STEP)

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from bas_opd.errors import DataError
-from bas_opd.run.following import RecordFollower
-from bas_opd.run.record import RecordWriter
+from bas_opd.run.record import RecordFollower, RecordWriter
 
 
 def numbers(follower: RecordFollower) -> tuple[bool, list[int]]:
     news = follower.read()
-    return news.is_anew, [event["n"] for event in news.events]
+    return news.from_start, [event["n"] for event in news.events]
 
 
 def test_each_event_is_told_once_as_it_comes(tmp_path: Path) -> None:

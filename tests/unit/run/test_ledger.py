@@ -5,21 +5,24 @@ import math
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bas_opd.run.ledger import Ledger, step_event
+from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import parse_step, step_event
+from bas_opd.teacher import LocalScores
 from bas_opd.types import (
+    Candidates,
     Crop,
     Example,
-    Features,
     Prompt,
+    QueryReport,
     Rollouts,
     Selection,
     StepReport,
     StudentUpdate,
-    TeacherScores,
 )
 
 DATA = Path("/sets/pairs")
@@ -56,49 +59,61 @@ def report() -> StepReport:
         entropies=None,
     )
     rows = rollouts.candidates()
+    head: Any = None
     return StepReport(
-        query_ratio=Decimal("0.5"),
         rollouts=rollouts,
-        features=Features(
-            rows=rows,
-            values=torch.arange(6 * len(rows), dtype=torch.float64).reshape(-1, 6),
-            has_entropy=False,
-        ),
-        selection=Selection(
-            rows=(1, 4), budget=2, explored=frozenset({4}), scores={0: 0.1, 1: 0.9, 4: 0.2}
-        ),
-        teacher=TeacherScores(
-            rows=(1, 4),
-            hidden=(torch.zeros(2, 1), torch.zeros(3, 1)),
-            head=lambda hidden: hidden,
-            scored_tokens=5,
-            processed_tokens=27,
-            prefilled_prompts=2,
-        ),
+        rows=(1, 4),
         update=StudentUpdate(
             loss=0.5,
             gradient_norm=2.0,
             learning_rate=1e-6,
             is_valid=True,
-            utility={1: 0.03},
-            dropped_labels=1,
+            observed={1: 0.03},
+            dropped=1,
             processed_tokens=29,
         ),
-        learned=True,
         seconds={"rollout": 2.0, "teacher": 0.5},
+        queries=QueryReport(
+            query_ratio=Decimal("0.5"),
+            candidates=Candidates(
+                rows=rows,
+                values=torch.arange(6 * len(rows), dtype=torch.float64).reshape(-1, 6),
+                has_entropy=False,
+            ),
+            selection=Selection(
+                rows=(1, 4), budget=2, explored=frozenset({4}), scores={0: 0.1, 1: 0.9, 4: 0.2}
+            ),
+            teacher=LocalScores(
+                hidden={1: torch.zeros(2, 1), 4: torch.zeros(3, 1)},
+                head=head,
+                processed_tokens=27,
+                prefilled_prompts=2,
+            ),
+            learned=True,
+        ),
     )
+
+
+def queried(report: StepReport, **changes: Any) -> StepReport:
+    """Return the report with something else about its queries."""
+    assert report.queries is not None
+    return replace(report, queries=replace(report.queries, **changes))
 
 
 def empty(report: StepReport) -> StepReport:
-    return replace(
-        report,
+    head: Any = None
+    update = replace(report.update, is_valid=False, observed={}, dropped=0, processed_tokens=0)
+    return queried(
+        replace(report, rows=(), update=update),
         selection=Selection(rows=(), budget=0),
-        teacher=None,
-        update=replace(
-            report.update, is_valid=False, utility={}, dropped_labels=0, processed_tokens=0
-        ),
+        teacher=LocalScores(hidden={}, head=head, processed_tokens=0, prefilled_prompts=0),
         learned=False,
     )
+
+
+def charge(ledger: Ledger, report: StepReport) -> None:
+    """Charge a step as the loop does: from its record."""
+    ledger.charge(parse_step(step_event(report, decode=words, examples=0)))
 
 
 def words(tokens: Tensor) -> str:
@@ -107,9 +122,9 @@ def words(tokens: Tensor) -> str:
 
 def test_the_ledger_adds_up_what_the_steps_did() -> None:
     ledger = Ledger()
-    ledger.charge(report())
-    ledger.charge(report())
-    ledger.charge(empty(report()))
+    charge(ledger, report())
+    charge(ledger, report())
+    charge(ledger, empty(report()))
     assert ledger.totals() == {
         "steps": 3,
         "candidates": 9,
@@ -131,11 +146,12 @@ def test_the_ledger_adds_up_what_the_steps_did() -> None:
 
 def test_a_teacher_that_scores_more_than_k_rows_shows_as_overrun() -> None:
     step = report()
-    assert step.teacher is not None
-    greedy = replace(step, teacher=replace(step.teacher, rows=(0, 1, 4)))
+    assert step.queries is not None
+    teacher: Any = step.queries.teacher
+    greedy = queried(step, teacher=replace(teacher, hidden={**teacher.hidden, 0: torch.zeros(1)}))
     ledger = Ledger()
-    ledger.charge(greedy)
-    ledger.charge(step)
+    charge(ledger, greedy)
+    charge(ledger, step)
     assert ledger.overrun == 1
     assert ledger.calls == 5
     event = step_event(greedy, decode=words, examples=0)
@@ -145,32 +161,33 @@ def test_a_teacher_that_scores_more_than_k_rows_shows_as_overrun() -> None:
 def test_a_step_that_was_not_finite_counts_as_skipped_and_not_as_empty() -> None:
     ledger = Ledger()
     step = report()
-    ledger.charge(replace(step, update=replace(step.update, is_valid=False, loss=math.nan)))
+    charge(ledger, replace(step, update=replace(step.update, is_valid=False, loss=math.nan)))
     assert (ledger.skipped_steps, ledger.empty_steps) == (1, 0)
 
 
 def test_rows_drawn_at_random_do_not_count_as_ranked() -> None:
     ledger = Ledger()
     step = report()
-    ledger.charge(replace(step, selection=Selection(rows=(1, 4), budget=2)))
-    everything_explored = replace(step.selection, explored=frozenset({1, 4}))
-    ledger.charge(replace(step, selection=everything_explored))
+    assert step.queries is not None
+    charge(ledger, queried(step, selection=Selection(rows=(1, 4), budget=2)))
+    everything_explored = replace(step.queries.selection, explored=frozenset({1, 4}))
+    charge(ledger, queried(step, selection=everything_explored))
     assert ledger.ranked_steps == 0
 
 
 def test_a_ledger_built_from_totals_carries_on() -> None:
     straight, first = Ledger(), Ledger()
     for ledger in (straight, first):
-        ledger.charge(report())
+        charge(ledger, report())
     second = Ledger(**json.loads(json.dumps(first.totals())))
     for ledger in (straight, second):
-        ledger.charge(report())
+        charge(ledger, report())
     assert second == straight
 
 
 def test_totals_are_a_copy() -> None:
     ledger = Ledger()
-    ledger.charge(report())
+    charge(ledger, report())
     ledger.totals()["seconds"]["rollout"] = 99.0
     assert ledger.seconds["rollout"] == 2.0
 
@@ -255,3 +272,11 @@ def test_an_empty_step_has_a_record_too() -> None:
     event = step_event(empty(report()), decode=words, examples=4)
     assert (event["calls"], event["scored"], event["scored_tokens"]) == (0, [], 0)
     assert event["scores"] == [None, None, None]
+
+
+def test_a_step_of_a_method_without_queries_has_its_core_alone() -> None:
+    event = step_event(replace(report(), queries=None), decode=words, examples=1)
+    assert not {"candidates", "budget", "calls", "learned"} & event.keys()
+    ledger = Ledger()
+    ledger.charge(parse_step(event))
+    assert (ledger.steps, ledger.student_tokens, ledger.calls, ledger.empty_steps) == (1, 29, 0, 0)

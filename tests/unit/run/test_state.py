@@ -18,11 +18,11 @@ from bas_opd.config.schema import (
     TeacherConfig,
 )
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import OptimiserSettings
+from bas_opd.learn import OptimizerSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.rollout import SamplingSettings
 from bas_opd.select import LearnedSelector
-from bas_opd.teacher import CropTeacher
+from bas_opd.teacher import SelfTeacher
 
 
 def defaults(stage: Any) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def defaults(stage: Any) -> dict[str, Any]:
         (RolloutConfig, SamplingSettings, {"prompts_per_step"}),
         (SelectConfig, LearnedSelector, {"policy", "query_ratio"}),
         (DistillConfig, DistillSettings, set()),
-        (TeacherConfig, CropTeacher, set()),
-        (OptimConfig, OptimiserSettings, set()),
+        (TeacherConfig, SelfTeacher, set()),
+        (OptimConfig, OptimizerSettings, set()),
         (LoraConfig, LoraSettings, {"rank"}),
     ],
 )

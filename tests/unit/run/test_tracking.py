@@ -11,6 +11,7 @@ from run_fixtures import Silent, events_of, small_config
 
 from bas_opd.errors import ConfigError
 from bas_opd.run import loop
+from bas_opd.run.record import QueryRecord, parse_step
 from bas_opd.run.tracking import Tracked, check_trackers, tracked_values
 
 
@@ -49,7 +50,9 @@ def test_a_service_gets_the_numbers_of_every_step(
     monkeypatch.setitem(sys.modules, name, service)
     run, _ = tracked_run(tmp_path, small_qwen35, name)
     steps = [event for event in events_of(run) if event["event"] == "step"]
-    assert service.logged == [(event["step"] + 1, tracked_values(event)) for event in steps]
+    assert service.logged == [
+        (event["step"] + 1, tracked_values(parse_step(event))) for event in steps
+    ]
     assert service.begun[0]["config"]["select"]["policy"] == "learned"
     assert service.finished == 1
     assert service.begun[0]["name"].startswith(run.name)
@@ -97,21 +100,38 @@ def test_an_unknown_or_missing_tracker_is_named_before_anything_runs(
 
 
 def test_what_is_not_known_is_not_sent() -> None:
-    event: dict[str, Any] = {
-        "loss": None,
-        "gradient_norm": 0.0,
-        "learning_rate": 1e-6,
-        "calls": 0,
-        "budget": 0,
-        "scored_tokens": 0,
-        "candidate_tokens": 0,
-        "selected": [],
-        "explored": [],
-        "scores": [],
-        "utility": [],
-        "seconds": {"rollout": 1.5},
-    }
-    assert tracked_values(event) == {
+    step = QueryRecord(
+        step=0,
+        examples=[],
+        per_prompt=1,
+        response_tokens=[],
+        student_tokens=0,
+        is_valid=False,
+        loss=None,
+        gradient_norm=0.0,
+        learning_rate=1e-6,
+        candidates=[],
+        feature_names=[],
+        features=[],
+        has_entropy=True,
+        query_ratio="0.25",
+        scored=[],
+        overrun=0,
+        processed_tokens=0,
+        prefilled_prompts=0,
+        learned=False,
+        dropped_labels=0,
+        calls=0,
+        budget=0,
+        scored_tokens=0,
+        candidate_tokens=0,
+        selected=[],
+        explored=[],
+        scores=[],
+        utility=[],
+        seconds={"rollout": 1.5},
+    )
+    assert tracked_values(step) == {
         "gradient_norm": 0.0,
         "learning_rate": 1e-6,
         "queries/calls": 0.0,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from stage_fixtures import draw, make_examples, make_model
+from stage_fixtures import crop_teacher, draw, make_examples, make_model
 
 from bas_opd.data.images import open_crop
+from bas_opd.data.views import crop_view
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.teacher import CropTeacher, TeacherMode
+from bas_opd.teacher import SelfTeacher, TeacherMode
+from bas_opd.types import Example
 
 
 @pytest.fixture
@@ -29,8 +32,8 @@ def test_it_scores_the_same_tokens_under_the_crop(
     model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
-    scores = CropTeacher(model).score(rollouts, (4, 0))
-    for row, hidden in zip(scores.rows, scores.hidden, strict=True):
+    scores = crop_teacher(model).score(rollouts, (4, 0))
+    for row, hidden in scores.hidden.items():
         example = rollouts.example_of(row)
         prompt = model.processor.encode(open_crop(example), example.question)
         response = rollouts.tokens[row, : int(rollouts.lengths[row])]
@@ -41,19 +44,21 @@ def test_it_scores_the_same_tokens_under_the_crop(
             image_grid_thw=prompt.grid,
             mm_token_type_ids=model.processor.mm_token_type_ids(ids),
         ).logits[0, prompt.length - 1 : -1]
-        torch.testing.assert_close(scores.head(hidden), logits, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(scores.head.logits(hidden), logits, atol=2e-5, rtol=1e-4)
         assert not hidden.requires_grad
 
 
 def test_a_crop_is_opened_once_for_its_selected_rows_and_never_for_others(
-    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
     opened: list[str] = []
-    monkeypatch.setattr(
-        "bas_opd.teacher.crop.open_crop", lambda e: (opened.append(e.id), open_crop(e))[1]
-    )
-    scores = CropTeacher(model).score(rollouts, (0, 1, 2, 7))
+
+    def watched(example: Example) -> tuple[Any, str]:
+        opened.append(example.id)
+        return crop_view(example)
+
+    scores = SelfTeacher(model, watched).score(rollouts, (0, 1, 2, 7))
     assert sorted(opened) == ["e0", "e2"]
     assert scores.prefilled_prompts == 2
 
@@ -62,7 +67,7 @@ def test_a_limit_that_cuts_a_prompt_apart_shows_in_the_count(
     model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
-    scores = CropTeacher(model, tokens_per_batch=1).score(rollouts, (0, 1, 2, 7))
+    scores = crop_teacher(model, tokens_per_batch=1).score(rollouts, (0, 1, 2, 7))
     assert scores.prefilled_prompts == 4
 
 
@@ -70,7 +75,7 @@ def test_its_tokens_are_counted_as_scored_and_as_processed(
     model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
-    scores = CropTeacher(model).score(rollouts, (0, 1, 7))
+    scores = crop_teacher(model).score(rollouts, (0, 1, 7))
     responses = int(rollouts.lengths[[0, 1, 7]].sum())
     crops = [
         model.processor.encode(open_crop(e), e.question).length
@@ -86,7 +91,7 @@ def test_each_mode_follows_the_student_as_it_says(
     model: VisionLanguageModel, tmp_path: Path, mode: TeacherMode, share: float
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
-    teacher = CropTeacher(model, mode=mode, tau=0.05)
+    teacher = crop_teacher(model, mode=mode, tau=0.05)
     start = {n: p.detach().clone() for n, p in model.trainable().items()}
     disturb(model)
     teacher.follow()
@@ -96,10 +101,10 @@ def test_each_mode_follows_the_student_as_it_says(
         for name, parameter in model.trainable().items():
             assert torch.equal(parameter, moved[name])
             parameter.copy_(torch.lerp(start[name], moved[name], share))
-    expected = CropTeacher(model, mode="live").score(rollouts, (0,))
+    expected = crop_teacher(model, mode="live").score(rollouts, (0,))
     torch.testing.assert_close(
-        scores.head(scores.hidden[0]) if mode != "live" else scores.hidden[0],
-        expected.head(expected.hidden[0]) if mode != "live" else expected.hidden[0],
+        scores.head.logits(scores.hidden[0]) if mode != "live" else scores.hidden[0],
+        expected.head.logits(expected.hidden[0]) if mode != "live" else expected.hidden[0],
         atol=2e-5,
         rtol=1e-4,
     )
@@ -109,7 +114,7 @@ def test_the_students_weights_come_back_after_a_failure(
     model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
-    teacher = CropTeacher(model)
+    teacher = crop_teacher(model)
     disturb(model)
     before = {n: p.detach().clone() for n, p in model.trainable().items()}
 
@@ -126,8 +131,8 @@ def test_the_average_follows_in_fp32_while_the_student_computes_in_bf16(
     small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make_model(small_qwen35, precision=torch.bfloat16)
-    teacher = CropTeacher(model, tau=0.05)
-    start = {n: w.clone() for n, w in teacher.weights.items()}
+    teacher = crop_teacher(model, tau=0.05)
+    start = {n: w.clone() for n, w in teacher.weights.state_dict().items()}
     # Steps of 2e-6 vanish in bf16, whose neighbours are 1e-3 apart around 0.1.
     for _ in range(5):
         with torch.no_grad():
@@ -135,7 +140,7 @@ def test_the_average_follows_in_fp32_while_the_student_computes_in_bf16(
                 parameter += 2e-6
         teacher.follow()
     expected = 2e-6 * sum(1 - 0.95**n for n in range(1, 6))
-    for name, weight in teacher.weights.items():
+    for name, weight in teacher.weights.state_dict().items():
         assert weight.dtype is torch.float32
         shift = (weight - start[name]).double().mean().item()
         assert shift == pytest.approx(expected, rel=0.1), name
@@ -150,9 +155,9 @@ def test_with_adapters_the_teacher_is_the_average_of_the_adapter(
     small_qwen35: Path, tmp_path: Path
 ) -> None:
     model = make_model(small_qwen35, lora=LoraSettings(rank=4))
-    teacher = CropTeacher(model)
-    assert teacher.weights
-    assert all("lora" in name for name in teacher.weights)
+    teacher = crop_teacher(model)
+    assert teacher.weights.state_dict()
+    assert all("lora" in name for name in teacher.weights.state_dict())
     rollouts = draw(model, make_examples(tmp_path))
     before = teacher.score(rollouts, (0,)).hidden[0]
     disturb(model)
@@ -160,3 +165,21 @@ def test_with_adapters_the_teacher_is_the_average_of_the_adapter(
     torch.testing.assert_close(before, unmoved)
     teacher.follow()
     assert not torch.allclose(before, teacher.score(rollouts, (0,)).hidden[0])
+
+
+def test_without_rows_it_computes_nothing(model: VisionLanguageModel, tmp_path: Path) -> None:
+    def never(_: Example) -> tuple[Any, str]:
+        raise AssertionError("a view was opened")
+
+    scores = SelfTeacher(model, never).score(draw(model, make_examples(tmp_path)), ())
+    assert (scores.rows, scores.scored_tokens, scores.processed_tokens) == ((), 0, 0)
+
+
+def test_its_chunks_are_its_logits_on_the_packed_rows(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    scores = crop_teacher(model).score(draw(model, make_examples(tmp_path)), (0, 4, 5))
+    packed = torch.cat([scores.hidden[row] for row in (4, 0)])
+    chunks = [chunk.logits for chunk in scores.chunks((4, 0), 3)]
+    assert [len(chunk) for chunk in chunks[:-1]] == [3] * (len(chunks) - 1)
+    assert torch.equal(torch.cat(chunks), scores.head.logits(packed))

@@ -1,0 +1,45 @@
+"""BAS-OPD as a method: Algorithm 1 around stages that a checkpoint can restore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from torch import Tensor
+
+from bas_opd.algorithm import Stages, train_step
+from bas_opd.methods.method import Prompts
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.weights import StudentWeights
+from bas_opd.types import Part, StepReport
+
+
+@dataclass(slots=True, kw_only=True)
+class BasOpd:
+    """Budget-aware selective on-policy distillation."""
+
+    model: VisionLanguageModel
+    stages: Stages
+    query_ratio: Decimal
+    _selector_before: dict[str, Tensor] = field(default_factory=dict, init=False)
+
+    def step(self, prompts: Prompts) -> StepReport:
+        """Take one step of Algorithm 1."""
+        self._selector_before = self.stages.selector.state_dict()
+        batch = prompts.take()
+        self.stages.policy.load_weights(self.model.trainable(), batch.step)
+        return train_step(self.stages, batch, self.query_ratio)
+
+    def rollback(self) -> None:
+        """Undo a step that was given up: it changed the selector's normaliser and gradients."""
+        self.stages.learner.zero_grad()
+        self.stages.selector.load_state_dict(self._selector_before)
+
+    def parts(self) -> dict[str, Part]:
+        """Return the student, its optimizer state, the teacher and the selector."""
+        return {
+            "student": StudentWeights(self.model),
+            "optimiser": self.stages.learner,
+            **self.stages.teacher.parts(),
+            "selector": self.stages.selector,
+        }

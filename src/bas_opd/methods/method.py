@@ -1,0 +1,42 @@
+"""The seam of a training method: what the loop calls, and what a checkpoint saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.types import Part, PromptBatch, StepReport
+
+
+class Prompts(Protocol):
+    """The prompts of a run, batch after batch. How far it has read is saved in checkpoints."""
+
+    def take(self) -> PromptBatch:
+        """Return the next batch: first that of this step, on later calls further ones."""
+        ...
+
+
+class Method(Protocol):
+    """One way to train: takes steps, and says what a checkpoint must hold.
+
+    A step either returns with its update made, or raises before the first optimizer step; then
+    `rollback` undoes what it changed.
+    """
+
+    @property
+    def model(self) -> VisionLanguageModel:
+        """The student: what the run trains and saves."""
+        ...
+
+    def step(self, prompts: Prompts) -> StepReport:
+        """Take one training step."""
+        ...
+
+    def rollback(self) -> None:
+        """Return to the state before a step that was given up."""
+        ...
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return everything that a checkpoint holds, by the name of its file."""
+        ...

@@ -1,0 +1,122 @@
+"""p_theta-bar(. | view, question, response so far) for the selected rows and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bas_opd.compute.memory import in_smaller_batches
+from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.weights import HeadWeights, ShadowWeights
+from bas_opd.types import FullLogits, Hooks, Part, Rollouts, View
+
+TeacherMode = Literal["ema", "frozen", "live"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalScores:
+    """What a teacher in this process said, kept as hidden states: the head is applied in chunks."""
+
+    hidden: Mapping[int, Tensor]  # scored row -> [token, hidden], detached
+    head: HeadWeights
+    processed_tokens: int
+    prefilled_prompts: int
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows that were scored: an overrun must be able to show."""
+        return tuple(sorted(self.hidden))
+
+    @property
+    def scored_tokens(self) -> int:
+        return sum(len(states) for states in self.hidden.values())
+
+    def chunks(self, rows: Sequence[int], size: int) -> Iterator[FullLogits]:
+        """Yield the logits of the packed tokens of `rows`, `size` tokens at a time."""
+        for states in torch.cat([self.hidden[row] for row in rows]).split(size):
+            yield FullLogits(self.head.logits(states))
+
+
+class SelfTeacher:
+    """The student's own network under slowly moving weights, with a view of its own.
+
+    `ema` moves its weights after each valid update, `frozen` never; `live` has none and uses the
+    student's. `view` decides what it sees of an example: for BAS-OPD, the crop.
+    """
+
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        view: View,
+        *,
+        mode: TeacherMode = "ema",
+        tau: float = 0.05,
+        tokens_per_batch: int = 16_384,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.model = model
+        self.view = view
+        self.hooks = hooks or Hooks()
+        self.mode = mode
+        self.tau = tau
+        self.tokens_per_batch = tokens_per_batch
+        self.weights = ShadowWeights(model, is_empty=mode == "live")
+
+    @torch.no_grad()
+    def score(self, rollouts: Rollouts, rows: Sequence[int]) -> LocalScores:
+        """Return the teacher's states on the response tokens of `rows` (Alg. 1, line 11).
+
+        The view of each selected prompt is opened, encoded and prefilled once for all its selected
+        rollouts; that of any other prompt is never opened. Without rows nothing is computed.
+        """
+        if not rows:
+            return LocalScores(
+                hidden={}, head=self.weights.head(), processed_tokens=0, prefilled_prompts=0
+            )
+        groups = [self._as_viewed(rollouts, group) for group in group_by_prompt(rows, rollouts)]
+        scores, self.tokens_per_batch = in_smaller_batches(
+            lambda limit: self._score(rollouts, groups, limit),
+            limit=self.tokens_per_batch,
+            smallest=max(group.tokens_of_a_row for group in groups),
+            what="teacher pass",
+            notice=self.hooks.notice,
+        )
+        return scores
+
+    def follow(self) -> None:
+        """Move the weights towards the student's, if this teacher is a moving average."""
+        if self.mode == "ema":
+            self.weights.follow(self.tau)
+
+    def parts(self) -> dict[str, Part]:
+        """Return what a checkpoint holds of the teacher."""
+        return {"teacher": self.weights}
+
+    def _score(self, rollouts: Rollouts, groups: Sequence[PromptGroup], tokens: int) -> LocalScores:
+        hidden: dict[int, Tensor] = {}
+        processed = prefilled = 0
+        with self.weights.lent(), self.model.compute():
+            for batch in micro_batches(groups, tokens):
+                self.hooks.poll()
+                states = self.model.response_hidden(
+                    batch.prompts, batch.prompt_of, batch.responses(rollouts)
+                )
+                lengths = [int(rollouts.lengths[row]) for row in batch.rows]
+                hidden.update(zip(batch.rows, states.split(lengths), strict=True))
+                processed += batch.shared_tokens(rollouts)
+                prefilled += len(batch.groups)
+        return LocalScores(
+            hidden=hidden,
+            head=self.weights.head(),
+            processed_tokens=processed,
+            prefilled_prompts=prefilled,
+        )
+
+    def _as_viewed(self, rollouts: Rollouts, group: PromptGroup) -> PromptGroup:
+        image, question = self.view(rollouts.examples[group.number])
+        return group.seen_as(self.model.processor.encode(image, question))
