@@ -200,7 +200,7 @@ def contents(run: Path) -> dict[Path, bytes]:
 def test_other_data_are_refused(stopped: Path, train: Train, tmp_path: Path) -> None:
     other = make_pictures(tmp_path / "other", n=8, seed=2, size=(96, 96)).folder
     ended = train(stopped, f"data.path={other}")
-    assert ended.is_explained(1, "was begun on other data"), ended
+    assert ended.is_explained(1, "was started on other data"), ended
 
 
 @pytest.fixture

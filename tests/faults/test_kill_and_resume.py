@@ -187,7 +187,7 @@ def stop(owner: Any, name: str, sentence: str, *, steps: int, call: int = 2) -> 
 def test_asked_to_stop(fault: Fault, steps: int, train: Train, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = train(run, fault=fault)
-    assert ended.is_explained(PREEMPTED, "the same command goes on from it"), ended
+    assert ended.is_explained(PREEMPTED, "rerun the same command to resume"), ended
     newest = published(run / "checkpoints")[0]
     assert int(newest.name.removeprefix("step-")) >= steps
     assert len(step_records(run)) == int(newest.name.removeprefix("step-"))

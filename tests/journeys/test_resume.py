@@ -55,7 +55,7 @@ def test_stopped_anywhere_it_ends_in_the_same_state(
     config = tiny(small_qwen35, data, tmp_path / "run", *OFTEN)
     with monkeypatch.context() as patch:
         stop_at(patch, poll_number)
-        with pytest.raises(PreemptionError, match="the same command goes on"):
+        with pytest.raises(PreemptionError, match="rerun the same command to resume"):
             loop.train(config, Silent())
     loop.train(config, Silent())
     assert_same_end(tmp_path / "run", whole)
@@ -131,7 +131,7 @@ def test_other_settings_are_refused_with_what_differs(
 
 def test_other_data_are_refused(whole: Path, small_qwen35: Path, tmp_path: Path) -> None:
     other = make_pictures(tmp_path / "other", n=16, seed=2).folder
-    with pytest.raises(DataError, match="begun on other data"):
+    with pytest.raises(DataError, match="started on other data"):
         loop.train(tiny(small_qwen35, other, whole, *OFTEN), Silent())
 
 
@@ -176,10 +176,10 @@ def test_out_of_memory_halves_the_batch_and_changes_no_number_beyond_rounding(
 ) -> None:
     backward = Learner._micro_batch
 
-    def crowded(learner: Learner, batch: Any, *args: Any) -> Any:
+    def crowded(learner: Learner, rollouts: Any, batch: Any, *args: Any) -> Any:
         if len(batch.rows) > 2:
             raise torch.OutOfMemoryError("no room")
-        return backward(learner, batch, *args)
+        return backward(learner, rollouts, batch, *args)
 
     monkeypatch.setattr(Learner, "_micro_batch", crowded)
     console = Silent()

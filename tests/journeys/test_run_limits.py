@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import torch
 from run_fixtures import SMALL_STEPS, Silent, tiny
 
 from bas_opd.data.pictures import make_pictures
+from bas_opd.data.prompts import PromptStream
 from bas_opd.run import loop
 from bas_opd.run.record import read_records
-from bas_opd.run.state import TrainState
+from bas_opd.run.state import TrainState, build_method
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +76,21 @@ def test_another_seed_gives_another_order(small_qwen35: Path, boxes: Path, tmp_p
 
 
 def test_bad_steps_are_remembered(small_qwen35: Path, boxes: Path, tmp_path: Path) -> None:
-    state = TrainState.build(tiny(small_qwen35, boxes, tmp_path / "run"))
-    state.bad_steps = 3
-    other = TrainState.build(tiny(small_qwen35, boxes, tmp_path / "run"))
+    method = build_method(tiny(small_qwen35, boxes, tmp_path / "run"))
+    state, other = (
+        TrainState(method=method, prompts=PromptStream((), per_step=1, seed=0)) for _ in range(2)
+    )
+    state.bad_steps, state.prompts.cursor = 3, 7
     other.restore(state.capture())
-    assert other.bad_steps == 3
+    assert (other.bad_steps, other.prompts.cursor) == (3, 7)
+
+
+def test_a_checkpoint_without_a_cursor_has_taken_one_batch_a_step(
+    small_qwen35: Path, boxes: Path, tmp_path: Path
+) -> None:
+    method = build_method(tiny(small_qwen35, boxes, tmp_path / "run"))
+    state = TrainState(method=method, prompts=PromptStream((), per_step=1, seed=0), step=5)
+    snapshot = state.capture()
+    old = {key: value for key, value in snapshot.data.items() if key != "cursor"}
+    state.restore(replace(snapshot, data=old))
+    assert state.prompts.cursor == 5

@@ -19,6 +19,7 @@ from bas_opd.data.images import open_image
 from bas_opd.data.pictures import make_pictures
 from bas_opd.data.prepare import prepare
 from bas_opd.errors import BasOpdError, DataError, ModelError, RunDirectoryError
+from bas_opd.methods import bas_opd as bas_opd_method
 from bas_opd.model.processing import Processor
 from bas_opd.run import loop
 from bas_opd.run.record import read_records
@@ -83,11 +84,16 @@ class Spy:
 
         monkeypatch.setattr(SelfTeacher, "score", watched_score)
         monkeypatch.setattr(ImageFile.ImageFile, "load", watched_load)
-        monkeypatch.setattr(loop, "train_step", watched_step)
+        monkeypatch.setattr(bas_opd_method, "train_step", watched_step)
 
     def _forward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert not args
         self.forwards[-1].append(kwargs)
+
+
+def _limit(report: StepReport) -> int:
+    assert report.queries is not None
+    return report.queries.selection.limit
 
 
 @pytest.mark.parametrize("policy", ["random", "entropy", "learned"])
@@ -109,8 +115,8 @@ def test_an_unselected_row_or_crop_never_reaches_the_teacher(
     processor = Processor.load(small_qwen35)
     assert len(spy.reports) == len(spy.forwards) == 4
     for report, forwards, decoded in zip(spy.reports, spy.forwards, spy.decoded, strict=True):
-        rollouts, rows = report.rollouts, report.selection.rows
-        assert len(rows) == report.selection.budget < len(rollouts.candidates())
+        rollouts, rows = report.rollouts, report.rows
+        assert len(rows) == _limit(report) < len(rollouts.candidates())
         prompts = {rollouts.prompt_of(row) for row in rows}
         crops = [rollouts.examples[number].crop for number in prompts]
 

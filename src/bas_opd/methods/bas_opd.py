@@ -21,19 +21,24 @@ class BasOpd:
     model: VisionLanguageModel
     stages: Stages
     query_ratio: Decimal
-    _selector_before: dict[str, Tensor] = field(default_factory=dict, init=False)
+    _selector_before: dict[str, Tensor] | None = field(default=None, init=False)
+    """The selector as it was before the step in progress."""
 
     def step(self, prompts: Prompts) -> StepReport:
         """Take one step of Algorithm 1."""
         self._selector_before = self.stages.selector.state_dict()
         batch = prompts.take()
         self.stages.policy.load_weights(self.model.trainable(), batch.step)
-        return train_step(self.stages, batch, self.query_ratio)
+        report = train_step(self.stages, batch, self.query_ratio)
+        self._selector_before = None
+        return report
 
     def rollback(self) -> None:
-        """Undo a step that was given up: it changed the selector's normaliser and gradients."""
+        """Undo a step that was given up: it changed gradients and the selector's normaliser."""
         self.stages.learner.zero_grad()
-        self.stages.selector.load_state_dict(self._selector_before)
+        if self._selector_before is not None:
+            self.stages.selector.load_state_dict(self._selector_before)
+            self._selector_before = None
 
     def parts(self) -> dict[str, Part]:
         """Return the student, its optimizer state, the teacher and the selector."""
