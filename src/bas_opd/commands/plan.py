@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bas_opd.budget import query_budget
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.lengths import views
-from bas_opd.data.order import epoch_order, step_indices, steps_per_epoch
+from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ModelError
 from bas_opd.model.loading import LoraSettings
@@ -116,7 +116,7 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
     per_prompt, ratio = config.rollout.per_prompt, config.select.query_ratio
-    batches = list(_batches(config, data, total))
+    batches = [_step_examples(config, data, step) for step in range(total)]
     candidates = [per_prompt * sum(e.has_crop for e in batch) for batch in batches]
     budgets = [query_budget(ratio, count) for count in candidates]
     processor, size, unknown = None, None, None
@@ -195,15 +195,9 @@ def _checkpoint_bytes(config: Config, size: ModelSize) -> int:
     return copies * FP32 * size.trained
 
 
-def _batches(config: Config, data: PreparedSet, total: int) -> Iterator[list[Example]]:
-    """Yield the examples of each step; the order of an epoch is worked out once."""
-    per_step = config.rollout.prompts_per_step
-    per_epoch = steps_per_epoch(len(data), per_step)
-    for first in range(0, total, per_epoch):
-        order = epoch_order(len(data), config.run.seed, first // per_epoch)
-        for place in range(min(per_epoch, total - first)):
-            rows = order[place * per_step : (place + 1) * per_step]
-            yield [data.examples[row] for row in rows]
+def _step_examples(config: Config, data: PreparedSet, step: int) -> tuple[Example, ...]:
+    rows = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
+    return tuple(data.examples[row] for row in rows)
 
 
 def _tokens(
@@ -249,8 +243,7 @@ def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
     spent: list[float] = []
     phases: dict[str, float] = {}
     for step in range(2):
-        rows = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
-        batch = PromptBatch(step=step, examples=tuple(data.examples[row] for row in rows))
+        batch = PromptBatch(step=step, examples=_step_examples(config, data, step))
         started = time.perf_counter()
         phases = train_step(state.stages, batch, config.select.query_ratio).seconds
         spent.append(time.perf_counter() - started)

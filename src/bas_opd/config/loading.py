@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -16,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError
+from bas_opd.files import hash_of
 
 COMMAND_LINE = "On the command line"
 
@@ -90,9 +89,8 @@ def dump(config: Config) -> dict[str, Any]:
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 over every setting, whatever the order they were written in."""
-    canonical = json.dumps(dump(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    """Return the SHA-256 of all settings; their order does not matter."""
+    return hash_of(dump(config))
 
 
 def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str, Any, str]]:

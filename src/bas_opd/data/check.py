@@ -9,11 +9,11 @@ from pathlib import Path
 from bas_opd.data.images import open_image
 from bas_opd.data.records import (
     RECORDS,
+    checksum,
     confined,
     numbered_lines,
     parse_row,
     read_manifest,
-    sha256_of,
     to_example,
 )
 from bas_opd.errors import DataError
@@ -43,7 +43,7 @@ def check(folder: Path) -> CheckReport:
     seen: set[str] = set()
     with_crop = 0
 
-    if sha256_of(records) != manifest.records_sha256:
+    if checksum(records) != manifest.records_sha256:
         problems.append(f"{RECORDS} has changed since it was prepared.")
     for number, line in numbered_lines(records):
         try:
@@ -64,7 +64,7 @@ def check(folder: Path) -> CheckReport:
     for name, digest in manifest.files.items():
         try:
             path = confined(folder, name)
-            if sha256_of(path) != digest:
+            if checksum(path) != digest:
                 raise DataError(f"{name} has changed since it was prepared.")
             open_image(path)
         except DataError as reason:

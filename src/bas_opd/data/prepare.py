@@ -18,6 +18,7 @@ from bas_opd.data.records import CropRow, Row, confined, crop_area, explain
 from bas_opd.data.sources import RawRow, Source, fields_of, find_source
 from bas_opd.data.writing import Place, SetWriter, StoredPicture, staged_set
 from bas_opd.errors import DataError
+from bas_opd.files import write_text
 
 REJECTED = "rejected.jsonl"
 MAX_PROMPT_TOKENS = 8192
@@ -148,7 +149,7 @@ def _stop(rejections: list[Rejection], rows: int, place: Path, origin: Source) -
 
 
 def _write_rejections(rejections: list[Rejection], path: Path) -> None:
-    path.write_text("".join(rejection.line() for rejection in rejections), "utf-8")
+    write_text(path, "".join(rejection.line() for rejection in rejections))
 
 
 def _described(value: Any) -> str:

@@ -6,9 +6,9 @@ hash of the records with the manifest. Hashing and decoding the pictures is the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from pydantic import (
 
 from bas_opd.data.images import Box, Size, check_box, image_size
 from bas_opd.errors import DataError
+from bas_opd.files import sha256
 from bas_opd.types import Crop, Example
 
 SCHEMA_VERSION = 1
@@ -117,7 +118,7 @@ class PreparedSet:
         folder = Path(folder)
         manifest = read_manifest(folder)
         records = folder / RECORDS
-        fingerprint = sha256_of(records)
+        fingerprint = checksum(records)
         is_as_prepared = fingerprint == manifest.records_sha256
         examples: dict[str, Example] = {}
         for number, line in numbered_lines(records):
@@ -165,14 +166,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a JSONL file with their numbers from 1; blank lines are passed over."""
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+    """Yield the lines of a JSONL file with their numbers from 1; blank lines are skipped."""
+    with _read_errors_explained(path), path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                yield number, line
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -272,13 +270,20 @@ def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:
     return target
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file of the set."""
+    with _read_errors_explained(path):
+        return sha256(path)
+
+
+@contextmanager
+def _read_errors_explained(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        yield
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}). Check that it exists and may be read."
+        ) from error
 
 
 def explain(error: ValidationError) -> str:

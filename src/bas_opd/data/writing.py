@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from bas_opd.data.images import Size, decode_image
-from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row, sha256_of
+from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row
 from bas_opd.errors import DataError
+from bas_opd.files import sha256, staging_path
 
 _MAX_FILE_BYTES = 512 << 20  # a file is read whole, so that what is checked is what is stored
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -88,7 +89,7 @@ class SetWriter:
             with_crop=sum(row.crop is not None for row in rows),
             kinds=dict(sorted(Counter(row.kind for row in rows).items())),
             rejected=rejected,
-            records_sha256=sha256_of(records),
+            records_sha256=sha256(records),
             files={name: self.pictures[name].digest for name in sorted(used)},
         )
         (self.folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", "utf-8")
@@ -103,7 +104,8 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
             "remove that one first."
         )
     place = Path(os.path.abspath(out))
-    staging = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    # With the process id: two commands may write to the same place, and only one can publish.
+    staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
     try:
         staging.mkdir(parents=True)
         yield SetWriter(folder=staging, place=place)

@@ -192,4 +192,4 @@ def test_an_absolute_path_is_admitted_only_where_asked_and_only_inside(tmp_path:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="gone cannot be read"):
-        records.sha256_of(tmp_path / "gone")
+        records.checksum(tmp_path / "gone")

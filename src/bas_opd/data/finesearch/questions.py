@@ -72,23 +72,15 @@ def neighbour_question(known: Placed, sought: Placed) -> Question:
     )
 
 
-def number_question(sign: Placed) -> Question:
-    colour, number = sign.thing.colour, sign.thing.name
+def reading_question(placed: Placed) -> Question:
+    """Ask for the number on a sign or the digit on a note."""
+    shape, colour, written = placed.thing.shape, placed.thing.colour, placed.thing.name
+    asked = "What number is on" if shape == "sign" else "Which digit is written on"
     return Question(
-        text=f"What number is on the {colour} sign?",
-        answer=number,
-        short=f"The sign says {number}.",
-        reasoned=f"I see {_a(colour)} sign with {number}.",
-    )
-
-
-def digit_question(note: Placed) -> Question:
-    colour, digit = note.thing.colour, note.thing.name
-    return Question(
-        text=f"Which digit is written on the {colour} note?",
-        answer=digit,
-        short=f"The note says {digit}.",
-        reasoned=f"I see {_a(colour)} note with {digit}.",
+        text=f"{asked} the {colour} {shape}?",
+        answer=written,
+        short=f"The {shape} says {written}.",
+        reasoned=f"I see {_a(colour)} {shape} with {written}.",
     )
 
 

@@ -16,12 +16,11 @@ from bas_opd.data.finesearch.questions import (
     absence_question,
     choice_question,
     count_question,
-    digit_question,
     neighbour_question,
-    number_question,
     plate_question,
     position_question,
     presence_question,
+    reading_question,
 )
 from bas_opd.data.finesearch.scenes import (
     SIZES,
@@ -170,23 +169,21 @@ def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
 
 
 def _number(setting: _Setting) -> tuple[Sample, ...]:
-    return _reading(setting, "number", setting.supply.sign, number_question)
+    return _reading(setting, "number", setting.supply.sign)
 
 
 def _digit(setting: _Setting) -> tuple[Sample, ...]:
-    return _reading(setting, "digit", setting.supply.note, digit_question)
+    return _reading(setting, "digit", setting.supply.note)
 
 
 def _reading(
-    setting: _Setting,
-    kind: str,
-    make: Callable[[Draws, str], Thing],
-    ask: Callable[[Placed], Question],
+    setting: _Setting, kind: str, make: Callable[[Draws, str], Thing]
 ) -> tuple[Sample, ...]:
     asked, other = setting.draws.some(list(COLOURS), 2)
     target, decoy = make(setting.draws, asked), make(setting.draws, other)
     plates = [setting.plate(name) for name in setting.names[: setting.others - 1]]
-    return _about(setting, kind, setting.scene([target], [decoy, *plates]), 1, ask)
+    scene = setting.scene([target], [decoy, *plates])
+    return _about(setting, kind, scene, 1, reading_question)
 
 
 def _count(setting: _Setting) -> tuple[Sample, ...]:
