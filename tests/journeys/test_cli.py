@@ -55,7 +55,7 @@ def test_help_lists_the_commands_and_imports_nothing_heavy(tmp_path: Path) -> No
     [
         (
             [LEARNED25],
-            "model.path is not set: give a local folder or hub id, as in "
+            "model.path is not set: give a local folder or hub id, such as "
             "model.path=Qwen/Qwen3.5-4B.",
         ),
         (

@@ -1,4 +1,4 @@
-"""`bas-opd plan`: what a run would ask and cost."""
+"""`bas-opd plan`: what a run will cost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="TOML file, as in configs/learned25.toml.")],
+    config: Annotated[Path, typer.Argument(help="TOML file, such as configs/learned25.toml.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as in select.query_ratio=0.1."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
     ] = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Take two steps, to estimate time and peak memory.")
+        bool, typer.Option("--probe", help="Run two steps to estimate time and peak memory.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Show steps, queries, tokens, memory and disk of a run; trains and writes nothing."""
+    """Show steps, queries, tokens, memory and disk of a run. Writes nothing."""
     import json
     from dataclasses import asdict
 
@@ -45,7 +45,7 @@ def plan(
 
 
 def lines(plan: Plan) -> Iterator[str]:
-    """Say a plan in lines of text."""
+    """Yield a plan as lines of text."""
     for section, settings in plan.config.items():
         yield f"[{section}]"
         for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""The whole check of a prepared set: every hash, every row, every pixel."""
+"""Check a prepared set completely: every checksum, every row, every pixel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bas_opd.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a prepared set holds, and everything that is wrong with it."""
+    """What a prepared set contains, and every problem in it."""
 
     rows: int
     with_crop: int
@@ -35,7 +35,7 @@ class CheckReport:
 
 
 def check(folder: Path) -> CheckReport:
-    """Recompute everything the manifest and the records claim."""
+    """Recompute everything that the manifest and the records state."""
     manifest = read_manifest(folder)
     records = folder / RECORDS
     problems: list[str] = []
@@ -72,7 +72,9 @@ def check(folder: Path) -> CheckReport:
 
     claimed = (manifest.rows, manifest.with_crop, manifest.kinds)
     if not problems and claimed != (len(seen), with_crop, dict(kinds)):
-        problems.append("The manifest counts other rows, crops or kinds than the records hold.")
+        problems.append(
+            "The counts of rows, crops or kinds in the manifest do not match the records."
+        )
     return CheckReport(
         rows=len(seen),
         with_crop=with_crop,

@@ -1,7 +1,7 @@
 """The order of the training pairs: a pure function of (seed, epoch).
 
-The keys are SHA-256 digests, so the order is the same on every machine and under every version of
-Python and torch, and a resumed run needs no state to find its place.
+The keys are SHA-256 digests, so the order is the same on every machine and with every version of
+Python and torch, and a resumed run needs no state to find its position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def epoch_order(n: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def steps_per_epoch(n: int, per_step: int) -> int:
-    """Return the full batches of one epoch: 111 for 3,120 pairs and 28 a step, with 12 left over."""
+    """Return the full batches of one epoch: 111 for 3,120 pairs by 28, with 12 pairs left over."""
     if per_step < 1:
         raise DataError(f"A step needs at least one prompt, not {per_step}.")
     if n < per_step:

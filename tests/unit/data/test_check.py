@@ -92,7 +92,7 @@ def test_a_fresh_set_is_sound(tmp_path: Path) -> None:
         (edit_the_records, "records.jsonl has changed"),
         (repeat_a_row, "Row 7: The id 'picture-3-00000' is used twice"),
         (cut_a_row, "Row 6: It is not valid JSON"),
-        (miscount, "The manifest counts other rows"),
+        (miscount, "The counts of rows"),
         (unlist, "Row 1: The manifest does not list 'images/"),
         (list_a_file_outside, "leads out of the data folder"),
         (hash_a_damaged_picture_anew, "cannot be read"),

@@ -47,7 +47,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="already holds something"):
+    with pytest.raises(DataError, match="not an empty folder"):
         write(out)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.tex"]
 
