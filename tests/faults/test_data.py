@@ -238,7 +238,7 @@ def test_a_question_of_two_hundred_thousand_characters_is_refused_before_the_fir
         pytest.param(lambda path: path.unlink(), id="deleted"),
     ],
 )
-def test_a_picture_lost_on_the_way_stops_the_run_and_it_goes_on_once_restored(
+def test_a_picture_lost_during_training_stops_the_run_which_resumes_once_it_is_restored(
     damage: Callable[[Path], Any],
     data: Path,
     train: Train,
