@@ -56,7 +56,7 @@ def lines(plan: Plan) -> Iterator[str]:
     if plan.most_budget != plan.least_budget:
         budget += f" to {plan.most_budget:,}"
     yield _row("steps", f"{plan.steps:,}, of {plan.rollouts_per_step:,} rollouts each")
-    yield _row("K a step", budget)
+    yield _row("K per step", budget)
     yield _row("teacher calls", f"{plan.calls:,} of {plan.candidates:,} candidates")
     yield from _tokens(plan)
     yield from _sizes(plan)
@@ -98,7 +98,7 @@ def _time(plan: Plan) -> Iterator[str]:
         yield _row("time", "unknown; --probe measures two steps")
         return
     probe = plan.probe
-    steps = f"{duration(probe.first_seconds)}, then {duration(probe.second_seconds)} a step"
+    steps = f"{duration(probe.first_seconds)}, then {duration(probe.second_seconds)} per step"
     yield _row("time", f"{duration(60 * probe.minutes)} without checkpoints ({steps})")
     for phase, seconds in probe.phases.items():
         yield _row(f"  {phase}", duration(seconds))

@@ -94,17 +94,19 @@ def _extra_of(requirement: Requirement) -> str | None:
 def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) -> Finding:
     name, allowed = requirement.name, str(requirement.specifier)
     source = f"'bas-opd[{extra}]'" if extra else f"'{name}{allowed}'"
-    mend = f"Run `pip install {source}`."
     try:
         version = importlib.metadata.version(name)
+        if requirement.specifier.contains(version, prereleases=True):
+            return Finding(what=name, level="ok", text=version)
+        text = f"{version}, but {allowed} is supported"
     except importlib.metadata.PackageNotFoundError:
-        use = "" if extra is None else f", needed for {EXTRAS[name]}"
-        level: Level = "problem" if is_needed else "warning"
-        return Finding(what=name, level=level, text=f"not installed{use}", mend=mend)
-    if requirement.specifier.contains(version, prereleases=True):
-        return Finding(what=name, level="ok", text=version)
-    level = "problem" if is_needed else "warning"
-    return Finding(what=name, level=level, text=f"{version}, but {allowed} is supported", mend=mend)
+        text = "not installed" + ("" if extra is None else f", needed for {EXTRAS[name]}")
+    return Finding(
+        what=name,
+        level="problem" if is_needed else "warning",
+        text=text,
+        mend=f"Run `pip install {source}`.",
+    )
 
 
 def _gpu(config: Config | None) -> Finding:
@@ -131,17 +133,15 @@ def _gpu(config: Config | None) -> Finding:
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     text = f"{about.name}, {about.total_memory / 1e9:.0f} GB"
     if has_bf16 or (config is not None and config.model.precision == "float32"):
-        return Finding(what="GPU", level="ok", text=f"{text}, bfloat16 {_yes(has_bf16)}")
+        return Finding(
+            what="GPU", level="ok", text=f"{text}, bfloat16 {'yes' if has_bf16 else 'no'}"
+        )
     return Finding(
         what="GPU",
         level="warning",
         text=f"{text}, no bfloat16",
         mend="Set model.precision=float32, or use an Ampere GPU or newer.",
     )
-
-
-def _yes(claim: bool) -> str:
-    return "yes" if claim else "no"
 
 
 def _runs_folder(config: Config | None) -> Iterator[Finding]:
