@@ -92,9 +92,7 @@ class LoraConfig(Section):
     """Low-rank adapters instead of full training; the paper trains all parameters."""
 
     rank: int = Field(default=0, ge=0, description="Rank of the adapters; 0 trains all parameters.")
-    alpha: int = Field(
-        default=32, gt=0, description="The adapters' output is scaled by alpha / rank."
-    )
+    alpha: int = Field(default=32, gt=0, description="Adapter outputs are scaled by alpha / rank.")
     targets: Annotated[str | tuple[str, ...], BeforeValidator(_frozen)] = Field(
         default="language",
         min_length=1,
@@ -227,9 +225,7 @@ class DistillConfig(Section):
         default=True, description="Whether u has the factor c (Eq. 8, Table 4)."
     )
     tokens_per_chunk: int = Field(
-        default=512,
-        gt=0,
-        description="Tokens whose logits are in memory at once. Smaller saves memory.",
+        default=512, gt=0, description="Tokens whose logits exist at once. Smaller saves memory."
     )
 
 
@@ -255,12 +251,8 @@ class TeacherConfig(Section):
 class OptimConfig(Section):
     """AdamW on theta, one update per step."""
 
-    learning_rate: float = Field(
-        default=2e-6, gt=0, le=1, description="AdamW learning rate (Sec. 3.1)."
-    )
-    weight_decay: float = Field(
-        default=0.01, ge=0, le=1, description="AdamW weight decay (Sec. 3.1)."
-    )
+    learning_rate: float = Field(default=2e-6, gt=0, le=1, description="Learning rate (Sec. 3.1).")
+    weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay (Sec. 3.1).")
     gradient_clip: float = Field(
         default=1.0, gt=0, description="Largest gradient norm; from the released base code."
     )
@@ -302,9 +294,7 @@ class RunConfig(Section):
         default=10, gt=0, description="Steps between checkpoints; the last step always writes one."
     )
     keep_checkpoints: int = Field(
-        default=2,
-        gt=0,
-        description="How many of the newest checkpoints are kept, teacher included.",
+        default=2, gt=0, description="Number of newest checkpoints kept, teacher included."
     )
     keep_every: int | None = Field(
         default=None,

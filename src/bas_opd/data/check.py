@@ -72,9 +72,7 @@ def check(folder: Path) -> CheckReport:
 
     claimed = (manifest.rows, manifest.with_crop, manifest.kinds)
     if not problems and claimed != (len(seen), with_crop, dict(kinds)):
-        problems.append(
-            "The counts of rows, crops or kinds in the manifest do not match the records."
-        )
+        problems.append("The counts of rows, crops or kinds do not match the manifest.")
     return CheckReport(
         rows=len(seen),
         with_crop=with_crop,

@@ -63,15 +63,11 @@ def open_crop(example: Example, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the privileged view: the crop picture, or the box cut from the upright image."""
     crop = example.crop
     if crop is None:
-        raise DataError(
-            f"Example {example.id!r} has no crop to open. Give it a crop box or a crop picture."
-        )
+        raise DataError(f"Example {example.id!r} has no crop. Give it a box or a crop picture.")
     if crop.image is not None:
         return open_image(crop.image, max_pixels=max_pixels)
     if crop.box is None:
-        raise DataError(
-            f"The crop of example {example.id!r} has neither a box nor a picture. Add one."
-        )
+        raise DataError(f"The crop of {example.id!r} has neither a box nor a picture. Add one.")
     image = open_image(example.image, max_pixels=max_pixels)
     check_box(crop.box, image.size)
     return image.crop(whole_pixels(crop.box))

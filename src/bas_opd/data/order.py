@@ -15,11 +15,9 @@ from bas_opd.errors import DataError
 @lru_cache(maxsize=2)
 def epoch_order(n: int, seed: int, epoch: int) -> tuple[int, ...]:
     """Return a permutation of n rows that depends on the seed and the epoch only."""
-
-    def key(row: int) -> bytes:
-        return hashlib.sha256(f"{seed}/{epoch}/{row}".encode()).digest()
-
-    return tuple(sorted(range(n), key=key))
+    return tuple(
+        sorted(range(n), key=lambda row: hashlib.sha256(f"{seed}/{epoch}/{row}".encode()).digest())
+    )
 
 
 def steps_per_epoch(n: int, per_step: int) -> int:

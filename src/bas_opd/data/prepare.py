@@ -128,9 +128,7 @@ def _store(picture: Picture, origin: Source, writer: SetWriter, place: Place) ->
     if picture.data is not None:
         return writer.store(picture.data, name=picture.path or "inside the row", place=place)
     if picture.path is None:
-        raise DataError(
-            "Its picture has neither a path nor bytes. Add one of them, or drop the row."
-        )
+        raise DataError("Its picture has neither a path nor bytes. Add one, or drop the row.")
     if origin.root is None:
         raise DataError(
             f"Its picture is a path, {picture.path!r}, but the dataset does not contain the file. "

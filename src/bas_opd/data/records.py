@@ -283,9 +283,7 @@ def _read_errors_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}). Check that it exists and may be read."
-        ) from error
+        raise DataError(f"{path} cannot be read ({error.strerror}). Restore the file.") from error
 
 
 def explain(error: ValidationError) -> str:

@@ -99,15 +99,11 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             for batch in table.iter_batches(batch_size=_BATCH_ROWS):
                 yield from batch.to_pylist()
     except (OSError, ValueError, NotImplementedError) as error:  # bases of pyarrow's errors
-        raise DataError(
-            f"{path} cannot be read as parquet ({error}). Download it again."
-        ) from error
+        raise DataError(f"{path} cannot be read as parquet ({error}). Replace it.") from error
 
 
 def _datasets_rows(name: str) -> Iterator[Mapping[str, Any]]:
-    datasets = _optional(
-        "datasets", f"{name} is not a local table; loading it as a dataset id", "datasets"
-    )
+    datasets = _optional("datasets", f"{name} is not a local file; loading it by id", "datasets")
     try:
         loaded = datasets.load_dataset(name, split="train")
     # The library raises many kinds of errors, from network, hub and file readers.

@@ -27,7 +27,6 @@ GLYPH = (40, 56)
 """Width and height of a printed digit."""
 DIGIT = 28
 """Side of a handwritten digit."""
-_COLUMNS = {"objects": 18, "digits": 80}
 
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (205, 35, 40),
@@ -114,21 +113,17 @@ def catalogue() -> Catalogue:
 
 def object_cell(index: int) -> Image.Image:
     """Return the drawing of an object on a transparent background."""
-    left, top = _place("objects", index, CELL)
-    return _sheet("objects.webp").crop((left, top, left + CELL, top + CELL))
+    return _cell("objects.webp", 18, index, CELL, CELL)
 
 
 def digit_cell(index: int) -> Image.Image:
     """Return the ink mask of a handwritten digit; 255 is darkest."""
-    left, top = _place("digits", index, DIGIT)
-    return _sheet("digits.png").crop((left, top, left + DIGIT, top + DIGIT))
+    return _cell("digits.png", 80, index, DIGIT, DIGIT)
 
 
 def glyph_cell(face: int, digit: int) -> Image.Image:
     """Return the ink mask of a printed digit."""
-    width, height = GLYPH
-    box = (digit * width, face * height, (digit + 1) * width, (face + 1) * height)
-    return _sheet("glyphs.png").crop(box)
+    return _cell("glyphs.png", 10, 10 * face + digit, *GLYPH)
 
 
 @lru_cache(maxsize=64)
@@ -176,16 +171,13 @@ def disc() -> Image.Image:
     return Image.fromarray((parts * 255 // 16).astype(np.uint8))
 
 
-def _place(sheet: str, index: int, side: int) -> tuple[int, int]:
-    row, column = divmod(index, _COLUMNS[sheet])
-    return column * side, row * side
+def _cell(sheet: str, columns: int, index: int, width: int, height: int) -> Image.Image:
+    row, column = divmod(index, columns)
+    left, top = column * width, row * height
+    return _open(sheet).crop((left, top, left + width, top + height))
 
 
 @cache
-def _sheet(name: str) -> Image.Image:
-    return _open(name)
-
-
 def _open(name: str) -> Image.Image:
     with _file(name).open("rb") as stream:
         picture = Image.open(stream)

@@ -168,14 +168,6 @@ def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
     return _about(setting, "neighbour", scene, 2, ask)
 
 
-def _number(setting: _Setting) -> tuple[Sample, ...]:
-    return _reading(setting, "number", setting.supply.sign)
-
-
-def _digit(setting: _Setting) -> tuple[Sample, ...]:
-    return _reading(setting, "digit", setting.supply.note)
-
-
 def _reading(
     setting: _Setting, kind: str, make: Callable[[Draws, str], Thing]
 ) -> tuple[Sample, ...]:
@@ -252,8 +244,8 @@ def _about(
 _BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
     "attribute": _attribute,
     "position": _position,
-    "number": _number,
-    "digit": _digit,
+    "number": lambda setting: _reading(setting, "number", setting.supply.sign),
+    "digit": lambda setting: _reading(setting, "digit", setting.supply.note),
     "count": _count,
     "existence": _existence,
     "neighbour": _neighbour,
