@@ -127,8 +127,7 @@ def others(draws: Draws, scene: Scene, view: Box, count: int) -> list[ask.Questi
             if names.count(thing.name) == 1:
                 possible += [ask.plate_question(placed)] * 2 + [ask.presence_question(placed)]
         elif colours.count((thing.shape, thing.colour)) == 1:
-            read = ask.number_question if thing.shape == "sign" else ask.digit_question
-            possible += [read(placed)] * 3
+            possible += [ask.reading_question(placed)] * 3
     while len(possible) < count or (possible and draws.chance(0.15)):
         possible.append(ask.absence_question(draws.pick(absent)))
     return draws.some(possible, count)

@@ -1,25 +1,25 @@
-"""What can go wrong, each error also being the standard one a caller would expect.
+"""The errors of this package; each is also the built-in error that a caller would expect.
 
-Every message is whole sentences: what happened, where (file, row or step), what to do next.
+A message is complete sentences: what happened, where (file, row or step), what to do next.
 """
 
 from __future__ import annotations
 
 
 class BasOpdError(Exception):
-    """Any failure that this package explains to its user."""
+    """Base of all errors whose message is written for the user."""
 
     exit_code = 1
 
 
 class ConfigError(BasOpdError, ValueError):
-    """A setting is unknown, missing, or does not fit the others."""
+    """A setting is unknown, missing, or conflicts with another."""
 
     exit_code = 2
 
 
 class DataError(BasOpdError, ValueError):
-    """A dataset, a row of it, or one of its pictures cannot be used."""
+    """A dataset, one of its rows, or one of its images cannot be used."""
 
 
 class ModelError(BasOpdError, ValueError):
@@ -27,7 +27,7 @@ class ModelError(BasOpdError, ValueError):
 
 
 class BudgetError(BasOpdError, ValueError):
-    """More teacher queries were asked for than the budget allows."""
+    """More teacher queries were requested than the budget allows."""
 
 
 class CheckpointError(BasOpdError, RuntimeError):
@@ -39,12 +39,12 @@ class OutOfMemory(BasOpdError, MemoryError):  # noqa: N818
 
 
 class PreemptionError(BasOpdError):
-    """The run was asked to stop; the same command goes on where it stopped."""
+    """The run was interrupted; the same command resumes it."""
 
     exit_code = 75
 
 
 class RunDirectoryError(BasOpdError, RuntimeError):
-    """A run directory is in use, or holds something that would be lost."""
+    """A run directory is in use, or contains something that would be lost."""
 
     exit_code = 3

@@ -81,8 +81,8 @@ def link_out(folder: Path) -> None:
     [
         pytest.param(bomb(65_000), "decompression bomb", id="a decompression bomb"),
         pytest.param(bomb(9_100), "more than the limit", id="a bomb too small for Pillow"),
-        pytest.param(cut("jpg"), "cut short", id="a JPEG cut short"),
-        pytest.param(cut("png"), "cut short", id="a PNG cut short"),
+        pytest.param(cut("jpg"), "truncated", id="a truncated JPEG"),
+        pytest.param(cut("png"), "truncated", id="a truncated PNG"),
         pytest.param(of(b""), "cannot be read", id="an empty file"),
         pytest.param(of(b"%!PS-Adobe-3.0 EPSF-3.0\n"), "cannot be read", id="a program, not a PNG"),
         pytest.param(float_tiff, "no fixed white point", id="a picture of floats"),
@@ -117,12 +117,12 @@ def row(change: dict[str, Any], sentence: str, name: str) -> Any:
     [
         row({"box": [60, 60, 8, 8]}, "empty or inverted", "an inverted crop"),
         row({"box": [8, 8, 8, 60]}, "empty or inverted", "a crop of no area"),
-        row({"box": [0, 0, 97, 60]}, "lies outside", "a crop outside its picture"),
-        row({"box": [-1, 0, 9, 9]}, "lies outside", "a crop before its picture"),
+        row({"box": [0, 0, 97, 60]}, "is outside", "a crop outside its picture"),
+        row({"box": [-1, 0, 9, 9]}, "is outside", "a crop before its picture"),
         row({"box": "nan,0,9,9"}, "not written as", "a crop that is not a number"),
         row({"box": [0, 0, 9]}, "box", "a crop of three numbers"),
-        row({"image": "../good.png"}, "leads out of", "a path upwards"),
-        row({"image": "/etc/passwd"}, "leads out of", "an absolute path"),
+        row({"image": "../good.png"}, "leads out of the data folder", "a path upwards"),
+        row({"image": "/etc/passwd"}, "leads out of the data folder", "an absolute path"),
         row({"image": "https://example.com/a.png"}, "is a URL", "a URL"),
         row({"image": "file:///etc/passwd"}, "is a URL", "a file URL"),
         row({"question": None}, "question", "no question"),
@@ -171,7 +171,7 @@ def test_bad_rows_set_aside_do_not_reach_the_training(
     ended = prepare(source, *good, {**GOOD, "image": "bad.png"}, options=("--quarantine",))
     assert ended.code == 0, ended.output
     (rejected,) = (tmp_path / "set" / "rejected.jsonl").read_text().splitlines()
-    assert "cut short" in json.loads(rejected)["reason"]
+    assert "truncated" in json.loads(rejected)["reason"]
     assert train(tmp_path / "run", f"data.path={tmp_path / 'set'}").code == 0
 
 
@@ -234,11 +234,11 @@ def test_a_question_of_two_hundred_thousand_characters_is_refused_before_the_fir
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:300]), id="cut short"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:300]), id="truncated"),
         pytest.param(lambda path: path.unlink(), id="deleted"),
     ],
 )
-def test_a_picture_lost_on_the_way_stops_the_run_and_it_goes_on_once_restored(
+def test_a_picture_lost_during_training_stops_the_run_which_resumes_once_it_is_restored(
     damage: Callable[[Path], Any],
     data: Path,
     train: Train,

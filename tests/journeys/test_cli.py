@@ -50,12 +50,20 @@ def test_help_lists_the_commands_and_imports_nothing_heavy(tmp_path: Path) -> No
     assert result.stdout.endswith("[]\n")
 
 
+def test_the_help_line_of_a_command_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    lines = bas_opd("--help", cwd=tmp_path, COLUMNS="80").stdout.splitlines()
+    for name in ("train", "plan", "watch", "verify", "export", "doctor", "data"):
+        (line,) = (line for line in lines if line.startswith(f"  {name} "))
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (
             [LEARNED25],
-            "model.path is not set: give a local folder or hub id, as in "
+            "model.path is not set: give a local folder or hub id, such as "
             "model.path=Qwen/Qwen3.5-4B.",
         ),
         (

@@ -37,7 +37,7 @@ def test_a_sound_run_is_verified_with_exit_code_0(run: Path) -> None:
     assert (answer["steps"], answer["planned_steps"]) == (3, 3)
 
 
-def test_a_spoilt_run_is_refused_with_exit_code_4_and_its_step_named(run: Path) -> None:
+def test_a_damaged_run_has_exit_code_4_and_its_step_is_named(run: Path) -> None:
     events = events_of(run)
     events[2]["budget"] += 1
     rewrite(run, events)
@@ -87,7 +87,7 @@ def test_a_plan_shows_everything_and_leaves_nothing(small_qwen35: Path, tmp_path
         "if responses have 5\n",
         "\n  adamw           2.4 MB\n",
         "\ncheckpoint        4.8 MB, 2 kept\n",
-        "a step)\n",
+        "per step)\n",
     ):
         assert text in result.stdout
     answer = json.loads(bas_opd("plan", TINY, *settings, "--json").stdout)
@@ -106,7 +106,7 @@ def test_a_plan_without_the_model_says_what_it_does_not_know(
     assert bas_opd("plan", TINY, *settings, "run.stepz=1").exit_code == 2
 
 
-def test_the_doctor_ends_with_1_on_a_problem_and_says_how_to_mend_it(
+def test_the_doctor_exits_with_1_on_a_problem_and_says_how_to_fix_it(
     small_qwen35: Path, tmp_path: Path
 ) -> None:
     settings = small_settings(tmp_path, small_qwen35)

@@ -51,7 +51,7 @@ def test_the_bands_are_those_of_the_records() -> None:
     first, second, *_ = prediction.bands
     assert f"is worth {first.utility.value / second.utility.value:.1f} times the next" in RESULTS
     assert f"adjusted p {first.p_above_next:.2g}" in RESULTS
-    assert f"not told apart (p {second.p_above_next:.2f})" in RESULTS
+    assert f"not significantly different (p {second.p_above_next:.2f})" in RESULTS
 
 
 def test_the_calibration_is_as_stated() -> None:
@@ -67,7 +67,7 @@ def test_the_gradients_are_those_of_the_records() -> None:
     angles = summarise(geometry())
     ratios = [each.mean_norm_ratio for each in angles]
     degrees = [each.mean_degrees for each in angles]
-    assert f"gradients {min(ratios):.1f} to {max(ratios):.1f} times as long" in RESULTS
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times the norm" in RESULTS
     assert f"angles of {min(degrees):.0f} to {max(degrees):.0f} degrees" in RESULTS
     assert (len(angles), {len(each.pairs) for each in geometry().checkpoints}) == (6, {20})
 
@@ -75,4 +75,4 @@ def test_the_gradients_are_those_of_the_records() -> None:
 def test_the_audited_run_had_its_own_teacher_and_the_paper_its_stand_in_named() -> None:
     assert {utility(source).teacher for source in SOURCES} == {"own"}
     assert geometry().teacher == "own"
-    assert "with its own EMA teacher; the paper's had been lost" in RESULTS
+    assert "with its own EMA teacher; the paper's was no longer available" in RESULTS

@@ -1,4 +1,4 @@
-"""`bas-opd doctor`: can this machine train?"""
+"""`bas-opd doctor`: check whether this machine can train."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file whose model and data are looked at too.")
+        Path | None, typer.Argument(help="TOML file whose model and data are checked too.")
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as in model.path=MODEL."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as model.path=MODEL."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Look at versions, GPU, disk, model and data; exit code 1 if something stands in the way."""
+    """Check versions, GPU, disk, model and data. Exit code 1 if there is a problem."""
     import json
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""`bas-opd export`: the trained model as a plain transformers folder."""
+"""`bas-opd export`: write the trained model as a transformers checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Dtype(StrEnum):
-    """How weights are stored."""
+    """Data type of the exported weights."""
 
     float32 = "float32"
     bfloat16 = "bfloat16"
@@ -20,16 +20,19 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
     dtype: Annotated[
-        Dtype, typer.Option(help="float32 is exact; bfloat16 is half the size, and rounded.")
+        Dtype, typer.Option(help="float32 is exact; bfloat16 is rounded and half the size.")
     ] = Dtype.float32,
     base: Annotated[
-        str | None, typer.Option(help="Where the base model lies now, if it has moved.")
+        str | None, typer.Option(help="Path of the base model, if it has moved.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was written as JSON.")
     ] = False,
 ) -> None:
-    """Write the student of a run for use with transformers, adapters merged, with a model card."""
+    """Export the trained student as a transformers checkpoint.
+
+    Adapters are merged into the base model; a model card is added.
+    """
     import json
     from dataclasses import asdict
 

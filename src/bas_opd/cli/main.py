@@ -1,4 +1,4 @@
-"""The `bas-opd` command. Torch is imported by the commands that compute, never for the help."""
+"""The `bas-opd` command. Only commands that compute import torch; the help does not."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from bas_opd.cli import (
 from bas_opd.errors import BasOpdError
 
 
-class _Sentences(TyperGroup):
-    """Turns an explained failure into its sentences and its exit code."""
+class _Commands(TyperGroup):
+    """Prints a `BasOpdError` as its message and exits with its code."""
 
-    # Newer versions of typer carry click inside them, and its context has no public type there.
+    # Newer versions of typer vendor click, and its context has no public type there.
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -42,19 +42,19 @@ class _Sentences(TyperGroup):
             raise typer.Exit(error.exit_code) from None
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"bas-opd {bas_opd.__version__}")
         raise typer.Exit
 
 
 app = typer.Typer(
-    cls=_Sentences,
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     # Plain tracebacks: the decorated ones print local variables, which may hold a user's data.
     pretty_exceptions_enable=False,
-    # Plain help reads the same with and without a terminal, and needs no import of rich.
+    # Plain help is the same with and without a terminal, and needs no import of rich.
     rich_markup_mode=None,
 )
 
@@ -67,7 +67,7 @@ def _root(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", envvar="BAS_OPD_DEBUG", help="Show the traceback of a failure."),
+        typer.Option("--debug", envvar="BAS_OPD_DEBUG", help="Show the traceback of an error."),
     ] = False,
 ) -> None:
     """Budget-aware selective on-policy self-distillation for vision-language models."""

@@ -1,4 +1,4 @@
-"""`bas-opd plan`: what a run would ask and cost."""
+"""`bas-opd plan`: what a run will cost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="TOML file, as in configs/learned25.toml.")],
+    config: Annotated[Path, typer.Argument(help="TOML file, such as configs/learned25.toml.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as in select.query_ratio=0.1."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
     ] = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Take two steps, to estimate time and peak memory.")
+        bool, typer.Option("--probe", help="Run two steps to estimate time and peak memory.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Show steps, queries, tokens, memory and disk of a run; trains and writes nothing."""
+    """Show steps, queries, tokens, memory and disk of a run. Writes nothing."""
     import json
     from dataclasses import asdict
 
@@ -45,7 +45,7 @@ def plan(
 
 
 def lines(plan: Plan) -> Iterator[str]:
-    """Say a plan in lines of text."""
+    """Yield a plan as lines of text."""
     for section, settings in plan.config.items():
         yield f"[{section}]"
         for name, value in settings.items():
@@ -56,7 +56,7 @@ def lines(plan: Plan) -> Iterator[str]:
     if plan.most_budget != plan.least_budget:
         budget += f" to {plan.most_budget:,}"
     yield _row("steps", f"{plan.steps:,}, of {plan.rollouts_per_step:,} rollouts each")
-    yield _row("K a step", budget)
+    yield _row("K per step", budget)
     yield _row("teacher calls", f"{plan.calls:,} of {plan.candidates:,} candidates")
     yield from _tokens(plan)
     yield from _sizes(plan)
@@ -98,7 +98,7 @@ def _time(plan: Plan) -> Iterator[str]:
         yield _row("time", "unknown; --probe measures two steps")
         return
     probe = plan.probe
-    steps = f"{duration(probe.first_seconds)}, then {duration(probe.second_seconds)} a step"
+    steps = f"{duration(probe.first_seconds)}, then {duration(probe.second_seconds)} per step"
     yield _row("time", f"{duration(60 * probe.minutes)} without checkpoints ({steps})")
     for phase, seconds in probe.phases.items():
         yield _row(f"  {phase}", duration(seconds))

@@ -1,4 +1,4 @@
-"""`bas-opd train`: a config file, some overrides, a run."""
+"""`bas-opd train`: train or resume a run."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import typer
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="TOML file, as in configs/learned25.toml.")],
+    config: Annotated[Path, typer.Argument(help="TOML file, such as configs/learned25.toml.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, as in select.query_ratio=0.1."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the run in the directory and start anew.")
+        bool, typer.Option("--overwrite", help="Delete the run in the directory and start over.")
     ] = False,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Also send the numbers to tensorboard, trackio or wandb; repeatable."),
+        typer.Option(help="Also log metrics to tensorboard, trackio or wandb; repeatable."),
     ] = None,
 ) -> None:
-    """Train a model as a config file says. The same command again goes on where it stopped."""
+    """Train a model from a config file. Run the same command again to resume."""
     from bas_opd.config import load_config
 
     settings = load_config(config, overrides or ())
 
-    # Only after the config is known to be good: this import brings torch, which takes seconds.
+    # Only after the config is valid: these import torch, which takes seconds.
     from bas_opd.run import loop
     from bas_opd.run.console import Console
     from bas_opd.run.tracking import Tracked, check_trackers
@@ -39,7 +39,7 @@ def train(
 
 
 def quiet_transformers() -> None:
-    """Keep its bars out of ours, and its advice on GPU kernels off machines without a GPU."""
+    """Hide its progress bars, and its advice on GPU kernels where there is no GPU."""
     import torch
     from transformers.utils import logging
 

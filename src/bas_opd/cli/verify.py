@@ -1,4 +1,4 @@
-"""`bas-opd verify`: was the budget kept, and is everything still what it was?"""
+"""`bas-opd verify`: check the budget, records and checksums of a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def verify(
         bool, typer.Option("--unfinished", help="Accept a run that has steps left.")
     ] = False,
     draws: Annotated[
-        bool, typer.Option("--draws", help="Repeat the random draws too, which imports torch.")
+        bool, typer.Option("--draws", help="Also repeat the random draws; imports torch.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Recompute budget, choice, ledger and hashes of a run; exit code 4 if one is wrong."""
+    """Recompute budget, selection, ledger and checksums. Exit code 4 if one is wrong."""
     import json
     from dataclasses import asdict
 

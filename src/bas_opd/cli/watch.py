@@ -1,4 +1,4 @@
-"""`bas-opd watch`: look on while a run trains, from any terminal."""
+"""`bas-opd watch`: show a run live from any terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="A run directory, of a run that may be going on.")],
-    once: Annotated[bool, typer.Option("--once", help="Show how it stands, and end.")] = False,
-    every: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
+    run: Annotated[Path, typer.Argument(help="A run directory; the run may still be training.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
+    every: Annotated[float, typer.Option(min=0.05, help="Seconds between refreshes.")] = 1.0,
 ) -> None:
-    """Show a run as its records grow, until it has finished. It reads; it never writes."""
+    """Show a run live until it has finished. Reads only; writes nothing."""
     import contextlib
 
     from bas_opd.commands.watch import follow, show_once

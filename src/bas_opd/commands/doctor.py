@@ -1,4 +1,4 @@
-"""Whether this machine can train, and how to mend what stands in the way."""
+"""Check whether this machine can train, and say how to fix what prevents it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at, and how to mend it where that is needed."""
+    """The result of one check, and how to fix it if there is a problem."""
 
     what: str
     level: Level
@@ -44,7 +44,7 @@ class Finding:
 
 
 def examine(config: Config | None = None) -> list[Finding]:
-    """Look at the machine and, with a configuration, at the files it names."""
+    """Check the machine and, with a configuration, the files it names."""
     findings = [_python(), *_packages(config), _gpu(config), *_runs_folder(config)]
     if config is not None:
         findings += [_model(config), _data(config)]
@@ -70,8 +70,8 @@ def _packages(config: Config | None) -> Iterator[Finding]:
         yield Finding(
             what="bas-opd",
             level="problem",
-            text="is not installed as a package, so its needs are not known",
-            mend="Run `make setup`, or `pip install -e .` in its folder.",
+            text="not installed as a package, so its requirements are unknown",
+            mend="Run `make setup`, or `pip install -e .` in the source folder.",
         )
         return
     for requirement in map(Requirement, lines):
@@ -83,7 +83,7 @@ def _packages(config: Config | None) -> Iterator[Finding]:
 
 
 def _extra_of(requirement: Requirement) -> str | None:
-    """Return the extra that brings a package, or nothing if every installation has it."""
+    """Return the extra that installs a package, or None if it is always installed."""
     extras = importlib.metadata.metadata("bas-opd").get_all("Provides-Extra") or []
     marker = requirement.marker
     if marker is None:
@@ -94,17 +94,19 @@ def _extra_of(requirement: Requirement) -> str | None:
 def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) -> Finding:
     name, allowed = requirement.name, str(requirement.specifier)
     source = f"'bas-opd[{extra}]'" if extra else f"'{name}{allowed}'"
-    mend = f"Run `pip install {source}`."
     try:
         version = importlib.metadata.version(name)
+        if requirement.specifier.contains(version, prereleases=True):
+            return Finding(what=name, level="ok", text=version)
+        text = f"{version}, but {allowed} is supported"
     except importlib.metadata.PackageNotFoundError:
-        use = "" if extra is None else f", needed for {EXTRAS[name]}"
-        level: Level = "problem" if is_needed else "warning"
-        return Finding(what=name, level=level, text=f"not installed{use}", mend=mend)
-    if requirement.specifier.contains(version, prereleases=True):
-        return Finding(what=name, level="ok", text=version)
-    level = "problem" if is_needed else "warning"
-    return Finding(what=name, level=level, text=f"{version}, but {allowed} is supported", mend=mend)
+        text = "not installed" + ("" if extra is None else f", needed for {EXTRAS[name]}")
+    return Finding(
+        what=name,
+        level="problem" if is_needed else "warning",
+        text=text,
+        mend=f"Run `pip install {source}`.",
+    )
 
 
 def _gpu(config: Config | None) -> Finding:
@@ -116,40 +118,38 @@ def _gpu(config: Config | None) -> Finding:
             what="GPU",
             level="problem",
             text=f"torch cannot be loaded: {error}",
-            mend="Install torch again, in a build for this machine.",
+            mend="Reinstall torch in a build for this machine.",
         )
     if wanted == "cpu":
-        return Finding(what="GPU", level="ok", text="not asked for (model.device is cpu)")
+        return Finding(what="GPU", level="ok", text="not used (model.device is cpu)")
     if not torch.cuda.is_available():
         return Finding(
             what="GPU",
             level="warning" if wanted == "auto" else "problem",
-            text=f"none seen by torch {torch.__version__}; only small models train on a CPU",
-            mend="Install a CUDA build of torch and a driver that fits it, or use a GPU machine.",
+            text=f"torch {torch.__version__} sees none; a CPU can train only small models",
+            mend="Install a CUDA build of torch and a matching driver, or use a GPU machine.",
         )
     about = torch.cuda.get_device_properties(0 if wanted == "auto" else torch.device(wanted))
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     text = f"{about.name}, {about.total_memory / 1e9:.0f} GB"
     if has_bf16 or (config is not None and config.model.precision == "float32"):
-        return Finding(what="GPU", level="ok", text=f"{text}, bfloat16 {_yes(has_bf16)}")
+        return Finding(
+            what="GPU", level="ok", text=f"{text}, bfloat16 {'yes' if has_bf16 else 'no'}"
+        )
     return Finding(
         what="GPU",
         level="warning",
         text=f"{text}, no bfloat16",
-        mend="Set model.precision=float32, or use an Ampere GPU or a newer one.",
+        mend="Set model.precision=float32, or use an Ampere GPU or newer.",
     )
-
-
-def _yes(claim: bool) -> str:
-    return "yes" if claim else "no"
 
 
 def _runs_folder(config: Config | None) -> Iterator[Finding]:
     folder = Path((config and config.run.output) or "runs")
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    mend = "Choose another folder with run.output=DIRECTORY, or change who may write there."
+    mend = "Choose another folder with run.output=DIRECTORY, or change its permissions."
     try:
-        # What os.access says is not what a read-only or full disk does.
+        # os.access does not notice a read-only or full disk.
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
@@ -169,12 +169,12 @@ def _runs_folder(config: Config | None) -> Iterator[Finding]:
         what="disk",
         level="ok" if is_enough else "problem",
         text=text,
-        mend="" if is_enough else "Free some space, or keep less: run.keep_checkpoints=1.",
+        mend="" if is_enough else "Free some space, or set run.keep_checkpoints=1.",
     )
 
 
 def _disk_needed(config: Config) -> int | None:
-    """Return the most that the run will take, where model and data can be measured."""
+    """Return the most disk space the run will take, if model and data can be measured."""
     from bas_opd.commands.plan import disk, measured_size
     from bas_opd.data.records import PreparedSet
     from bas_opd.run.loop import planned_steps
@@ -183,7 +183,7 @@ def _disk_needed(config: Config) -> int | None:
         steps = planned_steps(config, PreparedSet.load(Path(config.data.path)))
         return disk(config, measured_size(config), steps).most
     except BasOpdError:
-        return None  # What is wrong has a finding of its own.
+        return None  # The cause has its own finding.
 
 
 def _model(config: Config) -> Finding:
@@ -200,7 +200,7 @@ def _model(config: Config) -> Finding:
         unreadable = [file for file in weights if not os.access(file, os.R_OK)]
         if not weights or unreadable:
             what = f"{unreadable[0]} cannot be read" if unreadable else "no *.safetensors"
-            mend = "Download the checkpoint again, or set model.path to another."
+            mend = "Download the checkpoint again, or set model.path to another one."
             return Finding(what="model", level="problem", text=f"{path}: {what}", mend=mend)
     return Finding(what="model", level="ok", text=path)
 

@@ -1,14 +1,14 @@
-"""What a run will ask and cost, worked out before it begins.
+"""The cost of a run, computed before it starts.
 
-Steps, K and calls are exact. Tokens rest on an assumed response length, and memory leaves out what
-passes need while they last; only a probe measures those.
+Steps, K and calls are exact. Tokens assume a mean response length, and memory leaves out what the
+passes allocate; only a probe measures those.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from bas_opd.budget import query_budget
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.lengths import views
-from bas_opd.data.order import epoch_order, steps_per_epoch
+from bas_opd.data.order import step_indices
 from bas_opd.data.prompts import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ModelError
@@ -38,10 +38,10 @@ FP32 = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Estimated tokens of a whole run; those with prompts in them are unknown without a model."""
+    """Estimated tokens of a run; counts that include prompts are unknown without a model."""
 
     response: int
-    """The length that every response is assumed to have."""
+    """The assumed length of every response."""
     scored: int
     teacher: int | None
     student: int | None
@@ -50,9 +50,9 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of what stays in the memory of the device, and of the copy a checkpoint is made from.
+    """Bytes held on the device throughout, and the host copy that a checkpoint is written from.
 
-    Activations, caches and logits come on top; they follow the sizes of the batches.
+    Activations, caches and logits come on top; they depend on the batch sizes.
     """
 
     parameters: int
@@ -71,7 +71,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """Bytes that a run leaves, and the most that it takes on the way."""
+    """Bytes that a run leaves on disk, and the most it takes at any time."""
 
     checkpoint: int
     kept_checkpoints: int
@@ -81,19 +81,19 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Two real steps; the first also warms up, so the second stands for all others."""
+    """Two real steps; the first includes warm-up, so the second stands for all others."""
 
     first_seconds: float
     second_seconds: float
     phases: dict[str, float]
     minutes: float
-    """Of all steps, without checkpoints."""
+    """Estimate for all steps, without checkpoints."""
     peak_gpu_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that can be known of a run in advance."""
+    """Everything that is known about a run in advance."""
 
     config: dict[str, Any]
     config_hash: str
@@ -107,16 +107,16 @@ class Plan:
     memory: Memory | None
     disk: Disk | None
     unknown: str | None
-    """Why the model could not be measured, where it could not."""
+    """Why the model could not be measured, if it could not."""
     probe: Probe | None
 
 
 def plan(config: Config, *, probe: bool = False) -> Plan:
-    """Work out a run from its settings, its data and the headers of its pictures."""
+    """Compute the cost of a run from its settings, its data and its image headers."""
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
     per_prompt, ratio = config.rollout.per_prompt, config.select.query_ratio
-    batches = list(_batches(config, data, total))
+    batches = [_step_examples(config, data, step) for step in range(total)]
     candidates = [per_prompt * sum(e.has_crop for e in batch) for batch in batches]
     budgets = [query_budget(ratio, count) for count in candidates]
     processor, size, unknown = None, None, None
@@ -146,7 +146,7 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
 
 
 def measured_size(config: Config) -> ModelSize:
-    """Count the model of a run as it would be held."""
+    """Return the size of the model as training would hold it."""
     name = config.model.device
     is_gpu = torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
     is_mixed = config.model.precision == "bfloat16" or (config.model.precision == "auto" and is_gpu)
@@ -158,7 +158,7 @@ def measured_size(config: Config) -> ModelSize:
 
 
 def memory(config: Config, size: ModelSize) -> Memory:
-    """Return what training holds: theta in fp32, its gradient, two moments, theta-bar."""
+    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar."""
     return Memory(
         parameters=size.parameters,
         trained=size.trained,
@@ -172,7 +172,7 @@ def memory(config: Config, size: ModelSize) -> Memory:
 
 
 def disk(config: Config, size: ModelSize, steps: int) -> Disk:
-    """Return what checkpoints and the model take; one more checkpoint is staged while it is new."""
+    """Return the disk space of checkpoints and model; a new checkpoint is staged beside the old."""
     checkpoint, kept = _checkpoint_bytes(config, size), len(kept_steps(config.run, steps))
     model = FP32 * (size.trained if config.lora.rank else size.parameters)
     return Disk(
@@ -184,7 +184,7 @@ def disk(config: Config, size: ModelSize, steps: int) -> Disk:
 
 
 def kept_steps(run: RunConfig, steps: int) -> list[int]:
-    """Return the steps whose checkpoints are there when the run ends."""
+    """Return the steps whose checkpoints remain when the run ends."""
     written = [*range(run.checkpoint_every, steps, run.checkpoint_every), steps]
     old, new = written[: -run.keep_checkpoints], written[-run.keep_checkpoints :]
     return [step for step in old if run.keep_every and step % run.keep_every == 0] + new
@@ -195,15 +195,9 @@ def _checkpoint_bytes(config: Config, size: ModelSize) -> int:
     return copies * FP32 * size.trained
 
 
-def _batches(config: Config, data: PreparedSet, total: int) -> Iterator[list[Example]]:
-    """Yield the examples of each step; the order of an epoch is worked out once."""
-    per_step = config.rollout.prompts_per_step
-    per_epoch = steps_per_epoch(len(data), per_step)
-    for first in range(0, total, per_epoch):
-        order = epoch_order(len(data), config.run.seed, first // per_epoch)
-        for place in range(min(per_epoch, total - first)):
-            rows = order[place * per_step : (place + 1) * per_step]
-            yield [data.examples[row] for row in rows]
+def _step_examples(config: Config, data: PreparedSet, step: int) -> tuple[Example, ...]:
+    rows = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
+    return tuple(data.examples[row] for row in rows)
 
 
 def _tokens(
@@ -224,14 +218,14 @@ def _tokens(
     teacher = student = rollout = 0.0
     for batch, budget in zip(batches, budgets, strict=True):
         full = sum(lengths[e.id][0] for e in batch)
-        askable = [lengths[e.id] for e in batch if e.has_crop]
-        rows = per_prompt * len(askable)
+        candidates = [lengths[e.id] for e in batch if e.has_crop]
+        rows = per_prompt * len(candidates)
         read = budget * (response - 1)  # the last token is predicted, never read
         # Expected share of prompts with at least one selected row, if rows were drawn at random.
         share = 1 - math.comb(max(0, rows - per_prompt), budget) / math.comb(rows, budget)
         copies = share if config.optim.share_prompts else per_prompt * budget / max(rows, 1)
-        teacher += share * sum(crop for _, crop in askable) + read
-        student += copies * sum(whole for whole, _ in askable) + read
+        teacher += share * sum(crop for _, crop in candidates) + read
+        student += copies * sum(image for image, _ in candidates) + read
         rollout += full + per_prompt * len(batch) * (response - 1)
     return Tokens(
         response=response,
@@ -243,7 +237,7 @@ def _tokens(
 
 
 def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
-    """Take the first two steps of the run and forget them; nothing is written."""
+    """Run the first two steps and discard them; nothing is written."""
     method = build_method(config)
     device = method.model.device
     prompts = PromptStream(

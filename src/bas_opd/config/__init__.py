@@ -1,4 +1,4 @@
-"""Settings of a run: their schema, their files, their overrides."""
+"""Settings of a run: schema, config files, overrides."""
 
 from bas_opd.config.loading import config_hash, dump, load_config, preset
 from bas_opd.config.schema import Config

@@ -1,4 +1,4 @@
-"""What makes two configurations the same run."""
+"""Which settings a resumed run may change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FREE = frozenset(
         "run.keep_every",
     }
 )
-"""Settings that a resumed run may change: they cut the work differently, show or keep more of it,
-or prolong it, and change no number beyond rounding. The data may move if it stays the same."""
+"""Settings that a resumed run may change: batch sizes, what is recorded or kept, and the length of
+the run. They change no number beyond rounding. The data may move if its content stays the same."""
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return `key: was X, is now Y` for every setting that makes this another run."""
+    """Return `key: was X, is now Y` for every changed setting that forbids resuming."""
     old, new = flat(before), flat(now)
     return [
         f"{key}: was {old.get(key)}, is now {new.get(key)}"
@@ -39,7 +39,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings by their dotted keys."""
+    """Return the settings keyed by their dotted names."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):

@@ -1,9 +1,7 @@
-"""From a TOML file and `key=value` overrides to a checked `Config`."""
+"""Load a TOML file and `key=value` overrides into a validated `Config`."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -16,19 +14,20 @@ from pydantic_core import ErrorDetails
 
 from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError
+from bas_opd.files import hash_of
 
 COMMAND_LINE = "On the command line"
 
 NOT_SET = {
-    "model.path": "model.path is not set: give a local folder or hub id, as in "
+    "model.path": "model.path is not set: give a local folder or hub id, such as "
     "model.path=Qwen/Qwen3.5-4B.",
-    "data.path": "data.path is not set: give the folder of a prepared set, as in "
+    "data.path": "data.path is not set: give the folder of a prepared set, such as "
     "data.path=data/pairs.",
 }
 
 EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "is_instance_of": "a decimal number",
     "finite_number": "a finite number",
@@ -46,18 +45,18 @@ EXPECTED = {
 
 
 def preset(name: str) -> Path:
-    """Return the file of the settings that come with the package under a name."""
+    """Return the path of a preset, a config file that comes with the package."""
     return Path(__file__).parent / "presets" / f"{name}.toml"
 
 
 def load_config(
     path: str | Path, overrides: Sequence[str] = (), *, over: str | Path | None = None
 ) -> Config:
-    """Read a config file, apply the overrides in order, and check the whole.
+    """Read a config file, apply the overrides in order, and validate the result.
 
-    A file may name another one to start from, `extends = "learned25.toml"`, relative to itself.
-    `over` names one to start from that the file itself does not know of.
-    Where `run.output` is not set, it becomes `runs/<name of the file>`.
+    A file may extend another one, `extends = "learned25.toml"`, relative to itself. `over` names a
+    base file that the file itself does not mention. `run.output` defaults to
+    `runs/<name of the file>`.
     """
     path = Path(path)
     settings: dict[str, Any] = {}
@@ -79,20 +78,19 @@ def load_config(
     try:
         return Config.model_validate(sections)
     except ValidationError as error:
-        # A field of several types reports once for each; the last names them all.
+        # A field of several types reports one error for each; the last names them all.
         sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
         raise ConfigError("\n".join(sentences.values())) from None
 
 
 def dump(config: Config) -> dict[str, Any]:
-    """Every setting as plain JSON data; exact decimals are text. `Config` reads it back."""
+    """Return all settings as JSON data that `Config` can read; exact decimals are text."""
     return config.model_dump(mode="json")
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 over every setting, whatever the order they were written in."""
-    canonical = json.dumps(dump(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    """Return the SHA-256 of all settings; their order does not matter."""
+    return hash_of(dump(config))
 
 
 def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str, Any, str]]:
@@ -104,9 +102,7 @@ def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str,
     base = content.pop("extends", None)
     if base is not None:
         if not isinstance(base, str):
-            raise ConfigError(
-                f"In {path}, extends is {base!r}, but the name of a file is expected."
-            )
+            raise ConfigError(f"In {path}, extends is {base!r}, but a file name is expected.")
         yield from _settings_of_file(path.parent / base, (*seen, path.resolve()))
     for section, settings in content.items():
         if isinstance(settings, dict):
@@ -118,14 +114,16 @@ def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str,
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        # Decimal keeps what was written; a float field turns it into a float by itself.
+        # Decimal keeps the exact digits; a float field converts it to a float.
         return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except FileNotFoundError:
         raise ConfigError(_no_such_file(path)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The config file {path} cannot be read: {error}.") from None
+        raise ConfigError(
+            f"The config file {path} cannot be read: {error}. Check its permissions."
+        ) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}. Correct the file.") from None
 
 
 def _no_such_file(path: Path) -> str:
@@ -140,25 +138,25 @@ def _override(text: str) -> tuple[str, Any, str]:
     key = key.strip()
     if not equals or not key:
         raise ConfigError(
-            f"The override {text!r} sets nothing. Write key=value, as in select.query_ratio=0.1."
+            f"The override {text!r} is incomplete. Write key=value, as in select.query_ratio=0.1."
         )
     return key, _parse_value(key, value.strip()), COMMAND_LINE
 
 
 def _parse_value(key: str, text: str) -> Any:
-    """A value as TOML reads it, or the text as it stands: quotes are for files, not for shells."""
+    """Parse a value as TOML, else keep the text: on the command line it needs no quotes."""
     try:
         parsed = tomllib.loads(f"value = {text}", parse_float=Decimal)
     except tomllib.TOMLDecodeError:
         return text
     value = parsed.pop("value")
-    # A field of text takes 2026-01-01 as text. What is left over came after a line break.
+    # A text field takes 2026-01-01 as text. Anything left in `parsed` came after a line break.
     wants_text = _keys().get(key) in (str, str | None)
     return text if parsed or (wants_text and not isinstance(value, str)) else value
 
 
 def _keys() -> dict[str, Any]:
-    """Every dotted key and the type of its field."""
+    """Return every dotted key with the type of its field."""
     return {
         f"{section}.{name}": field.annotation
         for section, model in Config.model_fields.items()
@@ -182,7 +180,7 @@ def _refuse_unknown(key: str, origin: str) -> None:
 
 
 def _sentence(detail: ErrorDetails, origins: dict[str, str]) -> str:
-    """One pydantic error as a sentence: where, which key, its value, what is expected."""
+    """Return a pydantic error as a sentence: where, which key, its value, what is expected."""
     key = ".".join(str(part) for part in detail["loc"][:2])
     context = detail.get("ctx", {})
     if detail["type"] == "value_error":

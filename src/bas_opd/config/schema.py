@@ -1,7 +1,7 @@
-"""Every setting of a training run, with the paper's value as its default.
+"""All settings of a training run, with the paper's values as defaults.
 
-Each description ends with the place in the paper that the default comes from; a setting without
-one is a matter of memory or convenience and changes no result beyond rounding.
+Each description ends with the place in the paper that the default comes from. A setting without
+one affects memory or convenience only and changes no result beyond rounding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 
 def _exact(value: Any) -> Any:
-    """The decimal that was written: 0.29 is 29/100, not the nearest binary fraction."""
+    """Return the decimal as written: 0.29 is 29/100, not the nearest binary fraction."""
     if isinstance(value, float):
         value = repr(value)
     if isinstance(value, str) or type(value) is int:
@@ -26,8 +26,8 @@ def _exact(value: Any) -> Any:
     return value.normalize() if isinstance(value, Decimal) else value
 
 
-def _at_home(value: Any) -> Any:
-    """A shell expands ~ at the start of a word, but not behind model.path=."""
+def _expand_home(value: Any) -> Any:
+    """Expand ~, which a shell does not do after `model.path=`."""
     return os.path.expanduser(value) if isinstance(value, str) else value
 
 
@@ -35,18 +35,18 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-PathText = Annotated[str, BeforeValidator(_at_home)]
+PathText = Annotated[str, BeforeValidator(_expand_home)]
 Exact = Annotated[Decimal, BeforeValidator(_exact)]
 
 
 class Section(BaseModel):
-    """Settings are strict: a misspelt key or a number written as text is refused, never guessed."""
+    """Validation is strict: an unknown key or a number written as text is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
-    """The policy p_theta and how it is held in memory."""
+    """The policy p_theta: checkpoint, device and precision."""
 
     path: PathText = Field(
         min_length=1,
@@ -62,7 +62,7 @@ class ModelConfig(Section):
         default="auto", min_length=1, description="auto, cpu, cuda, or a torch device."
     )
     thinking: bool = Field(
-        default=False, description="Whether responses may think first; the paper's runs do not."
+        default=False, description="Whether responses start with thinking; not in the paper's runs."
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Recompute activations in the backward pass to save memory."
@@ -70,12 +70,12 @@ class ModelConfig(Section):
     min_pixels: int | None = Field(
         default=None,
         gt=0,
-        description="Smallest picture given to the model; unset: the checkpoint's.",
+        description="Fewest pixels of an image; unset: the checkpoint's value.",
     )
     max_pixels: int | None = Field(
         default=None,
         gt=0,
-        description="Largest picture given to the model; unset: the checkpoint's.",
+        description="Most pixels of an image; unset: the checkpoint's value.",
     )
 
     @model_validator(mode="after")
@@ -89,17 +89,15 @@ class ModelConfig(Section):
 
 
 class LoraConfig(Section):
-    """Low-rank adapters in place of full training; the paper trains everything."""
+    """Low-rank adapters instead of full training; the paper trains all parameters."""
 
-    rank: int = Field(
-        default=0, ge=0, description="Rank of the adapters; 0 trains every parameter."
-    )
-    alpha: int = Field(default=32, gt=0, description="Scale of the adapters' output, over rank.")
+    rank: int = Field(default=0, ge=0, description="Rank of the adapters; 0 trains all parameters.")
+    alpha: int = Field(default=32, gt=0, description="Adapter outputs are scaled by alpha / rank.")
     targets: Annotated[str | tuple[str, ...], BeforeValidator(_frozen)] = Field(
         default="language",
         min_length=1,
         description="language: every linear layer of the language model; all-linear: the vision "
-        "tower's too; else the modules that peft shall adapt, by name.",
+        "tower's too; otherwise the names of the modules that peft adapts.",
     )
 
 
@@ -113,34 +111,34 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(
         default=8192,
         gt=0,
-        description="Longest prompt, image tokens included; a longer one is refused, never cut. "
-        "With max_response_tokens it makes the model length of 9,216 (Sec. 3.1, App. B.1).",
+        description="Longest prompt, image tokens included; a longer one is an error, never cut. "
+        "With max_response_tokens it gives the model length of 9,216 (Sec. 3.1, App. B.1).",
     )
 
 
 class RolloutConfig(Section):
     """Sampling y ~ p_theta for every prompt of a step (Alg. 1, line 3)."""
 
-    prompts_per_step: int = Field(default=28, gt=0, description="Prompts in a step (Table 6).")
-    per_prompt: int = Field(default=8, gt=0, description="Rollouts of each prompt (Table 6).")
-    temperature: float = Field(default=1.0, ge=1e-3, description="Temperature of the sampler.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Probability mass the sampler keeps.")
+    prompts_per_step: int = Field(default=28, gt=0, description="Prompts per step (Table 6).")
+    per_prompt: int = Field(default=8, gt=0, description="Rollouts per prompt (Table 6).")
+    temperature: float = Field(default=1.0, ge=1e-3, description="Sampling temperature.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling threshold.")
     max_response_tokens: int = Field(
-        default=1024, gt=0, description="Longest response, the end token counted (Sec. 3.1)."
+        default=1024, gt=0, description="Longest response, end token included (Sec. 3.1)."
     )
     prompts_per_batch: int | None = Field(
         default=None,
         gt=0,
-        description="Prompts decoded together; unset: all. Saves memory and changes no draw.",
+        description="Prompts sampled together; unset: all. Saves memory and changes no sample.",
     )
 
 
 class SelectConfig(Section):
-    """Which rollouts the crop teacher is asked about (Alg. 1, lines 4-10 and 14)."""
+    """Which rollouts are sent to the crop teacher (Alg. 1, lines 4-10 and 14)."""
 
     policy: Literal["full", "random", "entropy", "learned", "regressed"] = Field(
         default="learned",
-        description="How S is chosen from C (Sec. 2.2, App. A.1). regressed is not of the paper; "
+        description="How S is chosen from C (Sec. 2.2, App. A.1). regressed is not in the paper; "
         "regressed25.toml has the settings it was studied with.",
     )
     query_ratio: Exact = Field(
@@ -150,7 +148,7 @@ class SelectConfig(Section):
         description="rho of K = floor(rho |C|) (Eq. 4, Table 6).",
     )
     seed: int = Field(
-        default=0, ge=0, lt=2**63, description="Seed of every random choice of rows (Table 5)."
+        default=0, ge=0, lt=2**63, description="Seed of all random row selection (Table 5)."
     )
     exploration: Exact = Field(
         default=Decimal("0.1"),
@@ -160,26 +158,26 @@ class SelectConfig(Section):
     )
     hidden: int = Field(default=32, gt=0, description="Hidden units of the predictor (Table 5).")
     learning_rate: float = Field(
-        default=1e-3, gt=0, description="Adam rate of the predictor (Table 5)."
+        default=1e-3, gt=0, description="Adam learning rate of the predictor (Table 5)."
     )
     momentum: float = Field(
         default=0.99, ge=0, lt=1, description="Momentum of the running normaliser (Table 5)."
     )
     replay_capacity: int = Field(
-        default=512, gt=0, description="Labels the replay holds (Table 5)."
+        default=512, gt=0, description="Capacity of the replay buffer in labels (Table 5)."
     )
     replay_start: int = Field(
-        default=96, gt=0, description="Labels before the first update (Table 5)."
+        default=96, gt=0, description="Labels in the buffer before the first update (Table 5)."
     )
-    replay_batch: int = Field(default=256, gt=0, description="Labels in one update (Table 5).")
-    updates_per_step: int = Field(default=2, gt=0, description="Updates after a step (Table 5).")
+    replay_batch: int = Field(default=256, gt=0, description="Batch size of an update (Table 5).")
+    updates_per_step: int = Field(default=2, gt=0, description="Updates per step (Table 5).")
     half_life: float = Field(
-        default=10.0, gt=0, description="Steps that halve a label's weight (Table 5)."
+        default=10.0, gt=0, description="Steps after which a label's weight is halved (Table 5)."
     )
     rank_weight: float = Field(
         default=0.2,
         ge=0,
-        description="lambda_rank, the share of the ranking loss (Eq. 10, Table 5).",
+        description="lambda_rank, the weight of the ranking loss (Eq. 10, Table 5).",
     )
     min_gap: float = Field(
         default=1e-6, ge=0, description="Utility gap above which a pair is ranked (Table 5)."
@@ -189,7 +187,7 @@ class SelectConfig(Section):
     def _full_means_every_candidate(self) -> SelectConfig:
         if self.policy == "full" and self.query_ratio != 1:
             raise ValueError(
-                f"select.policy is full, which asks about every candidate, but select.query_ratio "
+                f"select.policy is full, which queries every candidate, but select.query_ratio "
                 f"is {self.query_ratio}. Set select.query_ratio=1 or choose another policy."
             )
         return self
@@ -206,19 +204,19 @@ class SelectConfig(Section):
 
 
 class DistillConfig(Section):
-    """The loss L_BAS on selected tokens and the utility u it yields (Eqs. 7-9 and 11)."""
+    """The loss L_BAS on selected tokens and the utility u (Eqs. 7-9 and 11)."""
 
     alpha: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="alpha of D_alpha; 0.5 is the Jensen-Shannon one (Sec. 3.1).",
+        description="alpha of D_alpha; 0.5 is the Jensen-Shannon divergence (Sec. 3.1).",
     )
     k: int = Field(default=100, gt=0, description="Size of the student's top-k support (Sec. 3.1).")
     support: Literal["tail", "renormalise"] = Field(
         default="tail",
-        description="What becomes of the mass outside the top k: one bucket of its own, as the "
-        "released base code has it, or none. The paper does not say.",
+        description="The probability mass outside the top k: one tail bucket, as in the released "
+        "base code, or renormalised away. The paper does not say which.",
     )
     use_overlap: bool = Field(
         default=True, description="Whether u has the factor o (Eq. 9, Table 4)."
@@ -227,7 +225,7 @@ class DistillConfig(Section):
         default=True, description="Whether u has the factor c (Eq. 8, Table 4)."
     )
     tokens_per_chunk: int = Field(
-        default=512, gt=0, description="Tokens whose logits exist at one time. Saves memory."
+        default=512, gt=0, description="Tokens whose logits exist at once. Smaller saves memory."
     )
 
 
@@ -235,7 +233,9 @@ class TeacherConfig(Section):
     """The crop teacher p_theta-bar (Alg. 1, lines 11 and 13)."""
 
     mode: Literal["ema", "frozen", "live"] = Field(
-        default="ema", description="Moving average of the student, its start, or itself (Sec. 3.1)."
+        default="ema",
+        description="ema: moving average of the student; frozen: its initial weights; "
+        "live: the student itself (Sec. 3.1).",
     )
     tau: float = Field(
         default=0.05,
@@ -244,15 +244,15 @@ class TeacherConfig(Section):
         description="Rate of the moving average (Sec. 3.1; Alg. 1, line 13).",
     )
     tokens_per_batch: int = Field(
-        default=16384, gt=0, description="Tokens of one teacher pass. Saves memory."
+        default=16384, gt=0, description="Tokens per teacher pass. Smaller saves memory."
     )
 
 
 class OptimConfig(Section):
-    """AdamW on theta, one update a step."""
+    """AdamW on theta, one update per step."""
 
-    learning_rate: float = Field(default=2e-6, gt=0, le=1, description="AdamW rate (Sec. 3.1).")
-    weight_decay: float = Field(default=0.01, ge=0, le=1, description="AdamW decay (Sec. 3.1).")
+    learning_rate: float = Field(default=2e-6, gt=0, le=1, description="Learning rate (Sec. 3.1).")
+    weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay (Sec. 3.1).")
     gradient_clip: float = Field(
         default=1.0, gt=0, description="Largest gradient norm; from the released base code."
     )
@@ -260,7 +260,7 @@ class OptimConfig(Section):
         default=10, ge=0, description="Steps of linear warm-up; from the released base code."
     )
     tokens_per_micro_batch: int = Field(
-        default=16384, gt=0, description="Tokens of one student pass. Saves memory."
+        default=16384, gt=0, description="Tokens per student pass. Smaller saves memory."
     )
     share_prompts: bool = Field(
         default=True,
@@ -269,7 +269,7 @@ class OptimConfig(Section):
 
 
 class RunConfig(Section):
-    """How long the run lasts and where it goes."""
+    """Length, seed, output and checkpoints of the run."""
 
     seed: int = Field(default=42, ge=0, lt=2**63, description="Training seed (Table 6).")
     epochs: int = Field(
@@ -280,7 +280,7 @@ class RunConfig(Section):
     steps: int | None = Field(
         default=None,
         gt=0,
-        description="Train so many steps, however many epochs they take; unset: run.epochs.",
+        description="Number of steps, across epochs if needed; unset: run.epochs decides.",
     )
     output: PathText | None = Field(
         default=None,
@@ -288,26 +288,26 @@ class RunConfig(Section):
         description="Run directory; unset: runs/<name of the config file>.",
     )
     examples_per_step: int = Field(
-        default=4, ge=0, description="Selected rows of a step whose text goes on record."
+        default=4, ge=0, description="Selected rows per step whose text is recorded."
     )
     checkpoint_every: int = Field(
-        default=10, gt=0, description="Steps between checkpoints; the last step always has one."
+        default=10, gt=0, description="Steps between checkpoints; the last step always writes one."
     )
     keep_checkpoints: int = Field(
-        default=2, gt=0, description="Newest checkpoints that are kept, each with its teacher."
+        default=2, gt=0, description="Number of newest checkpoints kept, teacher included."
     )
     keep_every: int | None = Field(
         default=None,
         gt=0,
-        description="Also keep the checkpoints at multiples of so many steps, for audits.",
+        description="Also keep the checkpoints at multiples of this many steps, for audits.",
     )
     max_bad_steps: int = Field(
-        default=10, gt=0, description="Non-finite steps in a row after which the run stops."
+        default=10, gt=0, description="Consecutive non-finite steps after which the run stops."
     )
 
 
 class Config(Section):
-    """A whole run. Built by `load_config`, or in code from its sections."""
+    """All settings of a run, from `load_config` or built in code."""
 
     model: ModelConfig
     lora: LoraConfig = LoraConfig()
@@ -320,11 +320,11 @@ class Config(Section):
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
-    def _checkpointing_needs_whole_rows(self) -> Config:
+    def _checkpointing_excludes_shared_prompts(self) -> Config:
         if self.model.gradient_checkpointing and self.optim.share_prompts:
             raise ValueError(
                 "model.gradient_checkpointing and optim.share_prompts are both true, but "
-                "transformers switches the cache off under gradient checkpointing, and a shared "
-                "prompt lives in that cache. Set one of the two to false."
+                "transformers disables the cache under gradient checkpointing, and a shared "
+                "prompt is stored in that cache. Set one of the two to false."
             )
         return self

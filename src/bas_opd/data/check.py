@@ -1,4 +1,4 @@
-"""The whole check of a prepared set: every hash, every row, every pixel."""
+"""Check a prepared set completely: every checksum, every row, every pixel."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from bas_opd.data.images import open_image
 from bas_opd.data.records import (
     RECORDS,
+    checksum,
     confined,
     numbered_lines,
     parse_row,
     read_manifest,
-    sha256_of,
     to_example,
 )
 from bas_opd.errors import DataError
@@ -21,7 +21,7 @@ from bas_opd.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a prepared set holds, and everything that is wrong with it."""
+    """What a prepared set contains, and every problem in it."""
 
     rows: int
     with_crop: int
@@ -35,7 +35,7 @@ class CheckReport:
 
 
 def check(folder: Path) -> CheckReport:
-    """Recompute everything the manifest and the records claim."""
+    """Recompute everything that the manifest and the records state."""
     manifest = read_manifest(folder)
     records = folder / RECORDS
     problems: list[str] = []
@@ -43,7 +43,7 @@ def check(folder: Path) -> CheckReport:
     seen: set[str] = set()
     with_crop = 0
 
-    if sha256_of(records) != manifest.records_sha256:
+    if checksum(records) != manifest.records_sha256:
         problems.append(f"{RECORDS} has changed since it was prepared.")
     for number, line in numbered_lines(records):
         try:
@@ -64,7 +64,7 @@ def check(folder: Path) -> CheckReport:
     for name, digest in manifest.files.items():
         try:
             path = confined(folder, name)
-            if sha256_of(path) != digest:
+            if checksum(path) != digest:
                 raise DataError(f"{name} has changed since it was prepared.")
             open_image(path)
         except DataError as reason:
@@ -72,7 +72,7 @@ def check(folder: Path) -> CheckReport:
 
     claimed = (manifest.rows, manifest.with_crop, manifest.kinds)
     if not problems and claimed != (len(seen), with_crop, dict(kinds)):
-        problems.append("The manifest counts other rows, crops or kinds than the records hold.")
+        problems.append("The counts of rows, crops or kinds do not match the manifest.")
     return CheckReport(
         rows=len(seen),
         with_crop=with_crop,

@@ -1,8 +1,8 @@
-"""The only place that opens a picture.
+"""The only module that opens pictures.
 
-Every picture is untrusted: its pixel count is read from the header before anything is decoded, a
-truncated file is an error rather than black rows, and its EXIF rotation is applied so that crop
-boxes mean what a viewer sees. Pillow's process-wide limits are neither raised nor lowered.
+Pictures are untrusted: the pixel count is read from the header before anything is decoded, a
+truncated file is an error rather than black rows, and the EXIF rotation is applied so that crop
+boxes refer to what a viewer sees. Pillow's process-wide limits are not changed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bas_opd.errors import DataError
 from bas_opd.types import Example
 
 MAX_PIXELS = 80_000_000
-"""Just below the count from which Pillow itself begins to warn."""
+"""Just below the count from which Pillow itself warns."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-"""Formats whose decoders only decode: opening EPS, for one, would start another program."""
+"""Formats that Pillow decodes itself; opening EPS, for example, would start another program."""
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -40,19 +40,19 @@ Size = tuple[int, int]
 
 
 def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The picture of a file, upright, in RGB."""
+    """Return the picture in a file, upright, in RGB."""
     with _explained(str(path)), path.open("rb") as stream:
         return _decode(stream, max_pixels)
 
 
 def decode_image(data: bytes, *, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The picture held in memory under a name for its errors, upright, in RGB."""
+    """Return the picture in `data`, upright, in RGB; `name` appears in errors."""
     with _explained(name):
         return _decode(io.BytesIO(data), max_pixels)
 
 
 def image_size(path: Path, *, max_pixels: int = MAX_PIXELS) -> Size:
-    """Width and height of the upright picture, from its header alone."""
+    """Return width and height of the upright picture; reads the header only."""
     with _explained(str(path)), path.open("rb") as stream:
         image, orientation = _header(stream, max_pixels)
         width, height = image.size
@@ -60,25 +60,25 @@ def image_size(path: Path, *, max_pixels: int = MAX_PIXELS) -> Size:
 
 
 def open_crop(example: Example, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The privileged view: the crop picture, or the box cut from the upright image."""
+    """Return the privileged view: the crop picture, or the box cut from the upright image."""
     crop = example.crop
     if crop is None:
-        raise DataError(f"Example {example.id!r} has no crop, so there is none to open.")
+        raise DataError(f"Example {example.id!r} has no crop. Give it a box or a crop picture.")
     if crop.image is not None:
         return open_image(crop.image, max_pixels=max_pixels)
     if crop.box is None:
-        raise DataError(f"The crop of example {example.id!r} has neither a box nor a picture.")
+        raise DataError(f"The crop of {example.id!r} has neither a box nor a picture. Add one.")
     image = open_image(example.image, max_pixels=max_pixels)
     check_box(crop.box, image.size)
     return image.crop(whole_pixels(crop.box))
 
 
 def check_box(box: Box, size: Size) -> None:
-    """Refuse a box that is not a real area inside the picture."""
+    """Raise an error unless the box is a non-empty area inside the picture."""
     x0, y0, x1, y1 = box
     shown = f"[{x0:g}, {y0:g}, {x1:g}, {y1:g}]"
     if not all(math.isfinite(edge) for edge in box):
-        raise DataError(f"The crop box {shown} holds a number that is not finite. Correct the box.")
+        raise DataError(f"The crop box {shown} contains a number that is not finite. Correct it.")
     if x0 >= x1 or y0 >= y1:
         raise DataError(
             f"The crop box {shown} is empty or inverted. Write it as x0, y0, x1, y1 with x0 < x1 "
@@ -87,13 +87,13 @@ def check_box(box: Box, size: Size) -> None:
     width, height = size
     if x0 < 0 or y0 < 0 or x1 > width or y1 > height:
         raise DataError(
-            f"The crop box {shown} lies outside its picture of {width} x {height} pixels. Correct "
+            f"The crop box {shown} is outside its picture of {width} x {height} pixels. Correct "
             "it, in pixels of the upright picture, or remove it."
         )
 
 
 def whole_pixels(box: Box) -> tuple[int, int, int, int]:
-    """The smallest pixel rectangle that covers a box; never empty, however thin the box."""
+    """Return the smallest pixel rectangle that covers a box; it is never empty."""
     x0, y0, x1, y1 = box
     return math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)
 
@@ -106,18 +106,18 @@ def _explained(name: str) -> Iterator[None]:
         raise DataError(f"The picture {name} cannot be used: {error}") from error
     except FileNotFoundError as error:
         raise DataError(f"The picture {name} does not exist. Restore the file.") from error
-    # Pillow answers hostile bytes with OSError, struct.error, SyntaxError, ValueError, zlib.error,
-    # EOFError, DecompressionBombError and more; whichever it is, this file is no usable picture.
+    # For hostile bytes Pillow raises OSError, struct.error, SyntaxError, ValueError, zlib.error,
+    # EOFError, DecompressionBombError and more; in each case the file is not a usable picture.
     except Exception as error:
         detail = str(error) or type(error).__name__
         raise DataError(
-            f"The picture {name} cannot be read ({detail}). It is damaged, cut short, or not one "
+            f"The picture {name} cannot be read ({detail}). It is damaged, truncated, or not one "
             f"of {', '.join(FORMATS)}; replace it or drop its row."
         ) from error
 
 
 def _header(stream: BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
-    """The undecoded picture and its EXIF orientation (1 is upright)."""
+    """Return the undecoded picture and its EXIF orientation (1 is upright)."""
     image = Image.open(stream, formats=FORMATS)
     width, height = image.size
     if width * height > max_pixels:
@@ -125,9 +125,9 @@ def _header(stream: BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
             f"it has {width} x {height} pixels, more than the limit of {max_pixels:,}. Shrink it "
             "or drop its row."
         )
-    if image.format == "TIFF":  # Pillow rotates these itself, in the header's size too
+    if image.format == "TIFF":  # Pillow rotates these itself, and their header size too
         return image, 1
-    # The base method, because the one for PNG decodes everything to look for a late EXIF chunk.
+    # The base method: the override for PNG decodes the picture to look for a late EXIF chunk.
     orientation = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
     return image, orientation if orientation in _UPRIGHT else 1
 
@@ -140,13 +140,13 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    """RGB as a viewer shows it: transparency on white, sixteen bits scaled to eight."""
+    """Convert to RGB as a viewer does: transparency on white, 16 bits scaled to 8."""
     if image.mode in ("I", "F"):
         raise DataError(
             f"its mode {image.mode} has no fixed white point. Save it as an 8-bit picture."
         )
     if image.mode.startswith("I;16"):
-        # Pillow would clip at 255 here, and nearly everything would turn white.
+        # Pillow would clip at 255, and nearly all pixels would be white.
         scaled = image.convert("I").point(lambda value: value * (1 / 256))
         return scaled.convert("L").convert("RGB")
     if image.has_transparency_data:

@@ -1,4 +1,4 @@
-"""What a source row means: the released Vision-OPD-6K forms, and plain tables with boxes."""
+"""Layouts of source rows: the released Vision-OPD-6K forms, and plain tables with boxes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARKER = "<image>"
 
 
 class Picture(BaseModel):
-    """A picture as a source row holds it: a path, the bytes themselves, or both."""
+    """A picture in a source row: a path, the bytes, or both."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,7 +28,7 @@ class Picture(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A source row in one shape, its pictures not yet read."""
+    """A source row in a common form; its pictures are not yet read."""
 
     image: Picture
     question: str
@@ -37,7 +37,7 @@ class Draft:
     id: str | None = None
     crop: Picture | None = None
     box: Box | None = None
-    """Used where there is no crop picture: that is what the released teacher looks at."""
+    """Used if there is no crop picture; the released teacher uses the picture."""
 
 
 class _ExtraInfo(BaseModel):
@@ -46,7 +46,7 @@ class _ExtraInfo(BaseModel):
 
 
 class _ReleasedRow(BaseModel):
-    """A line of the released JSONL: the picture with its red box, the crop, the clean picture."""
+    """A line of the released JSONL: the picture with a red box, the crop, the clean picture."""
 
     images: list[Picture | str]
     teacher_images: list[Picture | str] | None = None
@@ -78,7 +78,7 @@ class _ParquetRow(BaseModel):
 
 
 class _PlainRow(BaseModel):
-    """A row of a plain JSONL or CSV file; an unknown column is refused, for it may be a slip."""
+    """A row of a plain JSONL or CSV file; an unknown column is an error, as it may be a typo."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,7 +96,7 @@ class _PlainRow(BaseModel):
 
 
 def read_row(row: Mapping[str, Any], view: View) -> Draft:
-    """The draft of a source row, whichever of the three layouts its fields show."""
+    """Convert a source row, whose fields show which of the three layouts it has."""
     try:
         if "prompt" in row:
             return _from_parquet(_ParquetRow.model_validate(row), view)
@@ -128,7 +128,7 @@ def _from_released(row: _ReleasedRow, view: View) -> Draft:
 def _from_parquet(row: _ParquetRow, view: View) -> Draft:
     if view == "clean":
         raise DataError(
-            "The parquet form has no clean pictures. Prepare the clean view from the released "
+            "The parquet form has no clean pictures. Prepare the view `clean` from the released "
             "JSONL, or choose the view `boxed`."
         )
     info = row.extra_info or _ExtraInfo()
@@ -146,7 +146,7 @@ def _from_plain(row: _PlainRow) -> Draft:
     edges = (row.x0, row.y0, row.x1, row.y1)
     views = [row.box is not None, any(edge is not None for edge in edges), row.crop is not None]
     if sum(views) > 1:
-        raise DataError("It gives its crop in several ways. Keep `box`, or x0 to y1, or `crop`.")
+        raise DataError("It gives the crop more than once. Keep `box`, or x0 to y1, or `crop`.")
     return Draft(
         id=None if row.id is None else str(row.id),
         image=_picture(row.image),
@@ -159,7 +159,7 @@ def _from_plain(row: _PlainRow) -> Draft:
 
 
 def _box(value: Box | str | list[float | None] | None) -> Box | None:
-    """A box from four numbers, or from their text with or without brackets."""
+    """Parse a box from four numbers, or from text with or without brackets."""
     if isinstance(value, str):
         try:
             value = json.loads(f"[{value.strip().removeprefix('[').removesuffix(']')}]")
@@ -170,7 +170,7 @@ def _box(value: Box | str | list[float | None] | None) -> Box | None:
     if not isinstance(value, (list, tuple)) or len(value) != 4:
         raise DataError(f"The box {str(value)[:80]!r} does not have four numbers x0,y0,x1,y1.")
     if not all(isinstance(edge, (int, float)) for edge in value):
-        raise DataError("The box lacks an edge: all of x0, y0, x1 and y1 must be numbers.")
+        raise DataError("The box is incomplete: x0, y0, x1 and y1 must all be numbers.")
     x0, y0, x1, y1 = (float(edge) for edge in value if edge is not None)
     return x0, y0, x1, y1
 
@@ -182,7 +182,7 @@ def _picture(value: Picture | str) -> Picture:
 def _only(pictures: list[Picture | str] | None, column: str) -> Picture:
     if not pictures or len(pictures) > 1:
         raise DataError(
-            f"Field {column!r} holds {len(pictures or [])} pictures, and a row has exactly one. "
+            f"Field {column!r} holds {len(pictures or [])} pictures, but exactly one is supported. "
             "Drop the row or split it."
         )
     return _picture(pictures[0])
@@ -191,8 +191,8 @@ def _only(pictures: list[Picture | str] | None, column: str) -> Picture:
 def _clean_question(info: _ExtraInfo) -> str:
     if not info.question:
         raise DataError(
-            "The clean view needs the question in `extra_info.question`, and it is missing. "
-            "Choose the view `boxed`, or add it."
+            "The view `clean` needs `extra_info.question`, which is missing. Add it, or choose the "
+            "view `boxed`."
         )
     return info.question
 
@@ -201,16 +201,16 @@ def _user_text(prompt: list[_Message] | str) -> str:
     if isinstance(prompt, str):
         return prompt
     if [message.role for message in prompt] != ["user"]:
-        raise DataError("Field 'prompt' must hold one user message and nothing else.")
+        raise DataError("Field 'prompt' must hold exactly one user message and no others.")
     return prompt[0].content
 
 
 def _without_marker(question: str) -> str:
-    """The question without the mark of its picture, which prompt building sets itself."""
+    """Return the question without its image marker, which the chat template adds again."""
     text = question.strip().removeprefix(_MARKER).lstrip()
     if _MARKER in text:
         raise DataError(
-            f"The question marks a picture with {_MARKER} elsewhere than at its start. Drop the "
-            "row: only one picture before the question is supported."
+            f"The question has {_MARKER} somewhere other than at its start. Drop the row: only one "
+            "picture before the question is supported."
         )
     return text

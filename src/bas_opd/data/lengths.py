@@ -1,4 +1,4 @@
-"""Whether prompts fit: measured from picture headers, before anything is trained."""
+"""Check prompt lengths from picture headers, before training."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bas_opd.errors import DataError
 from bas_opd.types import Example
 
 PromptLength = Callable[[Size, str], int]
-"""Tokens of the prompt for a picture of (width, height) and a question."""
+"""Returns the prompt tokens for a picture of (width, height) and a question."""
 
 
 def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limit: int) -> None:
-    """Refuse a set in which the full image or the crop of an example makes too long a prompt."""
+    """Raise an error if the prompt of an example, with full image or crop, is too long."""
     for example in examples:
         try:
             check_prompt(example.question, views(example), prompt_length, limit)
@@ -27,7 +27,7 @@ def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limi
 def check_prompt(
     question: str, sizes: Iterable[Size], prompt_length: PromptLength, limit: int
 ) -> None:
-    """Refuse a question that is too long with one of its views."""
+    """Raise an error if the prompt is too long with any of the views."""
     longest = max(prompt_length(size, question) for size in sizes)
     if longest > limit:
         raise DataError(
@@ -37,7 +37,7 @@ def check_prompt(
 
 
 def views(example: Example) -> Iterator[Size]:
-    """Yield the size of the full image and, where there is one, of the crop."""
+    """Yield the size of the full image and, if there is one, of the crop."""
     yield image_size(example.image)
     if example.crop is None:
         return

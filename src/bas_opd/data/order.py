@@ -1,37 +1,39 @@
 """The order of the training pairs: a pure function of (seed, epoch).
 
-The keys are SHA-256 digests, so the order is the same on every machine and under every version of
-Python and torch, and a resumed run needs no state to find its place.
+The keys are SHA-256 digests, so the order is the same on every machine and with every version of
+Python and torch, and a resumed run needs no state to find its position.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 from bas_opd.errors import DataError
 
 
-def epoch_order(n: int, seed: int, epoch: int) -> list[int]:
-    """A permutation of n rows that depends on the seed and the epoch alone."""
-    return sorted(
-        range(n), key=lambda row: hashlib.sha256(f"{seed}/{epoch}/{row}".encode()).digest()
+@lru_cache(maxsize=2)
+def epoch_order(n: int, seed: int, epoch: int) -> tuple[int, ...]:
+    """Return a permutation of n rows that depends on the seed and the epoch only."""
+    return tuple(
+        sorted(range(n), key=lambda row: hashlib.sha256(f"{seed}/{epoch}/{row}".encode()).digest())
     )
 
 
 def steps_per_epoch(n: int, per_step: int) -> int:
-    """Whole batches in one pass; the rest is left over (3,120 pairs by 28: 111 steps, 12 left)."""
+    """Return the full batches of one epoch: 111 for 3,120 pairs by 28, with 12 pairs left over."""
     if per_step < 1:
-        raise DataError(f"A step needs at least one prompt, but {per_step} were asked for.")
+        raise DataError(f"A step needs at least one prompt, not {per_step}.")
     if n < per_step:
         raise DataError(
             f"The set has {n} rows, fewer than the {per_step} prompts of one step. Prepare more "
-            "rows or lower the prompts per step."
+            "rows or lower rollout.prompts_per_step."
         )
     return n // per_step
 
 
-def step_indices(n: int, per_step: int, seed: int, step: int) -> list[int]:
-    """The rows of a step, where the first step of the run is step 0."""
+def step_indices(n: int, per_step: int, seed: int, step: int) -> tuple[int, ...]:
+    """Return the rows of a step; the first step of a run is step 0."""
     epoch, position = divmod(step, steps_per_epoch(n, per_step))
     order = epoch_order(n, seed, epoch)
     return order[position * per_step : (position + 1) * per_step]

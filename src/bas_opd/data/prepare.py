@@ -1,4 +1,4 @@
-"""From a released or home-made source to a prepared set."""
+"""Convert a released or custom source into a prepared set."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bas_opd.data.records import CropRow, Row, confined, crop_area, explain
 from bas_opd.data.sources import RawRow, Source, fields_of, find_source
 from bas_opd.data.writing import Place, SetWriter, StoredPicture, staged_set
 from bas_opd.errors import DataError
+from bas_opd.files import write_text
 
 REJECTED = "rejected.jsonl"
 MAX_PROMPT_TOKENS = 8192
@@ -26,7 +27,7 @@ MAX_PROMPT_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a preparation wrote."""
+    """Counts of a set that was prepared."""
 
     folder: Path
     rows: int
@@ -36,7 +37,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A row that was set aside, and why."""
+    """A rejected row and the reason."""
 
     row: int
     reason: str
@@ -62,9 +63,9 @@ def prepare(
 ) -> Prepared:
     """Write a prepared set from the first `limit` rows of a source.
 
-    The first bad row stops the work, and nothing is written. With `quarantine` bad rows are set
-    aside in `rejected.jsonl` with their reasons, unless more than 1 % of the rows are bad: then
-    the work stops all the same, and the list is left beside `out`.
+    The first bad row is an error, and nothing is written. With `quarantine`, bad rows go to
+    `rejected.jsonl` with their reasons. If more than 1 % of the rows are bad, it is an error all
+    the same, and the list is written beside `out`.
     """
     origin = find_source(source)
     rejections: list[Rejection] = []
@@ -98,7 +99,7 @@ def prepare(
 def _stored(
     draft: Draft, number: int, origin: Source, writer: SetWriter
 ) -> tuple[Row, tuple[Size, ...]]:
-    """The record of a draft, its pictures now in the set, and the sizes of its views."""
+    """Store the pictures of a draft; return its record and the sizes of its views."""
     image = _store(draft.image, origin, writer, "images")
     sizes, crop = (image.size,), None
     if draft.crop is not None:
@@ -127,11 +128,11 @@ def _store(picture: Picture, origin: Source, writer: SetWriter, place: Place) ->
     if picture.data is not None:
         return writer.store(picture.data, name=picture.path or "inside the row", place=place)
     if picture.path is None:
-        raise DataError("It names no file and holds no bytes for its picture.")
+        raise DataError("Its picture has neither a path nor bytes. Add one, or drop the row.")
     if origin.root is None:
         raise DataError(
-            f"It names its picture by a path, {picture.path!r}, and the dataset does not hold the "
-            "file. Download the dataset's files, unpack its archives, and prepare that folder."
+            f"Its picture is a path, {picture.path!r}, but the dataset does not contain the file. "
+            "Download the dataset's files, unpack its archives, and prepare that folder."
         )
     path = confined(origin.root, picture.path, absolute_inside=origin.may_be_absolute)
     return writer.store_file(path, place=place)
@@ -148,7 +149,7 @@ def _stop(rejections: list[Rejection], rows: int, place: Path, origin: Source) -
 
 
 def _write_rejections(rejections: list[Rejection], path: Path) -> None:
-    path.write_text("".join(rejection.line() for rejection in rejections), "utf-8")
+    write_text(path, "".join(rejection.line() for rejection in rejections))
 
 
 def _described(value: Any) -> str:

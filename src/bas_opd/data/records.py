@@ -1,14 +1,14 @@
 """A prepared set: a folder with `records.jsonl`, its pictures, and `manifest.json`.
 
-Loading opens no picture: it reads the rows, keeps every path inside the folder, and compares the
-hash of the records with the manifest. Hashing and decoding the pictures is the work of `check`.
+Loading opens no picture: it reads the rows, refuses paths outside the folder, and compares the
+checksum of the records with the manifest. `check` also hashes and decodes the pictures.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from pydantic import (
 
 from bas_opd.data.images import Box, Size, check_box, image_size
 from bas_opd.errors import DataError
+from bas_opd.files import sha256
 from bas_opd.types import Crop, Example
 
 SCHEMA_VERSION = 1
@@ -34,11 +35,11 @@ MANIFEST = "manifest.json"
 
 def _writable(text: str) -> str:
     if "\0" in text:
-        raise ValueError("it holds a NUL character")
+        raise ValueError("it contains a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it holds half of a surrogate pair, which is not text") from None
+        raise ValueError("it contains half of a surrogate pair, which is not valid text") from None
     return text
 
 
@@ -46,14 +47,14 @@ Text = Annotated[str, AfterValidator(_writable)]
 
 
 class CropRow(BaseModel):
-    """The privileged view of a row: a box on its picture, or a picture of its own."""
+    """The privileged view of a row: a box on its picture, or a separate picture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     box: Box | None = None
     image: Text | None = None
     area: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Crop area over full-image area; worked out from the headers where it is absent."""
+    """Crop area over full-image area; computed from the headers if absent."""
 
     @model_validator(mode="after")
     def _one_view(self) -> CropRow:
@@ -83,7 +84,7 @@ class Row(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`manifest.json`: what the set holds and the hash of every file of it."""
+    """`manifest.json`: what the set contains, and the checksum of every file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -106,18 +107,18 @@ class PreparedSet:
     folder: Path
     examples: tuple[Example, ...]
     fingerprint: str
-    """SHA-256 of the records, whose picture names are themselves hashes of their contents."""
+    """SHA-256 of the records, which name pictures by the hash of their contents."""
 
     def __len__(self) -> int:
         return len(self.examples)
 
     @classmethod
     def load(cls, folder: Path) -> PreparedSet:
-        """Read a prepared set, or say which row of it cannot be used and why."""
+        """Read a prepared set; the error for a bad row names the row and the reason."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         records = folder / RECORDS
-        fingerprint = sha256_of(records)
+        fingerprint = checksum(records)
         is_as_prepared = fingerprint == manifest.records_sha256
         examples: dict[str, Example] = {}
         for number, line in numbered_lines(records):
@@ -126,22 +127,22 @@ class PreparedSet:
                 # Unchanged records were measured when they were written.
                 example = to_example(folder, row, measure=not is_as_prepared)
                 if example.id in examples:
-                    raise DataError(f"The id {example.id!r} is used twice. Give each row its own.")
+                    raise DataError(f"The id {example.id!r} is used twice. Use unique ids.")
             except DataError as reason:
                 raise DataError(f"{records}, row {number}: {reason}") from reason
             examples[example.id] = example
         if not is_as_prepared:
             raise DataError(
-                f"{records} has changed since it was prepared: its hash is not the one in "
+                f"{records} has changed since it was prepared: its checksum is not the one in "
                 f"{MANIFEST}. Prepare the set again from its source."
             )
         if not examples:
-            raise DataError(f"{records} holds no rows. Prepare the set again from its source.")
+            raise DataError(f"{records} has no rows. Prepare the set again from its source.")
         return cls(folder=folder, examples=tuple(examples.values()), fingerprint=fingerprint)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a prepared set."""
+    """Read the manifest of a prepared set."""
     path = folder / MANIFEST
     try:
         content = json.loads(path.read_bytes())
@@ -155,7 +156,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{path} is damaged. Prepare the set again from its source.") from error
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path} has schema version {version!r}, and this program reads {SCHEMA_VERSION}. Use "
+            f"{path} has schema version {version!r}, but this program reads {SCHEMA_VERSION}. Use "
             "the version that wrote it, or prepare the set again."
         )
     try:
@@ -165,23 +166,20 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a JSONL file with their numbers from 1; blank lines are passed over."""
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+    """Yield the lines of a JSONL file with their numbers from 1; blank lines are skipped."""
+    with _read_errors_explained(path), path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                yield number, line
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """One JSON object, in which no field is named twice."""
+    """Parse one JSON object; a repeated field is an error."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
-            raise DataError("It names a field twice. Keep one of them.")
+            raise DataError("It has a field twice. Keep one of them.")
         return fields
 
     try:
@@ -189,14 +187,14 @@ def parse_object(line: bytes) -> dict[str, Any]:
     except DataError:
         raise
     except (ValueError, RecursionError) as error:
-        raise DataError(f"It is not valid JSON ({error}). Perhaps the line was cut.") from error
+        raise DataError(f"It is not valid JSON ({error}). The line may be truncated.") from error
     if not isinstance(content, dict):
-        raise DataError("It is not a JSON object. Write one object with named fields a line.")
+        raise DataError("It is not a JSON object. Write one object with named fields per line.")
     return content
 
 
 def parse_row(line: bytes) -> Row:
-    """One line of the records, with every field checked."""
+    """Parse and validate one line of the records."""
     content = parse_object(line)
     try:
         return Row.model_validate(content)
@@ -205,7 +203,7 @@ def parse_row(line: bytes) -> Row:
 
 
 def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
-    """The example of a row; `measure` reads the picture's header to check its crop box."""
+    """Return the example of a row; `measure` checks the crop box against the picture's header."""
     image = confined(folder, row.image)
     crop = row.crop
     if crop is None:
@@ -231,32 +229,32 @@ def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
 
 
 def crop_area(full: Size, *, box: Box | None = None, picture: Size | None = None) -> float:
-    """The sixth feature, crop area over full-image area, of a box or of a crop picture (Eq. 5)."""
+    """Return the sixth feature: area of the box or crop picture over full-image area (Eq. 5)."""
     if box is not None:
         check_box(box, full)
         picture_area = (box[2] - box[0]) * (box[3] - box[1])
     elif picture is not None:
         picture_area = picture[0] * picture[1]
     else:
-        raise DataError("A crop has neither a box nor a picture.")
+        raise DataError("A crop has neither a box nor a picture. Add one of them.")
     return picture_area / (full[0] * full[1])
 
 
 def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:
-    """The file a dataset names, if it lies inside the dataset's folder once links are followed.
+    """Return the file that a dataset names; it must be inside `root` after resolving links.
 
-    Absolute paths are refused even when they lead inside, for the set could not be moved;
-    `absolute_inside` admits those of a source that was written that way.
+    An absolute path is an error even if it is inside, because the set could not be moved;
+    `absolute_inside` allows it, for sources that are written that way.
     """
     if "://" in name or name.startswith(("data:", "file:")):
-        raise DataError(f"{name[:80]!r} is a URL. Download the file and name it by its path.")
+        raise DataError(f"{name[:80]!r} is a URL. Download the file and give its path.")
     if "\\" in name or "\0" in name or not name:
         raise DataError(f"{name!r} is not a path. Write it with forward slashes.")
     path = Path(name)
     if ".." in path.parts or (path.is_absolute() and not absolute_inside):
         raise DataError(
             f"The path {name!r} leads out of the data folder. Write it relative to that folder, "
-            f"which is {root.absolute()}."
+            f"{root.absolute()}."
         )
     try:
         home = root.resolve()
@@ -267,22 +265,29 @@ def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:
             )
         if not target.is_file():
             raise DataError(f"There is no file {name!r} in {root}. Restore it or drop the row.")
-    except (OSError, RuntimeError) as error:  # a name too long, or a loop of links
-        raise DataError(f"The path {name[:80]!r} cannot be followed ({error}).") from error
+    except (OSError, RuntimeError) as error:  # the name is too long, or links form a loop
+        raise DataError(
+            f"The path {name[:80]!r} cannot be resolved ({error}). Correct it or drop the row."
+        ) from error
     return target
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file of the set."""
+    with _read_errors_explained(path):
+        return sha256(path)
+
+
+@contextmanager
+def _read_errors_explained(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        yield
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}). Restore the file.") from error
 
 
 def explain(error: ValidationError) -> str:
-    """The complaints of a validation as sentences."""
+    """Return validation errors as sentences."""
     sentences = []
     for issue in error.errors(include_url=False, include_input=False):
         name = ".".join(map(str, issue["loc"])) or "row"

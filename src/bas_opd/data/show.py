@@ -1,4 +1,4 @@
-"""Examples to look at: the full picture with its crop box, and the crop beside it."""
+"""Draw examples: the full picture with its crop box, and the crop beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE = 20
 
 
 def find_example(prepared: PreparedSet, row: str) -> tuple[int, Example]:
-    """The example a user means by its id, or else by its row number from 1."""
+    """Return an example and its row number, by id or else by row number from 1."""
     for number, example in enumerate(prepared.examples, 1):
         if example.id == row:
             return number, example
@@ -32,7 +32,7 @@ def find_example(prepared: PreparedSet, row: str) -> tuple[int, Example]:
 
 
 def side_by_side(example: Example) -> Image.Image:
-    """The full picture with the crop box drawn on it, and the crop at the same height."""
+    """Draw the full picture with the crop box, and the crop at the same height."""
     full = open_image(example.image)
     panels = [_fitted(full)]
     if example.crop is not None:
@@ -57,7 +57,7 @@ def side_by_side(example: Example) -> Image.Image:
 
 
 def contact_sheet(examples: Sequence[Example], *, columns: int = 4) -> Image.Image:
-    """Many examples on one sheet, each with its question and its answer below."""
+    """Draw many examples on one sheet, each with its question and answer below."""
     cells = [_cell(example) for example in examples]
     height = max(cell.height for cell in cells)
     rows = -(-len(cells) // columns)

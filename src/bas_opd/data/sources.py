@@ -1,4 +1,4 @@
-"""Where source rows come from: JSONL, CSV, parquet, or the `datasets` library."""
+"""Read source rows from JSONL, CSV, parquet, or the `datasets` library."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _BATCH_ROWS = 64
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 RawRow = bytes | Mapping[str, Any]
-"""A line of JSONL, not yet parsed so that a bad one can be set aside, or the fields of a row."""
+"""An unparsed line of JSONL, so that a bad one can be rejected alone, or the fields of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A table of rows, and the folder its pictures must lie in (None: only inside the rows)."""
+    """A table of rows, and the folder of its pictures (None: pictures are bytes in the rows)."""
 
     name: str
     root: Path | None
     table: Path | None
 
     def rows(self) -> Iterator[tuple[int, RawRow]]:
-        """Every row with its number, from 1 (in JSONL the number of its line)."""
+        """Yield every row with its number from 1; in JSONL, the line number."""
         if self.table is None:
             return enumerate(_datasets_rows(self.name), 1)
         match self.table.suffix.lower():
@@ -43,12 +43,12 @@ class Source:
 
     @property
     def may_be_absolute(self) -> bool:
-        """Parquet and `datasets` rows name their files by absolute path when they are written."""
+        """Return whether rows may use absolute paths, as parquet and `datasets` writers do."""
         return self.table is None or self.table.suffix.lower() == ".parquet"
 
 
 def find_source(source: str) -> Source:
-    """The source a user means by a file, a folder, or a dataset id."""
+    """Return the source for a file, a folder, or a dataset id."""
     path = Path(source)
     if path.is_file():
         if path.suffix.lower() not in _TABLES:
@@ -63,12 +63,12 @@ def find_source(source: str) -> Source:
 
 
 def fields_of(row: RawRow) -> Mapping[str, Any]:
-    """The fields of a raw row."""
+    """Return the fields of a raw row."""
     return parse_object(row) if isinstance(row, bytes) else row
 
 
 def _table_in(folder: Path) -> Path | None:
-    """The table of a folder: `train` if there are several, JSONL before parquet as it says more."""
+    """Return the table in a folder: `train` if there are several; JSONL first, as it says more."""
     for suffix in _TABLES:
         tables = sorted(folder.glob(f"*{suffix}"))
         train = [table for table in tables if table.stem == "train"]
@@ -76,7 +76,7 @@ def _table_in(folder: Path) -> Path | None:
             return (train or tables)[0]
         if tables:
             names = ", ".join(table.name for table in tables[:5])
-            raise DataError(f"{folder} holds several tables ({names}). Name the one to prepare.")
+            raise DataError(f"{folder} contains several tables ({names}). Give the path of one.")
     return None
 
 
@@ -86,10 +86,10 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             reader = csv.DictReader(stream, strict=True, restkey="(beyond the last column)")
             columns = reader.fieldnames or []
             if len(set(columns)) < len(columns):
-                raise DataError(f"{path} names a column twice. Rename or remove one of them.")
+                raise DataError(f"{path} has a column twice. Rename or remove one of them.")
             yield from reader
     except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as CSV ({error}). Mend the file.") from error
+        raise DataError(f"{path} cannot be read as CSV ({error}). Correct the file.") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -98,21 +98,21 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         with parquet.ParquetFile(path) as table:
             for batch in table.iter_batches(batch_size=_BATCH_ROWS):
                 yield from batch.to_pylist()
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's errors are
-        raise DataError(f"{path} cannot be read as parquet ({error}). Fetch it again.") from error
+    except (OSError, ValueError, NotImplementedError) as error:  # bases of pyarrow's errors
+        raise DataError(f"{path} cannot be read as parquet ({error}). Replace it.") from error
 
 
 def _datasets_rows(name: str) -> Iterator[Mapping[str, Any]]:
-    datasets = _optional("datasets", f"{name} is no table here; loading it by id", "datasets")
+    datasets = _optional("datasets", f"{name} is not a local file; loading it by id", "datasets")
     try:
         loaded = datasets.load_dataset(name, split="train")
-    # The library raises errors of a dozen kinds from network, hub and file readers alike.
+    # The library raises many kinds of errors, from network, hub and file readers.
     except Exception as error:
         raise DataError(
             f"The dataset {name} cannot be loaded ({error}). Check its name and the network, or "
             "download it and prepare the folder."
         ) from error
-    # As arrow, pictures stay the stored bytes: none is opened outside our limits.
+    # In arrow format pictures stay bytes, so none is opened outside our limits.
     for batch in loaded.with_format("arrow").iter(batch_size=_BATCH_ROWS):
         yield from batch.to_pylist()
 

@@ -1,4 +1,4 @@
-"""Writing a prepared set: built beside its place, then moved there whole."""
+"""Write a prepared set atomically: build it in a staging folder, then rename it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from bas_opd.data.images import Size, decode_image
-from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row, sha256_of
+from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row
 from bas_opd.errors import DataError
+from bas_opd.files import sha256, staging_path
 
-_MAX_FILE_BYTES = 512 << 20  # a file is read whole, so that what is checked is what is stored
+_MAX_FILE_BYTES = 512 << 20  # a file is read into memory, so the bytes checked are those stored
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 Place = Literal["images", "crops"]
@@ -24,7 +25,7 @@ Place = Literal["images", "crops"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPicture:
-    """A picture that is in the set: its name there, its upright size, its SHA-256."""
+    """A picture in the set: its name there, its upright size, its SHA-256."""
 
     name: str
     size: Size
@@ -33,16 +34,16 @@ class StoredPicture:
 
 @dataclass(slots=True, kw_only=True)
 class SetWriter:
-    """A set under construction in its staging folder."""
+    """A set that is being written in a staging folder."""
 
     folder: Path
     place: Path
-    """Where the folder will be once it is whole."""
+    """Where the folder is moved when it is complete."""
     rows: dict[str, Row] = field(default_factory=dict)
     pictures: dict[str, StoredPicture] = field(default_factory=dict)
 
     def store(self, data: bytes, *, name: str, place: Place) -> StoredPicture:
-        """Keep a picture under the hash of its contents, once it has opened fully."""
+        """Store a picture that decodes, named by the hash of its contents."""
         suffix = Path(name).suffix.lower()
         digest = hashlib.sha256(data).hexdigest()
         stored = f"{place}/{digest[:32]}{suffix if suffix in _SUFFIXES else ''}"
@@ -65,13 +66,13 @@ class SetWriter:
 
     def add(self, row: Row) -> None:
         if row.id in self.rows:
-            raise DataError(f"The id {row.id!r} is used twice. Give each row its own.")
+            raise DataError(f"The id {row.id!r} is used twice. Use unique ids.")
         self.rows[row.id] = row
 
     def finish(self, *, source: str, view: str | None, rejected: int) -> None:
-        """Write records and manifest, and drop the pictures no row ended up using."""
+        """Write records and manifest; delete pictures that no row uses."""
         if not self.rows:
-            raise DataError(f"{source} gives no rows, so there is no set to write.")
+            raise DataError(f"{source} gives no rows, so no set was written. Check the source.")
         rows = list(self.rows.values())
         used = {row.image for row in rows} | {
             row.crop.image for row in rows if row.crop is not None and row.crop.image is not None
@@ -88,7 +89,7 @@ class SetWriter:
             with_crop=sum(row.crop is not None for row in rows),
             kinds=dict(sorted(Counter(row.kind for row in rows).items())),
             rejected=rejected,
-            records_sha256=sha256_of(records),
+            records_sha256=sha256(records),
             files={name: self.pictures[name].digest for name in sorted(used)},
         )
         (self.folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", "utf-8")
@@ -96,14 +97,15 @@ class SetWriter:
 
 @contextmanager
 def staged_set(out: Path) -> Iterator[SetWriter]:
-    """A writer whose folder becomes `out` at the end, or vanishes if anything goes wrong."""
+    """Yield a writer whose folder becomes `out` on success and is removed on failure."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
-            f"{out} already holds something, and nothing was written. Choose another folder, or "
-            "remove that one first."
+            f"{out} exists and is not an empty folder. Nothing was written. Choose another folder, "
+            "or remove this one first."
         )
     place = Path(os.path.abspath(out))
-    staging = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    # With the process id: two commands may write to the same place, and only one can publish.
+    staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
     try:
         staging.mkdir(parents=True)
         yield SetWriter(folder=staging, place=place)

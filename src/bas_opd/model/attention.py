@@ -1,8 +1,8 @@
 """Attention for decoding that does not copy the cache.
 
-With a mask, transformers repeats keys and values for every query head that shares them, a copy of
-the whole cache for each token drawn. A single query token needs no such copy: the heads that share
-a key can stand where query positions stand. All other calls go to transformers' own function.
+With a mask, transformers repeats keys and values for every query head that shares them: a copy of
+the entire cache per sampled token. A single query token needs no such copy, because the heads that
+share a key can take the place of query positions. All other calls go to transformers' own function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "sdpa_grouped"
 
 
 def register_grouped_attention() -> str:
-    """Make the function known to transformers and return its name; repeating it is harmless."""
+    """Register the function with transformers and return its name; idempotent."""
     AttentionInterface.register(NAME, grouped_attention)
     # Without a mask function of the same name, padding would silently go unmasked.
     AttentionMaskInterface.register(NAME, sdpa_mask)
@@ -35,7 +35,7 @@ def grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend from one token per row by groups of heads, and from more as sdpa does."""
+    """Attend by groups of heads for one token per row, and with sdpa for more."""
     rows, heads, tokens, channels = query.shape
     if tokens > 1 or attention_mask is None or kwargs.get("dropout"):
         return sdpa_attention_forward(

@@ -8,11 +8,11 @@ from pathlib import Path
 from bas_opd.errors import ModelError
 
 LEARNT_KINDS = ("attribute", "number", "digit", "count", "existence", "neighbour", "pair")
-"""The kinds of FineSearch question it has learnt; `position` it has not."""
+"""The kinds of FineSearch question that it has learnt; it has not learnt `position`."""
 
 
 def small_base() -> Path:
-    """Return the folder of the trained small model, a checkpoint like any other."""
+    """Return the folder of the trained small model, an ordinary checkpoint."""
     folder = Path(str(files("bas_opd.model"))) / "small_base"
     if not (folder / "model.safetensors").is_file():
         raise ModelError(

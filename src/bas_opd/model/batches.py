@@ -1,4 +1,4 @@
-"""Rows grouped by their prompt and cut into micro-batches by token count."""
+"""Group rows by prompt and split them into micro-batches by token count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bas_opd.types import Prompt, Rollouts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptGroup:
-    """A prompt with those of its rollouts that are to be computed."""
+    """A prompt with those of its rollouts that are computed."""
 
     number: int
     prompt: Prompt
@@ -21,7 +21,7 @@ class PromptGroup:
 
     @property
     def tokens_of_a_row(self) -> int:
-        """The limit at which every row of the group goes alone."""
+        """The token limit at which every row of the group is a batch of its own."""
         return self.prompt.length + self.longest
 
     def seen_as(self, prompt: Prompt) -> PromptGroup:
@@ -31,7 +31,7 @@ class PromptGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Groups that go through the network together."""
+    """Groups that are computed in one forward pass."""
 
     groups: tuple[PromptGroup, ...]
 
@@ -45,28 +45,28 @@ class MicroBatch:
 
     @property
     def prompt_of(self) -> list[int]:
-        """For each row, the place of its prompt in `prompts`."""
+        """Return, for each row, the index of its prompt in `prompts`."""
         return [i for i, group in enumerate(self.groups) for _ in group.rows]
 
     def responses(self, rollouts: Rollouts) -> list[Tensor]:
         return [rollouts.tokens[row, : int(rollouts.lengths[row])] for row in self.rows]
 
     def shared_tokens(self, rollouts: Rollouts) -> int:
-        """Tokens processed when each prompt is read once: the prompts, and the responses."""
+        """Return the tokens processed if each prompt is computed once."""
         return sum(g.prompt.length for g in self.groups) + self._response_tokens(rollouts)
 
     def unshared_tokens(self, rollouts: Rollouts) -> int:
-        """Tokens processed when every row reads its own prompt."""
+        """Return the tokens processed if every row computes its own prompt."""
         prompts = sum(g.prompt.length * len(g.rows) for g in self.groups)
         return prompts + self._response_tokens(rollouts)
 
     def _response_tokens(self, rollouts: Rollouts) -> int:
-        """The last token of a response is predicted, never read."""
+        """Return the response tokens fed to the network; the last one is predicted, never fed."""
         return sum(int(rollouts.lengths[row]) - 1 for row in self.rows)
 
 
 def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup]:
-    """Return the prompts of the rows, each with its rows."""
+    """Return the prompts of the given rows, each with its rows."""
     by_prompt: dict[int, list[int]] = {}
     for row in rows:
         by_prompt.setdefault(rollouts.prompt_of(row), []).append(row)
@@ -84,10 +84,10 @@ def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup
 def micro_batches(
     groups: Sequence[PromptGroup], tokens: int, *, share_prompts: bool = True
 ) -> Iterator[MicroBatch]:
-    """Cut groups, sorted by length, into batches of at most `tokens` padded tokens.
+    """Split groups, sorted by length, into batches of at most `tokens` padded tokens.
 
-    Only a group that exceeds the limit by itself is cut apart and its prompt computed again; a row
-    that exceeds it by itself goes alone.
+    Only a group that exceeds the limit by itself is split, and its prompt computed again; a row
+    that exceeds it by itself is a batch of its own.
     """
     pieces = [p for g in groups for p in _pieces(g, tokens, share_prompts=share_prompts)]
     batch: list[PromptGroup] = []

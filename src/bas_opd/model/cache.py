@@ -1,8 +1,8 @@
-"""A key-value cache that can be shared: its rows may be taken many times, with gradients on.
+"""A key-value cache that can be shared: its rows can be repeated, with gradients enabled.
 
-transformers' cache for linear attention copies new states over old ones in place, which the
-backward pass forbids, and cannot repeat its rows. Here states are assigned, never overwritten, so
-the cache of a prompt is part of the graph and serves all rollouts of that prompt.
+transformers' cache for linear attention overwrites states in place, which the backward pass
+forbids, and cannot repeat its rows. Here states are assigned, never overwritten, so the cache of a
+prompt is part of the graph and serves all rollouts of that prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bas_opd.errors import ModelError
 
 
 class AssignedLinearLayer(LinearAttentionLayer):
-    """The convolution and recurrent states of one linear-attention layer, assigned not copied."""
+    """Convolution and recurrent states of one linear-attention layer, assigned and not copied."""
 
     def update_conv_state(
         self,
@@ -29,7 +29,7 @@ class AssignedLinearLayer(LinearAttentionLayer):
         conv_kernel_size: int | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Return the states the convolution must see, and keep its last window."""
+        """Return the inputs of the convolution, and keep its last window."""
         window = conv_kernel_size or conv_states.shape[-1]
         previous = self.conv_states[state_idx]
         seen = conv_states if previous is None else torch.cat([previous, conv_states], dim=-1)
@@ -49,10 +49,10 @@ class AssignedLinearLayer(LinearAttentionLayer):
 
 
 class AttentionLayer(DynamicLayer):
-    """Keys and values of one attention layer, kept in the precision that attention computes in.
+    """Keys and values of one attention layer, stored in the precision of the computation.
 
     Under autocast the rotary embedding promotes keys to fp32; attention casts them back at every
-    use, so keeping them in fp32 costs twice the memory and changes no number.
+    use, so storing them in fp32 takes twice the memory and changes no number.
     """
 
     def __init__(self, precision: torch.dtype) -> None:
@@ -76,7 +76,7 @@ def empty_cache(config: PretrainedConfig, precision: torch.dtype) -> DynamicCach
 
 
 def take_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """Return a cache of the given rows, each as often as named; the original stays as it was."""
+    """Return a cache of the given rows, which may repeat; the original is not changed."""
     taken = copy.copy(cache)
     taken.layers = [_take(layer, rows) for layer in cache.layers]
     return taken
@@ -88,8 +88,8 @@ def _shareable(layer: Any, precision: torch.dtype) -> Any:
     if type(layer) is DynamicLayer:
         return AttentionLayer(precision)
     raise ModelError(
-        f"This model keeps a cache of kind {type(layer).__name__}, which cannot be shared between "
-        "rollouts. Supported are the Qwen3.5, Qwen3-VL and Qwen2.5-VL families with full attention."
+        f"This model has a cache of type {type(layer).__name__}, which cannot be shared between "
+        "rollouts. Use a Qwen3.5, Qwen3-VL or Qwen2.5-VL model with full attention."
     )
 
 

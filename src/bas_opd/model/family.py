@@ -1,4 +1,4 @@
-"""Which checkpoints can be used: a local folder or a hub id, of a supported architecture."""
+"""Supported checkpoints: a local folder or a hub id, of a known architecture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def checkpoint_config(path: str | Path) -> PreTrainedConfig:
-    """Read the configuration of a checkpoint; refuse one that is missing or not supported."""
+    """Read the configuration of a checkpoint; raise an error if it is missing or unsupported."""
     if not Path(path).is_dir() and not _HUB_ID.fullmatch(str(path)):
         raise ModelError(
             f"The model folder {path} does not exist. Set model.path to a folder with a "
@@ -31,7 +31,7 @@ def checkpoint_config(path: str | Path) -> PreTrainedConfig:
         ) from error
     if config.model_type not in get_args(Family):
         raise ModelError(
-            f"The model at {path} is of the architecture {config.model_type!r}, which is not "
+            f"The model at {path} has the architecture {config.model_type!r}, which is not "
             f"supported. Use one of {', '.join(get_args(Family))}."
         )
     return config

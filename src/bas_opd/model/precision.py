@@ -1,4 +1,4 @@
-"""What autocast alone gets wrong when parameters are fp32 and the computation is bf16."""
+"""Corrections to autocast for fp32 parameters computed in bf16."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RECURRENCES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule
 
 
 def hold_frozen_linears(network: nn.Module, head: nn.Module, precision: torch.dtype) -> None:
-    """Keep linear weights that LoRA leaves alone in the precision they compute in.
+    """Store linear weights that LoRA does not train in the precision of the computation.
 
-    Autocast remembers its casts of trained weights only; frozen ones it would cast again for every
-    token drawn. The head stays in fp32, as its logits must.
+    Autocast caches its casts of trained weights only; it would cast frozen ones again for every
+    sampled token. The head stays in fp32, because its logits must be.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear) and module is not head:
@@ -27,11 +27,11 @@ def hold_frozen_linears(network: nn.Module, head: nn.Module, precision: torch.dt
 
 
 def keep_recurrences_in_fp32() -> None:
-    """Make transformers run its linear-attention recurrences outside autocast, once and for all.
+    """Patch transformers to run its linear-attention recurrences outside autocast.
 
-    It casts their inputs to fp32 on purpose, but autocast would turn the matrix products back to
-    bf16, and only those of the chunked form: sampling (token by token) and scoring (in chunks)
-    would then disagree more than bf16 makes them.
+    It casts their inputs to fp32 on purpose, but autocast would run the matrix products in bf16
+    again, and only those of the chunked form: sampling (token by token) and scoring (in chunks)
+    would then differ by more than bf16 rounding.
     """
     for name in RECURRENCES:
         recurrence = getattr(modeling_qwen3_5, name)

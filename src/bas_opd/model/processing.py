@@ -1,7 +1,7 @@
-"""Image and question to what the model reads: token ids with image tokens, and pixels.
+"""Convert image and question to model inputs: token ids with image tokens, and pixels.
 
-The tokenizer, the chat template and the image settings are the checkpoint's own. The image
-placeholder is expanded here, so that nothing of this needs torchvision.
+Tokenizer, chat template and image settings are the checkpoint's own. The image placeholder is
+expanded here, so torchvision is not needed.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ FILES = (
     "processor_config.json",
     "video_preprocessor_config.json",
 )
-"""What a checkpoint may say about text and pictures."""
+"""Files of a checkpoint that configure text and images."""
 
-Tokenizer: TypeAlias = Any  # A transformers tokenizer; its own type hints do not hold.
+Tokenizer: TypeAlias = Any  # A transformers tokenizer; its own type hints are wrong.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """Builds prompts for one checkpoint and turns its responses back into text."""
+    """Builds prompts for one checkpoint and decodes its responses."""
 
     source: str
-    """Folder or hub id that all of this was loaded from."""
+    """Folder or hub id of the checkpoint."""
     tokenizer: Tokenizer
     images: Qwen2VLImageProcessorPil
     template: str
     thinking: bool
     image_id: int
     suppressed_ids: tuple[int, ...]
-    """Vision ids: one of them in a response has no pixels, and scoring it would fail."""
+    """Vision ids: in a response they have no pixels, and scoring them would fail."""
     eos_ids: tuple[int, ...]
     pad_id: int
 
@@ -74,9 +74,9 @@ class Processor:
         min_pixels: int | None = None,
         max_pixels: int | None = None,
     ) -> Processor:
-        """Load what a folder or hub id says about text and images.
+        """Load tokenizer, chat template and image settings of a folder or hub id.
 
-        `thinking` is handed to the chat template, which may not know it; the pixel limits replace
+        `thinking` is passed to the chat template, which may ignore it; the pixel limits replace
         the checkpoint's own.
         """
         config = checkpoint_config(path)
@@ -113,7 +113,7 @@ class Processor:
         )
 
     def prompt_length(self, size: tuple[int, int], question: str) -> int:
-        """Return the tokens of the prompt for an image of (width, height), without its pixels."""
+        """Return the prompt length in tokens for an image of (width, height); needs no pixels."""
         self._check_shape(size)
         width, height = size
         patches = self.images.get_number_of_image_patches(height, width)
@@ -125,20 +125,20 @@ class Processor:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def save(self, folder: Path) -> None:
-        """Copy the checkpoint's own text and image files beside the weights trained from it."""
+        """Copy the checkpoint's text and image files next to the trained weights."""
         for name in FILES:
             if found := cached_file(self.source, name, _raise_exceptions_for_missing_entries=False):
                 shutil.copyfile(found, folder / name)
 
     def mm_token_type_ids(self, input_ids: Tensor) -> Tensor:
-        """Return 1 at image tokens and 0 elsewhere, which gives the model its 3-D positions."""
+        """Return 1 at image tokens and 0 elsewhere; the model needs it for its 3-D positions."""
         return (input_ids == self.image_id).long()
 
     def _tokens(self, question: str) -> list[int]:
         """Tokenise the prompt with one image token; control tokens in the question stay text.
 
-        A question may quote `<|im_end|>`. Each such string is cut behind its first letter, and the
-        pieces are tokenised apart; a question without one is tokenised whole, as usual.
+        A question may quote `<|im_end|>`. Each such string is split after its first character, and
+        the pieces are tokenised separately; a question without one is tokenised as usual.
         """
         cut = "\ue000"
         while cut in question:
@@ -173,11 +173,11 @@ class Processor:
         if max(size) > 200 * min(size):
             raise DataError(
                 f"An image of {size[0]} x {size[1]} pixels is more than 200 times as long as wide, "
-                "which the model cannot read. Remove the example, or cut its image."
+                "which the model cannot read. Remove the example, or crop its image."
             )
 
     def _check_template(self, path: str | Path) -> None:
-        """Fail at loading, not at the first example, where a template cannot place an image."""
+        """Raise an error while loading, not at the first example, if an image cannot be placed."""
         try:
             places = self._tokens("?").count(self.image_id)
         except TemplateError as error:
@@ -187,8 +187,8 @@ class Processor:
             ) from error
         if places != 1:
             raise ModelError(
-                f"The chat template of {path} writes {places} image tokens for one image, where "
-                "one is needed. Use the template of an instruction-tuned checkpoint."
+                f"The chat template of {path} writes {places} image tokens for one image, but "
+                "exactly one is needed. Use the template of an instruction-tuned checkpoint."
             )
 
 
@@ -196,8 +196,8 @@ def _load_tokenizer(path: str | Path, config: PreTrainedConfig) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{_no_tokenizer(path)} The reason given is: {error}") from error
-    # Without its files the class comes up with an almost empty vocabulary instead of an error.
+        raise ModelError(f"{_no_tokenizer(path)} The cause: {error}") from error
+    # Without its files the class loads with an almost empty vocabulary instead of an error.
     if len(tokenizer) <= config.image_token_id:
         raise ModelError(_no_tokenizer(path))
     if tokenizer.pad_token_id is None:
@@ -207,8 +207,8 @@ def _load_tokenizer(path: str | Path, config: PreTrainedConfig) -> Tokenizer:
 
 def _no_tokenizer(path: str | Path) -> str:
     return (
-        f"The model at {path} has no tokenizer that knows its image token. Copy tokenizer.json and "
-        "tokenizer_config.json of the checkpoint beside its weights."
+        f"The model at {path} has no tokenizer with its image token. Copy tokenizer.json and "
+        "tokenizer_config.json of the checkpoint next to its weights."
     )
 
 
@@ -220,7 +220,7 @@ def _load_images(
     except (OSError, ValueError) as error:
         raise ModelError(
             f"The model at {path} has no image settings. Copy preprocessor_config.json or "
-            "processor_config.json of the checkpoint beside its weights."
+            "processor_config.json of the checkpoint next to its weights."
         ) from error
     least = images.size["shortest_edge"] if min_pixels is None else min_pixels
     most = images.size["longest_edge"] if max_pixels is None else max_pixels
@@ -242,7 +242,7 @@ def _load_template(path: str | Path, tokenizer: Tokenizer) -> str:
     if not template:
         raise ModelError(
             f"The model at {path} has no chat template. Copy chat_template.jinja of an "
-            "instruction-tuned checkpoint beside its weights."
+            "instruction-tuned checkpoint next to its weights."
         )
     return template
 
@@ -250,7 +250,7 @@ def _load_template(path: str | Path, tokenizer: Tokenizer) -> str:
 def _load_eos_ids(path: str | Path, tokenizer: Tokenizer) -> tuple[int, ...]:
     try:
         ids: Any = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # The file is optional; the tokenizer then names the one end token.
+    except OSError:  # The file is optional; then the tokenizer has the only end token.
         ids = None
     if ids is None:
         ids = tokenizer.eos_token_id

@@ -1,4 +1,4 @@
-"""What a model weighs, counted from its configuration without reading a weight."""
+"""The size of a model, counted from its configuration without loading weights."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bas_opd.model.precision import hold_frozen_linears
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Parameters by number, and weights by the bytes they take as they are held in training."""
+    """Number of parameters, and bytes of the weights as stored during training."""
 
     parameters: int
     trained: int
     weight_bytes: int
     cast_bytes: int
-    """Copies of trained weights in the precision of the passes, while those last."""
+    """Copies of trained weights in the compute precision, during a pass."""
 
 
 def model_size(
     path: str | Path, *, lora: LoraSettings | None = None, precision: torch.dtype = torch.float32
 ) -> ModelSize:
-    """Count a folder or hub id, of which only the configuration is read."""
+    """Return the size of the model in a folder or hub id; reads only its configuration."""
     config = checkpoint_config(path)
     with torch.device("meta"):
         network: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)

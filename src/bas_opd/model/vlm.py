@@ -1,4 +1,4 @@
-"""The model as the stages see it: prefill a prompt once, continue it for many responses."""
+"""The model as the stages use it: prefill a prompt once, continue it for many responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bas_opd.types import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """Prompts that have been read: the cache to continue from, and the state of the last token."""
+    """Prefilled prompts: the cache to continue from, and the hidden state of the last token."""
 
     cache: DynamicCache
     mask: Tensor | None  # [row, token], absent when nothing is padded
@@ -28,7 +28,7 @@ class Prefix:
     last_hidden: Tensor  # [row, hidden]
 
     def rows(self, index: Tensor) -> Prefix:
-        """Return the prefix with the given rows, each as often as named."""
+        """Return the prefix of the given rows, which may repeat."""
         return Prefix(
             cache=take_rows(self.cache, index),
             mask=None if self.mask is None else self.mask[index],
@@ -38,7 +38,7 @@ class Prefix:
 
 
 class VisionLanguageModel:
-    """One network with its processor: fp32 parameters, computing in `precision`."""
+    """One network with its processor: fp32 parameters, computed in `precision`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class VisionLanguageModel:
         self.network = network
         self.processor = processor
         self.precision = precision
-        # peft injects its adapters into the very modules it wraps, so the bare network runs them.
+        # peft injects its adapters into the modules it wraps, so the base network runs them.
         self._core: Any = getattr(network, "get_base_model", lambda: network)()
         self.device: torch.device = next(network.parameters()).device
         if precision is not torch.float32:
@@ -58,7 +58,7 @@ class VisionLanguageModel:
             hold_frozen_linears(network, self.head, precision)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return theta: the parameters that training changes, by name."""
+        """Return theta: the trainable parameters by name."""
         return {
             name: parameter
             for name, parameter in self.network.named_parameters()
@@ -66,10 +66,10 @@ class VisionLanguageModel:
         }
 
     def compute(self) -> AbstractContextManager[Any]:
-        """Enter the precision of the forward passes.
+        """Return the autocast context of the forward passes.
 
-        Autocast keeps its casts of trained weights until it is left, so that entering it once for
-        many passes without gradients casts each weight once.
+        Autocast caches its casts of trained weights until the context exits, so entering it once
+        for many passes without gradients casts each weight once.
         """
         if self.precision is torch.float32:
             return nullcontext()
@@ -81,18 +81,18 @@ class VisionLanguageModel:
         return self._core.lm_head
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits in fp32: in bf16 they would be too coarse to compare two close models."""
+        """Return logits in fp32; in bf16 they are too coarse to compare two similar models."""
         with torch.autocast(self.device.type, enabled=False):
             return self.head(hidden.float())
 
     def save(self, folder: Path) -> None:
-        """Write the network (with LoRA, its adapter) and its processor as transformers does."""
+        """Write the network (with LoRA, its adapter) and its processor in transformers format."""
         network: Any = self.network
         network.save_pretrained(folder)
         self.processor.save(folder)
 
     def prefill(self, prompts: Sequence[Prompt]) -> Prefix:
-        """Encode the images and read the prompts, each once, padded on the left."""
+        """Encode images and prompts once, padded on the left."""
         longest = max(prompt.length for prompt in prompts)
         shape = (len(prompts), longest)
         ids = torch.full(shape, self.processor.pad_id)
@@ -144,17 +144,17 @@ class VisionLanguageModel:
     ) -> Tensor:
         """Return the state that predicts each response token, packed row after row.
 
-        `prompt_of[row]` says which of `prompts` a response answers. With `share_prompts` a prompt
-        is computed once for all its responses; without, every row reads its own copy, which is
-        what gradient checkpointing needs.
+        `prompt_of[row]` is the index of the row's prompt in `prompts`. With `share_prompts` a
+        prompt is computed once for all its responses; without, every row computes its own copy,
+        which gradient checkpointing needs.
         """
-        states = self._continued if share_prompts else self._whole_rows
+        states = self._shared_rows if share_prompts else self._unshared_rows
         hidden = states(prompts, torch.tensor(list(prompt_of)), responses)
         lengths = torch.tensor([len(response) for response in responses])
         valid = torch.arange(hidden.shape[1]) < lengths[:, None]
         return hidden[valid.to(self.device)]
 
-    def _continued(
+    def _shared_rows(
         self, prompts: Sequence[Prompt], prompt_of: Tensor, responses: Sequence[Tensor]
     ) -> Tensor:
         prefix = self.prefill(prompts).rows(prompt_of.to(self.device))
@@ -162,7 +162,7 @@ class VisionLanguageModel:
         longest = max(len(response) for response in responses)
         if longest == 1:
             return first
-        # Padding stands behind the valid tokens, where a causal model cannot see it. A single token
+        # Padding is after the valid tokens, where a causal model cannot see it. A single token
         # would take the decoding path of the linear layers, which writes in place.
         tokens = torch.full((len(responses), max(2, longest - 1)), self.processor.pad_id)
         for row, response in enumerate(responses):
@@ -170,7 +170,7 @@ class VisionLanguageModel:
         hidden, _ = self.extend(prefix, tokens.to(self.device))
         return torch.cat([first, hidden], dim=1)
 
-    def _whole_rows(
+    def _unshared_rows(
         self, prompts: Sequence[Prompt], prompt_of: Tensor, responses: Sequence[Tensor]
     ) -> Tensor:
         owners = [prompts[i] for i in prompt_of.tolist()]
@@ -228,7 +228,7 @@ class VisionLanguageModel:
         return positions[:, 0]
 
     def _mask_on_device(self, mask: Tensor) -> Tensor | None:
-        """Return the mask, or nothing where nothing is padded and attention can run without."""
+        """Return the mask, or None if nothing is padded and attention can run without."""
         return None if bool(mask.all()) else mask.to(self.device)
 
 

@@ -1,4 +1,4 @@
-"""A plan against the run it foretells."""
+"""A plan compared with the run it predicts."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "ru
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_a_plan_foretells_the_run(rank: int, small_qwen35: Path, tmp_path: Path) -> None:
+def test_a_plan_predicts_the_run(rank: int, small_qwen35: Path, tmp_path: Path) -> None:
     settings = (*SETTINGS, f"lora.rank={rank}")
-    foretold = plan(small_config(tmp_path, small_qwen35, *settings))
+    planned = plan(small_config(tmp_path, small_qwen35, *settings))
     run = small_run(tmp_path, small_qwen35, *settings)
     steps = [event for event in events_of(run) if event["event"] == "step"]
     totals = events_of(run)[-1]["totals"]
 
-    assert foretold.config_hash == events_of(run)[0]["config_hash"]
-    assert foretold.steps == len(steps)
-    assert foretold.calls == totals["calls"]
-    assert foretold.candidates == totals["candidates"]
+    assert planned.config_hash == events_of(run)[0]["config_hash"]
+    assert planned.steps == len(steps)
+    assert planned.calls == totals["calls"]
+    assert planned.candidates == totals["candidates"]
     budgets = {step["budget"] for step in steps}
-    assert (foretold.least_budget, foretold.most_budget) == (min(budgets), max(budgets))
+    assert (planned.least_budget, planned.most_budget) == (min(budgets), max(budgets))
 
     # These responses end at their limit of five tokens, or a little before.
-    assert foretold.tokens.response == 5
+    assert planned.tokens.response == 5
     for name, actual in (
         ("scored", totals["scored_tokens"]),
         ("teacher", totals["processed_tokens"]),
         ("student", totals["student_tokens"]),
     ):
-        assert getattr(foretold.tokens, name) == pytest.approx(actual, rel=0.15)
+        assert getattr(planned.tokens, name) == pytest.approx(actual, rel=0.15)
 
-    assert foretold.memory is not None
-    assert foretold.disk is not None
+    assert planned.memory is not None
+    assert planned.disk is not None
     checkpoints = list((run / "checkpoints").iterdir())
-    assert foretold.disk.kept_checkpoints == len(checkpoints) == 2
+    assert planned.disk.kept_checkpoints == len(checkpoints) == 2
     tensors = [f for f in checkpoints[0].glob("*.safetensors") if f.stem != "selector"]
     written = sum(file.stat().st_size for file in tensors)
-    assert foretold.disk.checkpoint == pytest.approx(written, rel=0.2 if rank else 0.05)
+    assert planned.disk.checkpoint == pytest.approx(written, rel=0.2 if rank else 0.05)
     weights = sum(file.stat().st_size for file in (run / "model").glob("*.safetensors"))
-    assert foretold.disk.model == pytest.approx(weights, rel=0.2 if rank else 0.05)
-    assert foretold.disk.most == 3 * foretold.disk.checkpoint + foretold.disk.model
-    assert (foretold.memory.trained < foretold.memory.parameters) == bool(rank)
+    assert planned.disk.model == pytest.approx(weights, rel=0.2 if rank else 0.05)
+    assert planned.disk.most == 3 * planned.disk.checkpoint + planned.disk.model
+    assert (planned.memory.trained < planned.memory.parameters) == bool(rank)
 
 
 def test_a_live_teacher_takes_no_memory(small_qwen35: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_set_too_small_for_a_step_is_refused(small_qwen35: Path, tmp_path: Pat
 @pytest.mark.parametrize("every", [1, 3, 10])
 @pytest.mark.parametrize("keep", [1, 2, 9])
 @pytest.mark.parametrize("keep_every", [None, 2, 6])
-def test_the_checkpoints_foretold_are_those_retained(
+def test_the_checkpoints_predicted_are_those_retained(
     every: int, keep: int, keep_every: int | None, tmp_path: Path
 ) -> None:
     run = RunConfig(checkpoint_every=every, keep_checkpoints=keep, keep_every=keep_every)

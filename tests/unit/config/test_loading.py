@@ -125,9 +125,9 @@ def test_an_unknown_key_of_an_extended_file_names_that_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("rollout.per_prompt=8.5", "rollout.per_prompt is 8.5, but a whole number is"),
-        ('rollout.per_prompt="8"', "rollout.per_prompt is '8', but a whole number is"),
-        ("rollout.per_prompt=true", "rollout.per_prompt is true, but a whole number is"),
+        ("rollout.per_prompt=8.5", "rollout.per_prompt is 8.5, but an integer is"),
+        ('rollout.per_prompt="8"', "rollout.per_prompt is '8', but an integer is"),
+        ("rollout.per_prompt=true", "rollout.per_prompt is true, but an integer is"),
         ("rollout.per_prompt=0", "rollout.per_prompt is 0, but a number greater than 0 is"),
         ("distill.alpha=1.5", "distill.alpha is 1.5, but a number of at most 1 is"),
         ("select.momentum=1", "select.momentum is 1, but a number less than 1 is"),
@@ -152,7 +152,7 @@ def test_a_wrong_value_is_explained_in_a_sentence(
 
 def test_a_wrong_value_of_a_file_names_the_file(config_file: Path) -> None:
     config_file.write_text(config_file.read_text() + '[distill]\nk = "all"\n')
-    expected = f"In {config_file}, distill.k is 'all', but a whole number is expected."
+    expected = f"In {config_file}, distill.k is 'all', but an integer is expected."
     assert refusal(config_file) == expected
 
 

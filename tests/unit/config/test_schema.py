@@ -34,7 +34,7 @@ def test_a_replay_that_could_never_start_is_refused() -> None:
 
 def test_checkpointing_and_shared_prompts_exclude_each_other() -> None:
     checkpointing = {"gradient_checkpointing": True}
-    with pytest.raises(ValidationError, match="switches the cache off"):
+    with pytest.raises(ValidationError, match="disables the cache"):
         build(model=checkpointing)
     assert build(model=checkpointing, optim={"share_prompts": False})
 

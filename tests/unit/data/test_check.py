@@ -8,7 +8,7 @@ import pytest
 
 from bas_opd.data.check import check
 from bas_opd.data.pictures import make_pictures
-from bas_opd.data.records import sha256_of
+from bas_opd.data.records import checksum
 
 
 def one_picture(folder: Path) -> Path:
@@ -64,7 +64,7 @@ def hash_a_damaged_picture_anew(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     files = json.loads((folder / "manifest.json").read_text())["files"]
     name = path.relative_to(folder).as_posix()
-    edit_manifest(folder, files=files | {name: sha256_of(path)})
+    edit_manifest(folder, files=files | {name: checksum(path)})
 
 
 def hash_a_box_outside_anew(folder: Path) -> None:
@@ -73,7 +73,7 @@ def hash_a_box_outside_anew(folder: Path) -> None:
     row = json.loads(first)
     row["crop"]["box"][2] = 9000
     path.write_text("\n".join([json.dumps(row), *rest]) + "\n")
-    edit_manifest(folder, records_sha256=sha256_of(path))
+    edit_manifest(folder, records_sha256=checksum(path))
 
 
 def test_a_fresh_set_is_sound(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_fresh_set_is_sound(tmp_path: Path) -> None:
         (edit_the_records, "records.jsonl has changed"),
         (repeat_a_row, "Row 7: The id 'picture-3-00000' is used twice"),
         (cut_a_row, "Row 6: It is not valid JSON"),
-        (miscount, "The manifest counts other rows"),
+        (miscount, "The counts of rows"),
         (unlist, "Row 1: The manifest does not list 'images/"),
         (list_a_file_outside, "leads out of the data folder"),
         (hash_a_damaged_picture_anew, "cannot be read"),

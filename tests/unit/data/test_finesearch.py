@@ -292,7 +292,7 @@ def test_own_backgrounds_fall_to_one_split_each_by_their_contents(tmp_path: Path
 
 
 def test_a_folder_without_backgrounds_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="falls to the val split"):
+    with pytest.raises(DataError, match="belongs to the val split"):
         make_finesearch(tmp_path / "set", split="val", size="small", n=1, backgrounds=tmp_path)
     with pytest.raises(DataError, match="no folder"):
         make_finesearch(

@@ -13,7 +13,7 @@ def test_the_papers_epoch_has_111_steps_and_leaves_12_pairs_over() -> None:
 
 
 def test_the_order_is_the_same_on_every_machine() -> None:
-    assert epoch_order(8, 42, 0) == [6, 7, 2, 3, 0, 5, 4, 1]
+    assert epoch_order(8, 42, 0) == (6, 7, 2, 3, 0, 5, 4, 1)
 
 
 def test_fewer_rows_than_one_step_is_refused() -> None:

@@ -209,8 +209,8 @@ def test_a_csv_is_read_by_its_columns(tmp_path: Path) -> None:
         ({"box": [0, 0, 10]}, "'box"),
         ({"box": "0;0;10;10"}, "x0,y0,x1,y1"),
         ({"box": "0,0,10"}, "four numbers"),
-        ({"x0": 1, "y0": 1}, "lacks an edge"),
-        ({"box": [0, 0, 1, 1], "crop": "crops/a.png"}, "in several ways"),
+        ({"x0": 1, "y0": 1}, "box is incomplete"),
+        ({"box": [0, 0, 1, 1], "crop": "crops/a.png"}, "more than once"),
         ({"id": "good"}, "'good' is used twice"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_plain_row_may_not_name_its_picture_by_an_absolute_path(tmp_path: Path
     [
         ({"images": []}, "'images' holds 0 pictures"),
         ({"images": ["images/0.jpg", "images/1.jpg"]}, "'images' holds 2 pictures"),
-        ({"problem": "<image>Is <image> the same?"}, "elsewhere than at its start"),
+        ({"problem": "<image>Is <image> the same?"}, "other than at its start"),
         ({"problem": 4}, "'problem'"),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_folder_with_several_tables_asks_which(tmp_path: Path) -> None:
     [
         ("cut.parquet", b"PAR1 and no more", "cannot be read as parquet"),
         ("odd.csv", b'image,question\n"a.png,What?\n', "cannot be read as CSV"),
-        ("twice.csv", b"image,image\na,b\n", "names a column twice"),
+        ("twice.csv", b"image,image\na,b\n", "has a column twice"),
         ("wide.csv", b"image,question\na.png,What?,more\n", "row 1: .*beyond the last column"),
         ("latin.csv", "image,question\na.png,été\n".encode("latin-1"), "cannot be read as CSV"),
         ("empty.jsonl", b"", "gives no rows"),

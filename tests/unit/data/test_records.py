@@ -107,7 +107,7 @@ def test_the_bad_row_of_edited_records_is_named(tmp_path: Path) -> None:
         ('{"id": "a", "image": "images/a.p', "not valid JSON"),
         ("[1, 2]", "not a JSON object"),
         ("[" * 100_000, "not valid JSON"),
-        ('{"id": "a", "id": "b"}', "names a field twice"),
+        ('{"id": "a", "id": "b"}', "has a field twice"),
         ({"id": "b", "image": "images/a.png"}, "'question': Field required"),
         (ROW | {"note": 1}, "'note': Extra inputs"),
         (ROW | {"question": 5}, "'question': Input should be a valid string"),
@@ -139,7 +139,7 @@ def test_an_id_used_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_set_without_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no rows"):
+    with pytest.raises(DataError, match="has no rows"):
         PreparedSet.load(write_set(tmp_path, []))
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="schema version 2, and this program reads 1"):
+    with pytest.raises(DataError, match="schema version 2, but this program reads 1"):
         PreparedSet.load(write_set(tmp_path, [ROW], schema_version=2))
 
 
@@ -192,4 +192,4 @@ def test_an_absolute_path_is_admitted_only_where_asked_and_only_inside(tmp_path:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="gone cannot be read"):
-        records.sha256_of(tmp_path / "gone")
+        records.checksum(tmp_path / "gone")

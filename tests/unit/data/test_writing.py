@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from bas_opd.data import writing
-from bas_opd.data.records import PreparedSet, Row, read_manifest, sha256_of
+from bas_opd.data.records import PreparedSet, Row, checksum, read_manifest
 from bas_opd.data.writing import SetWriter, staged_set
 from bas_opd.errors import DataError
 
@@ -39,7 +39,7 @@ def test_equal_pictures_are_stored_once_and_unused_ones_not_at_all(tmp_path: Pat
     files = read_manifest(out).files
     assert stored == files.keys()
     assert len(stored) == 2
-    assert all(sha256_of(out / name) == digest for name, digest in files.items())
+    assert all(checksum(out / name) == digest for name, digest in files.items())
     assert len(PreparedSet.load(out)) == 3
 
 
@@ -47,7 +47,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="already holds something"):
+    with pytest.raises(DataError, match="not an empty folder"):
         write(out)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.tex"]
 

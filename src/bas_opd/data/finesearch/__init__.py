@@ -1,4 +1,4 @@
-"""FineSearch: small things in large pictures, eight kinds of question about them."""
+"""FineSearch: eight kinds of question about small objects in large pictures."""
 
 from bas_opd.data.finesearch.assets import SPLITS, Split
 from bas_opd.data.finesearch.make import make_finesearch

@@ -1,4 +1,4 @@
-"""The pictures FineSearch is drawn from, with the split each of them belongs to."""
+"""The drawings, digits and photographs that FineSearch is made of, each with its split."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 SIDE = 320
-"""Side of a whole picture in pixels."""
+"""Side of an example's picture in pixels."""
 CELL = 96
-"""Side of a picture in pixels."""
+"""Side of a drawing in pixels."""
 GLYPH = (40, 56)
 """Width and height of a printed digit."""
 DIGIT = 28
 """Side of a handwritten digit."""
-_COLUMNS = {"objects": 18, "digits": 80}
 
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (205, 35, 40),
@@ -51,7 +50,7 @@ class Picture:
     source: str
     split: Split
     colour: tuple[int, int, int]
-    """Its mean colour, so that no plate of that colour is put behind it."""
+    """Its mean colour; no plate of a similar colour is put behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +61,21 @@ class Background:
     name: str
     split: Split
     shows: frozenset[str] = frozenset()
-    """Categories that are not put in front of it, because it shows something like them."""
+    """Categories that are not used with it, because it shows something similar."""
     file: Path | None = None
-    """Where it lies, if it is the user's own."""
+    """Its path, if it is the user's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Everything that can be drawn, listed; the pixels are in the sheets."""
+    """List of everything that can be drawn; the pixels are in the sheets."""
 
     pictures: tuple[Picture, ...]
     backgrounds: tuple[Background, ...]
     faces: tuple[Split, ...]
-    """The split of each typeface, in the order of the rows of the glyph sheet."""
+    """The split of each typeface, in row order of the glyph sheet."""
     digits: tuple[tuple[Split, int], ...]
-    """Split and value of each handwritten digit, in the order of their sheet."""
+    """Split and value of each handwritten digit, in the order of the sheet."""
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -85,7 +84,7 @@ class Catalogue:
 
 @cache
 def catalogue() -> Catalogue:
-    """Read what the package holds."""
+    """Load the catalogue that comes with the package."""
     listed: dict[str, Any] = json.loads(_file("catalogue.json").read_text("utf-8"))
     return Catalogue(
         pictures=tuple(
@@ -113,27 +112,23 @@ def catalogue() -> Catalogue:
 
 
 def object_cell(index: int) -> Image.Image:
-    """Return the picture of an object, transparent around it."""
-    left, top = _place("objects", index, CELL)
-    return _sheet("objects.webp").crop((left, top, left + CELL, top + CELL))
+    """Return the drawing of an object on a transparent background."""
+    return _cell("objects.webp", 18, index, CELL, CELL)
 
 
 def digit_cell(index: int) -> Image.Image:
-    """Return the ink of a handwritten digit: 255 where it is darkest."""
-    left, top = _place("digits", index, DIGIT)
-    return _sheet("digits.png").crop((left, top, left + DIGIT, top + DIGIT))
+    """Return the ink mask of a handwritten digit; 255 is darkest."""
+    return _cell("digits.png", 80, index, DIGIT, DIGIT)
 
 
 def glyph_cell(face: int, digit: int) -> Image.Image:
-    """Return the ink of a printed digit."""
-    width, height = GLYPH
-    box = (digit * width, face * height, (digit + 1) * width, (face + 1) * height)
-    return _sheet("glyphs.png").crop(box)
+    """Return the ink mask of a printed digit."""
+    return _cell("glyphs.png", 10, 10 * face + digit, *GLYPH)
 
 
 @lru_cache(maxsize=64)
 def photograph(background: Background) -> Image.Image:
-    """Return a background whole: a square of `SIDE` pixels."""
+    """Return a complete background, a square of `SIDE` pixels."""
     if background.file is None:
         return _open(f"backgrounds/{background.name}.webp").convert("RGB")
     photo = open_image(background.file)
@@ -143,11 +138,11 @@ def photograph(background: Background) -> Image.Image:
 def own_backgrounds(folder: Path, split: Split) -> tuple[Background, ...]:
     """Return the pictures of a folder that belong to a split.
 
-    A picture's contents decide its split, whatever else lies beside it: three fifths go to train,
-    and one to val and to test each.
+    The split depends on the contents of a picture only: three fifths go to train, one fifth each
+    to val and test.
     """
     if not folder.is_dir():
-        raise DataError(f"There is no folder {folder} to take backgrounds from.")
+        raise DataError(f"There is no folder {folder} with backgrounds. Check the path.")
     found = []
     for file in sorted(folder.iterdir()):
         if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp", ".bmp"):
@@ -157,17 +152,17 @@ def own_backgrounds(folder: Path, split: Split) -> tuple[Background, ...]:
                 found.append(Background(index=-1, name=file.name, split=split, file=file))
     if not found:
         raise DataError(
-            f"None of the pictures in {folder} falls to the {split} split. Add more pictures, or "
-            "draw without --backgrounds."
+            f"None of the pictures in {folder} belongs to the {split} split. Add more pictures, or "
+            "omit --backgrounds."
         )
     return tuple(found)
 
 
 @cache
 def disc() -> Image.Image:
-    """Return the mask of a plate: a disc as wide as a cell, its edge counted in sixteenths.
+    """Return the mask of a plate: a disc as wide as a cell, antialiased in sixteenths.
 
-    Counted in whole numbers, because drawing routines differ from version to version.
+    Integer arithmetic, because drawing routines differ between versions.
     """
     fine = 4 * CELL
     odd = 2 * np.arange(fine) + 1 - fine
@@ -176,16 +171,13 @@ def disc() -> Image.Image:
     return Image.fromarray((parts * 255 // 16).astype(np.uint8))
 
 
-def _place(sheet: str, index: int, side: int) -> tuple[int, int]:
-    row, column = divmod(index, _COLUMNS[sheet])
-    return column * side, row * side
+def _cell(sheet: str, columns: int, index: int, width: int, height: int) -> Image.Image:
+    row, column = divmod(index, columns)
+    left, top = column * width, row * height
+    return _open(sheet).crop((left, top, left + width, top + height))
 
 
 @cache
-def _sheet(name: str) -> Image.Image:
-    return _open(name)
-
-
 def _open(name: str) -> Image.Image:
     with _file(name).open("rb") as stream:
         picture = Image.open(stream)

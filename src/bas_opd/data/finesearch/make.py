@@ -19,7 +19,7 @@ from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError
 
 _CHUNK = 16
-"""Rows that a worker draws before it hands them over."""
+"""Examples that a worker draws at a time."""
 
 
 def make_finesearch(
@@ -34,12 +34,11 @@ def make_finesearch(
     workers: int = 1,
     on_row: Callable[[int], None] = lambda _: None,
 ) -> PreparedSet:
-    """Write a prepared set of n examples, kind after kind in turn.
+    """Write a prepared set of n examples that cycle through the kinds.
 
-    Row i depends on the split, the size, the seed, the kinds and i alone, and on the pictures in
-    `backgrounds`, if that is given: a longer set begins with the shorter one, and the number of
-    workers changes nothing. Both pictures of a pair follow each other; where only one still fits,
-    the set ends with half a pair.
+    Row i depends on split, size, seed, kinds and i only, and on the pictures in `backgrounds` if
+    given. A longer set starts with the shorter one, and the number of workers changes nothing. The
+    two pictures of a pair are consecutive; the set may end with the first of a pair.
     """
     _check(split, size, n, kinds)
     with staged_set(folder) as writer, _mapper(workers) as mapped:
@@ -64,7 +63,7 @@ def make_finesearch(
 
 def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
     if n < 1:
-        raise DataError(f"A set needs at least one example, but {n} were asked for.")
+        raise DataError(f"A set needs at least one example, but n is {n}. Set n to 1 or more.")
     for value, known, what in ((split, SPLITS, "split"), (size, tuple(SIZES), "size")):
         if value not in known:
             raise DataError(
@@ -73,11 +72,11 @@ def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         what = f"has no kind {unknown[0]!r}" if unknown else "needs a kind of question"
-        raise DataError(f"FineSearch {what}. Choose among {', '.join(KINDS)}.")
+        raise DataError(f"FineSearch {what}. Choose from {', '.join(KINDS)}.")
 
 
 def _addresses(n: int, kinds: Sequence[str]) -> list[tuple[int, str]]:
-    """Return the index and kind of as many examples as make n rows: a pair makes two."""
+    """Return index and kind of the examples that give n rows; a pair gives two rows."""
     addresses: list[tuple[int, str]] = []
     rows = 0
     while rows < n:
@@ -98,9 +97,9 @@ def _draw(
 
 
 def _bytes(one: Sample) -> bytes:
-    """A picture file that is the same on every machine; compressors differ by version.
+    """Return a picture file that is identical on every machine; compressors differ by version.
 
-    It takes two and a half times the room of a PNG, and opens in a tenth of the time.
+    A BMP takes 2.5 times the space of a PNG, and opens in a tenth of the time.
     """
     stream = io.BytesIO()
     render(one.scene).save(stream, "BMP")
@@ -125,10 +124,10 @@ def _row(name: str, one: Sample, image: str) -> Row:
 
 @contextmanager
 def _mapper(workers: int) -> Iterator[Callable[..., Iterator]]:
-    """An ordered map, by this process or by several."""
+    """Yield an ordered map, run by this process or by several."""
     if workers == 1:
         yield map
         return
-    # A forked copy of a process that has used torch's threads may hang.
+    # Not fork: a forked process may hang if torch has started threads.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         yield partial(pool.map, chunksize=_CHUNK)

@@ -1,7 +1,7 @@
-"""What is asked about the things of a scene, and what a good response says.
+"""Questions about the objects of a scene, and their correct responses.
 
-A response says only what the crop shows. Where in the picture a thing stands a crop cannot know,
-and a teacher that sees the crop would unteach it.
+A response states only what the crop shows. It never states the position in the picture: a teacher
+that sees the crop cannot know it, and distillation would unlearn it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bas_opd.data.finesearch.scenes import Placed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question, its answer, and what a good response may say besides the bare answer."""
+    """A question, its answer, and the sentences of longer correct responses."""
 
     text: str
     answer: str
@@ -22,7 +22,7 @@ class Question:
 
     @property
     def responses(self) -> tuple[str, str, str]:
-        """The three styles: the bare answer, a sentence, what is seen and then the answer."""
+        """Return the three styles: bare answer, short sentence, observation then answer."""
         return (
             self.answer.capitalize(),
             self.short,
@@ -72,23 +72,15 @@ def neighbour_question(known: Placed, sought: Placed) -> Question:
     )
 
 
-def number_question(sign: Placed) -> Question:
-    colour, number = sign.thing.colour, sign.thing.name
+def reading_question(placed: Placed) -> Question:
+    """Ask for the number on a sign or the digit on a note."""
+    shape, colour, written = placed.thing.shape, placed.thing.colour, placed.thing.name
+    asked = "What number is on" if shape == "sign" else "Which digit is written on"
     return Question(
-        text=f"What number is on the {colour} sign?",
-        answer=number,
-        short=f"The sign says {number}.",
-        reasoned=f"I see {_a(colour)} sign with {number}.",
-    )
-
-
-def digit_question(note: Placed) -> Question:
-    colour, digit = note.thing.colour, note.thing.name
-    return Question(
-        text=f"Which digit is written on the {colour} note?",
-        answer=digit,
-        short=f"The note says {digit}.",
-        reasoned=f"I see {_a(colour)} note with {digit}.",
+        text=f"{asked} the {colour} {shape}?",
+        answer=written,
+        short=f"The {shape} says {written}.",
+        reasoned=f"I see {_a(colour)} {shape} with {written}.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Draw a FineSearch scene pixel by pixel the same everywhere.
+"""Draw a FineSearch scene with identical pixels on every machine.
 
-Only resampling of 8-bit channels, which Pillow does in whole numbers, pasting and table look-ups
-are used; shapes are masks that come with the package or are counted in whole numbers.
+Only resampling of 8-bit channels (integer arithmetic in Pillow), pasting and table look-ups are
+used; shapes are masks that come with the package or are computed in integers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bas_opd.data.finesearch.scenes import Scene, Shape, Thing
 INK = (24, 24, 32)
 RIM = (70, 70, 78)
 _OBJECT = 70
-"""Side of an object on its plate."""
+"""Side of an object on its plate in pixels."""
 
 
 def render(scene: Scene) -> Image.Image:
@@ -37,14 +37,14 @@ def render(scene: Scene) -> Image.Image:
     for placed in scene.placed:
         tile = tile_of(placed.thing)
         size = (placed.size, placed.size)
-        # Colours are averaged as far as they are opaque, so that no dark fringe appears.
+        # Premultiplied alpha (RGBa) while resizing avoids a dark fringe.
         small = tile.convert("RGBa").resize(size, Image.Resampling.BOX).convert("RGBA")
         image.paste(small.convert("RGB"), (placed.x, placed.y), small.getchannel("A"))
     return image
 
 
 def tile_of(thing: Thing) -> Image.Image:
-    """Return a thing as large as a cell, transparent around it."""
+    """Return a thing at the size of a cell, on a transparent background."""
     tile = backing(thing.shape, thing.colour).copy()
     tile.alpha_composite(overlay(thing))
     return tile
@@ -52,7 +52,7 @@ def tile_of(thing: Thing) -> Image.Image:
 
 @lru_cache(maxsize=64)
 def backing(shape: Shape, colour: str) -> Image.Image:
-    """Return what a thing stands or is written on."""
+    """Return the plate, sign or note without its content."""
     fill = COLOURS[colour]
     if shape == "plate":
         tile = Image.new("RGBA", (CELL, CELL), (*RIM, 0))
@@ -71,7 +71,7 @@ def backing(shape: Shape, colour: str) -> Image.Image:
 
 
 def overlay(thing: Thing) -> Image.Image:
-    """Return the object, the number or the digit alone, in its place on a cell."""
+    """Return the object, number or digit without its plate, sign or note, in its position."""
     cell = Image.new("RGBA", (CELL, CELL))
     if thing.shape == "plate":
         picture = object_cell(thing.picture).convert("RGBa")

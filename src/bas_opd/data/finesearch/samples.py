@@ -1,6 +1,6 @@
-"""The eight kinds of FineSearch question, each with the scene it is asked about.
+"""The eight kinds of FineSearch question, each with its scene.
 
-Each mirrors a benchmark of fine-grained perception.
+Each kind mirrors a benchmark of fine-grained perception.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from bas_opd.data.finesearch.questions import (
     absence_question,
     choice_question,
     count_question,
-    digit_question,
     neighbour_question,
-    number_question,
     plate_question,
     position_question,
     presence_question,
+    reading_question,
 )
 from bas_opd.data.finesearch.scenes import (
     SIZES,
@@ -51,7 +50,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One example before it is drawn; without a box there is nothing to crop to."""
+    """One example before it is drawn; `box` is None if it has no crop."""
 
     kind: str
     scene: Scene
@@ -68,9 +67,9 @@ def sample(
     *,
     backgrounds: Path | None = None,
 ) -> tuple[Sample, ...]:
-    """Return the example at an address: one, or the two of a pair.
+    """Return the example at an address: one sample, or the two of a pair.
 
-    `backgrounds` is a folder of pictures to stand behind it all, in place of those that come along.
+    `backgrounds` is a folder of pictures that replace the packaged backgrounds.
     """
     draws = Draws("finesearch", split, size, seed, index, kind)
     while True:
@@ -86,7 +85,7 @@ def draw_samples(
     *,
     backgrounds: Path | None = None,
 ) -> tuple[Sample, ...]:
-    """Draw the example or the pair of a kind; nothing where the things found no room.
+    """Draw the example or the pair of a kind; return () if the things do not fit.
 
     `sides` are the smallest and the largest side of a thing in pixels.
     """
@@ -95,16 +94,16 @@ def draw_samples(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """What every scene starts from."""
+    """What all kinds of scene have in common."""
 
     draws: Draws
     supply: Supply
     background: Background
     names: list[str]
-    """Categories in random order, those left out that the background might show."""
+    """Categories in random order, without those that the background might show."""
     sides: tuple[int, int]
     others: int
-    """How many clusters stand around the one in question."""
+    """Number of other clusters besides the one in question."""
 
     @classmethod
     def drawn(cls, draws: Draws, supply: Supply, sides: tuple[int, int]) -> _Setting:
@@ -128,8 +127,8 @@ class _Setting:
         clusters = [first, *([thing] for thing in rest)]
         return draw_scene(self.draws, self.background, clusters, self.sides, across=across)
 
-    def strangers(self, names: Sequence[str]) -> list[Thing]:
-        """Things to look past: plates, with now and then a sign or a note among them."""
+    def distractors(self, names: Sequence[str]) -> list[Thing]:
+        """Return distractors: plates, and sometimes a sign or a note."""
         colours = self.draws.some(list(COLOURS), 2)
         things = [self.plate(name) for name in names[: self.others]]
         if self.draws.chance(0.4):
@@ -141,7 +140,7 @@ class _Setting:
 
 def _attribute(setting: _Setting) -> tuple[Sample, ...]:
     name, *rest = setting.names
-    scene = setting.scene([setting.plate(name)], setting.strangers(rest))
+    scene = setting.scene([setting.plate(name)], setting.distractors(rest))
     return _about(setting, "attribute", scene, 1, plate_question)
 
 
@@ -149,7 +148,7 @@ def _position(setting: _Setting) -> tuple[Sample, ...]:
     first, second, *rest = setting.names
     across = setting.draws.chance(0.5)
     things = [setting.plate(first), setting.plate(second)]
-    scene = setting.scene(things, setting.strangers(rest), across=across)
+    scene = setting.scene(things, setting.distractors(rest), across=across)
     is_asked_first = setting.draws.chance(0.5)
     return _about(
         setting, "position", scene, 2, lambda a, b: position_question(a, b, first=is_asked_first)
@@ -159,7 +158,7 @@ def _position(setting: _Setting) -> tuple[Sample, ...]:
 def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
     first, second, *rest = setting.names
     things = [setting.plate(first), setting.plate(second)]
-    scene = setting.scene(things, setting.strangers(rest), across=setting.draws.chance(0.5))
+    scene = setting.scene(things, setting.distractors(rest), across=setting.draws.chance(0.5))
     is_asked_first = setting.draws.chance(0.5)
 
     def ask(a: Placed, b: Placed) -> Question:
@@ -169,39 +168,29 @@ def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
     return _about(setting, "neighbour", scene, 2, ask)
 
 
-def _number(setting: _Setting) -> tuple[Sample, ...]:
-    return _reading(setting, "number", setting.supply.sign, number_question)
-
-
-def _digit(setting: _Setting) -> tuple[Sample, ...]:
-    return _reading(setting, "digit", setting.supply.note, digit_question)
-
-
 def _reading(
-    setting: _Setting,
-    kind: str,
-    make: Callable[[Draws, str], Thing],
-    ask: Callable[[Placed], Question],
+    setting: _Setting, kind: str, make: Callable[[Draws, str], Thing]
 ) -> tuple[Sample, ...]:
     asked, other = setting.draws.some(list(COLOURS), 2)
     target, decoy = make(setting.draws, asked), make(setting.draws, other)
     plates = [setting.plate(name) for name in setting.names[: setting.others - 1]]
-    return _about(setting, kind, setting.scene([target], [decoy, *plates]), 1, ask)
+    scene = setting.scene([target], [decoy, *plates])
+    return _about(setting, kind, scene, 1, reading_question)
 
 
 def _count(setting: _Setting) -> tuple[Sample, ...]:
     name, *rest = setting.names
     many = setting.draws.between(1, 4)
-    # Whether a spot of the block holds the category is drawn spot by spot, so none is special.
+    # Which spots of the block hold the category is random, so that no spot is special.
     spots = set(setting.draws.some(range(4), many))
     block = [setting.plate(name if spot in spots else rest[spot]) for spot in range(4)]
-    scene = setting.scene(block, setting.strangers(rest[4:])[: setting.others - 2])
+    scene = setting.scene(block, setting.distractors(rest[4:])[: setting.others - 2])
     return _about(setting, "count", scene, 4, lambda *_: count_question(name, many))
 
 
 def _existence(setting: _Setting) -> tuple[Sample, ...]:
     name, absent, *rest = setting.names
-    scene = setting.scene([setting.plate(name)], setting.strangers(rest))
+    scene = setting.scene([setting.plate(name)], setting.distractors(rest))
     if setting.draws.chance(0.5):
         return _about(setting, "existence", scene, 1, presence_question)
     if scene is None:
@@ -211,13 +200,13 @@ def _existence(setting: _Setting) -> tuple[Sample, ...]:
 
 
 def _pair(setting: _Setting) -> tuple[Sample, ...]:
-    """Two pictures that differ in one plate only."""
+    """Return two pictures that differ in one plate only."""
     name, *rest = setting.names
     target = setting.plate(name)
     picture = catalogue().pictures[target.picture]
     fitting = [colour for colour in plate_colours(picture) if colour != target.colour]
     other = setting.draws.pick(fitting)
-    scene = setting.scene([target], setting.strangers(rest))
+    scene = setting.scene([target], setting.distractors(rest))
     if scene is None:
         return ()
     box = crop_box(setting.draws, scene.placed[:1])
@@ -244,7 +233,7 @@ def _about(
     count: int,
     ask: Callable[..., Question],
 ) -> tuple[Sample, ...]:
-    """The sample about the first cluster of a scene, or nothing where there is no scene."""
+    """Return the sample about the first cluster of a scene, or () if there is no scene."""
     if scene is None:
         return ()
     cluster = scene.placed[:count]
@@ -255,8 +244,8 @@ def _about(
 _BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
     "attribute": _attribute,
     "position": _position,
-    "number": _number,
-    "digit": _digit,
+    "number": lambda setting: _reading(setting, "number", setting.supply.sign),
+    "digit": lambda setting: _reading(setting, "digit", setting.supply.note),
     "count": _count,
     "existence": _existence,
     "neighbour": _neighbour,

@@ -1,7 +1,7 @@
-"""What stands where in a FineSearch picture: chosen here in whole numbers, drawn elsewhere.
+"""The layout of a FineSearch picture, in integers; `render` draws it.
 
-A scene is a pure function of its draws. Things come in clusters: one alone, two side by side, or a
-block of four; the question is about one cluster, and the crop box lies around it.
+A scene is a pure function of its random draws. Things come in clusters: one alone, two side by
+side, or a block of four. The question is about one cluster, and the crop box is around it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Thing:
 
     shape: Shape
     name: str
-    """The category, the number or the digit: what there is to read."""
+    """The category, the number or the digit."""
     picture: int
-    """Which drawing, typeface or handwriting shows it."""
+    """Index of the drawing, typeface or handwritten digit."""
     colour: str
 
 
@@ -60,7 +60,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A whole picture before it is drawn."""
+    """A complete picture before it is drawn."""
 
     background: Background
     window: Box
@@ -72,18 +72,18 @@ class Scene:
 
 
 class Draws:
-    """Random choices at an address: the same on every machine and with every version of Python."""
+    """Random draws at an address: the same on every machine and with every version of Python."""
 
     def __init__(self, *address: object) -> None:
         key = "/".join(map(str, address)).encode()
-        # Of all its methods only the numbers of random() are promised never to change.
+        # Only random() is guaranteed to give the same numbers in every version.
         self._next = random.Random(int.from_bytes(hashlib.sha256(key).digest())).random
 
     def below(self, limit: int) -> int:
         return int(self._next() * limit)
 
     def between(self, low: int, high: int) -> int:
-        """Return a whole number from low to high, both possible."""
+        """Return an integer from low to high, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, share: float) -> bool:
@@ -100,7 +100,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What the pictures of one split may be made of."""
+    """What the pictures of one split are made of."""
 
     pictures: dict[str, tuple[Picture, ...]]
     backgrounds: tuple[Background, ...]
@@ -109,7 +109,7 @@ class Supply:
 
     @classmethod
     def of(cls, split: Split, backgrounds: Path | None = None) -> Supply:
-        """What a split may use; with `backgrounds`, the pictures of that folder behind it all."""
+        """Return the supply of a split; `backgrounds` is a folder that replaces its photographs."""
         listed = catalogue()
         return cls(
             pictures={
@@ -135,7 +135,7 @@ class Supply:
         )
 
     def plate(self, draws: Draws, category: str) -> Thing:
-        """An object on a plate whose colour is not its own."""
+        """Return an object on a plate of a contrasting colour."""
         picture = draws.pick(self.pictures[category])
         return Thing(
             shape="plate",
@@ -156,7 +156,7 @@ class Supply:
 
 
 def plate_colours(picture: Picture) -> tuple[str, ...]:
-    """Return the colours that a picture stands out against."""
+    """Return the plate colours that contrast with a picture."""
     return tuple(
         name
         for name, colour in COLOURS.items()
@@ -165,7 +165,7 @@ def plate_colours(picture: Picture) -> tuple[str, ...]:
 
 
 _LEAST_CONTRAST = 120
-"""Smallest difference between a plate and the mean of what stands on it, summed over channels."""
+"""Smallest difference between a plate and its object's mean colour, summed over channels."""
 
 
 def draw_scene(
@@ -176,14 +176,14 @@ def draw_scene(
     *,
     across: bool = True,
 ) -> Scene | None:
-    """Place clusters without overlap, the first one first; None where it has no room.
+    """Place clusters without overlap, the first one first; return None if it does not fit.
 
-    `across` says whether a cluster of two stands side by side or one above the other. Clusters
-    after the first are left out where no place is found for them.
+    `across` places a cluster of two side by side, otherwise one above the other. Later clusters
+    that do not fit are left out.
     """
     side = draws.between(*size)
     gap = max(2, side // 8)
-    apart = min(side, 28)  # Small things leave room enough that none seems to belong to another.
+    apart = min(side, 28)  # Enough space that no thing seems to belong to another cluster.
     taken: list[Box] = []
     placed: list[Placed] = []
     for cluster in clusters:
@@ -230,7 +230,7 @@ def crop_box(draws: Draws, placed: Sequence[Placed]) -> Box:
     widest = max(right - left, bottom - top)
     percent = draws.between(160, 190) if len(placed) == 1 else draws.between(112, 122)
     side = min(SIDE, widest * percent // 100)
-    # The things need not stand in the middle of their crop.
+    # The things need not be in the middle of the crop.
     spare_x, spare_y = side - (right - left), side - (bottom - top)
     x = left - spare_x // 4 - draws.between(0, spare_x // 2)
     y = top - spare_y // 4 - draws.between(0, spare_y // 2)

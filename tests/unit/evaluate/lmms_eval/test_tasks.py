@@ -180,7 +180,7 @@ def test_only_the_seven_have_an_average(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     loaded = benchmark("vstar").load(v_star(tmp_path / "set"), partial=True)
-    with pytest.raises(DataError, match="already holds something"):
+    with pytest.raises(DataError, match="not an empty folder"):
         written(tmp_path / "set", loaded)
 
 
