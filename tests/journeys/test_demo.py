@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
 from bas_opd.commands import demo
-from bas_opd.commands.verify import verify
 from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.runner import evaluate
 from bas_opd.report.demo_page import GROUPS, fate
 from bas_opd.report.demo_results import DemoResults, read_demo, table
 from bas_opd.run.state import load_policy
+from bas_opd.run.verify import verify
 from bas_opd.stats.intervals import wilson_interval
 
 QUESTIONS = 9

@@ -13,7 +13,6 @@ from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
 from run_states import assert_same_end
 from safetensors.torch import load_file, save_file
 
-from bas_opd.commands.verify import verify
 from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import (
     BasOpdError,
@@ -30,6 +29,7 @@ from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.lock import locked
 from bas_opd.run.record import read_records
+from bas_opd.run.verify import verify
 
 
 @pytest.fixture(scope="module")

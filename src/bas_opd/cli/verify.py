@@ -24,7 +24,7 @@ def verify(
     import json
     from dataclasses import asdict
 
-    from bas_opd.commands.verify import verify as verify_run
+    from bas_opd.run.verify import verify as verify_run
     from bas_opd.text import printable
 
     result = verify_run(run, unfinished=unfinished, draws=draws)

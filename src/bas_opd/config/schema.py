@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bas_opd.select.rules import PolicyName, policy_rule
+
 
 def _exact(value: Any) -> Any:
     """Return the decimal as written: 0.29 is 29/100, not the nearest binary fraction."""
@@ -136,7 +138,7 @@ class RolloutConfig(Section):
 class SelectConfig(Section):
     """Which rollouts are sent to the crop teacher (Alg. 1, lines 4-10 and 14)."""
 
-    policy: Literal["full", "random", "entropy", "learned", "regressed"] = Field(
+    policy: PolicyName = Field(
         default="learned",
         description="How S is chosen from C (Sec. 2.2, App. A.1). regressed is not in the paper; "
         "regressed25.toml has the settings it was studied with.",
@@ -185,7 +187,7 @@ class SelectConfig(Section):
 
     @model_validator(mode="after")
     def _full_means_every_candidate(self) -> SelectConfig:
-        if self.policy == "full" and self.query_ratio != 1:
+        if policy_rule(self.policy).asks_everything and self.query_ratio != 1:
             raise ValueError(
                 f"select.policy is full, which queries every candidate, but select.query_ratio "
                 f"is {self.query_ratio}. Set select.query_ratio=1 or choose another policy."

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bas_opd.audit.records import Provenance
-from bas_opd.commands.verify import Verification
 from bas_opd.report.numerals import accuracy_text, clock, counted, ends_text, percent, value_text
 from bas_opd.report.run import Run
+from bas_opd.run.verify import Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

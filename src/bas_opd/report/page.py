@@ -9,7 +9,6 @@ from typing import Any
 
 from bas_opd import __version__
 from bas_opd.audit.summary import RANKINGS
-from bas_opd.commands.verify import Verification
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
@@ -32,6 +31,7 @@ from bas_opd.report.run import Run
 from bas_opd.report.selection import reach
 from bas_opd.report.step_drawing import shown_step, step_drawing
 from bas_opd.report.templates import template
+from bas_opd.run.verify import Verification
 from bas_opd.types import Example
 
 PATHS = ("model.path", "data.path", "run.output")

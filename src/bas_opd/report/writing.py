@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bas_opd.commands.verify import verify
 from bas_opd.errors import BasOpdError
 from bas_opd.report.audits import audit_figures
 from bas_opd.report.card import comparison_card, run_card
@@ -16,6 +15,7 @@ from bas_opd.report.examples import training_set
 from bas_opd.report.findings import result
 from bas_opd.report.page import comparison_page, run_page
 from bas_opd.report.run import read_run
+from bas_opd.run.verify import verify
 
 PAGE, CARD = "report.html", "card.md"
 

@@ -9,15 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
 
 from bas_opd.errors import ConfigError
+
+PolicyName = Literal["full", "random", "entropy", "learned", "regressed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRule:
     """How a policy chooses rows, as far as the records of a step can show it."""
 
-    name: str
+    name: PolicyName
     asks_everything: bool = False
     draws_at_random: bool = False
     """Whether rows are drawn at random: always, or until the policy has learned."""
@@ -33,7 +36,7 @@ class PolicyRule:
         return f"{self.name}-{(100 * query_ratio).normalize():f}"
 
 
-RULES = {
+RULES: dict[str, PolicyRule] = {
     rule.name: rule
     for rule in (
         PolicyRule(name="learned", draws_at_random=True, learns=True),

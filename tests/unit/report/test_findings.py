@@ -8,11 +8,11 @@ import pytest
 from page_fixtures import card_of, comparison_of, page_of, words_of
 from report_fixtures import evaluate, synthetic_run
 
-from bas_opd.commands.verify import verify
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import compare_runs
 from bas_opd.report.findings import not_run, result, stale_sentence
 from bas_opd.report.run import read_run
+from bas_opd.run.verify import verify
 
 STALE = "of other weights than this run's model"
 

@@ -8,10 +8,10 @@ import pytest
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
 from run_fixtures import events_of, rewrite
 
-from bas_opd.commands.verify import verify
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.report.run import read_run
+from bas_opd.run.verify import verify
 
 
 def test_a_run_is_read_from_its_records(pictures: PreparedSet, tmp_path: Path) -> None:

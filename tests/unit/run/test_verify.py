@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from run_fixtures import events_of, rewrite, small_run
 
-from bas_opd.commands.verify import Verification, verify
 from bas_opd.config import Config, config_hash
 from bas_opd.errors import DataError
 from bas_opd.files import sha256
+from bas_opd.run.verify import Verification, verify
 
 Events = list[dict[str, Any]]
 
@@ -64,7 +64,7 @@ def test_runs_of_every_policy_are_sound(policy: str, small_qwen35: Path, tmp_pat
 
 def test_verifying_imports_no_torch(run: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from bas_opd.commands.verify import verify\n"
+        "import sys; from pathlib import Path; from bas_opd.run.verify import verify\n"
         "assert verify(Path(sys.argv[1])).is_sound\n"
         "assert not {'torch', 'safetensors', 'transformers'} & set(sys.modules)\n"
     )
