@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from doc_names import assert_exists, names_in
 
 from bas_opd.cli.main import app
 from bas_opd.config import Config
@@ -81,3 +82,11 @@ def test_every_link_and_every_setting_of_a_page_exists(page: Path) -> None:
             assert not heading or f"# {heading}" in (page.parent / path).read_text("utf-8").lower()
     for section, name in re.findall(rf"(?<=[` ])({'|'.join(SECTIONS)})\.(\w+)(?=[`=])", text):
         assert name in SECTIONS[section].model_fields, name
+
+
+ARCHITECTURE = names_in((ROOT / "docs" / "architecture.md").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("file", "name"), ARCHITECTURE, ids=map("::".join, ARCHITECTURE))
+def test_a_name_on_the_page_of_the_architecture_exists(file: str, name: str) -> None:
+    assert_exists(file, name)
