@@ -23,7 +23,7 @@ from run_states import assert_same_end
 from bas_opd.data.pictures import make_pictures
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint
-from bas_opd.run.checkpoint import is_whole, published
+from bas_opd.run.checkpoint import is_intact, published
 
 pytestmark = pytest.mark.slow
 
@@ -222,7 +222,7 @@ def test_a_full_disk_costs_no_published_checkpoint_and_leaves_no_ruins(
     run = small_disk / "run"
     ended = train(run)
     assert ended.is_explained(1, "No space left on device"), ended
-    assert [is_whole(path) for path in published(run / "checkpoints")] == [True]
+    assert [is_intact(path) for path in published(run / "checkpoints")] == [True]
     assert not list(run.rglob("*.partial"))
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     resumes_to(run, whole, train)
@@ -276,7 +276,7 @@ def test_a_disk_that_fails_is_a_sentence_and_the_run_goes_on_later(
     run = tmp_path / "run"
     ended = train(run, fault=fault)
     assert ended.is_explained(1, sentence), ended
-    assert all(is_whole(path) for path in published(run / "checkpoints"))
+    assert all(is_intact(path) for path in published(run / "checkpoints"))
     resumes_to(run, whole, train)
 
 

@@ -43,7 +43,7 @@ def in_the_middle_of_the_teacher() -> None:
         nonlocal calls
         calls += 1
         if calls == 2:  # In the first step, teacher and student are still the same.
-            with teacher._weights_in_place():
+            with teacher.weights.lent():
                 raise FULL
         return score(teacher, *args)
 
@@ -56,7 +56,7 @@ def test_memory_that_ran_out_in_the_teacher_leaves_the_student_its_own_weights(
     run = tmp_path / "run"
     ended = train(run, fault=in_the_middle_of_the_teacher)
     assert ended.code == 0, ended.output
-    assert "Out of memory in the teacher pass; going on with batches of at most" in ended.output
+    assert "Out of memory in the teacher pass; continuing with batches of at most" in ended.output
     # Half the limit still takes all the rows at once, so not even the rounding differs.
     assert_same_end(run, whole)
 
@@ -67,7 +67,7 @@ def test_memory_that_ran_out_in_the_sampler_changes_no_token(
     run = tmp_path / "run"
     ended = train(run, fault=at(Sampler, "_draw", fail(FULL)))
     assert ended.code == 0, ended.output
-    assert "Out of memory in the rollout; going on with batches of at most 2" in ended.output
+    assert "Out of memory in the rollout; continuing with batches of at most 2" in ended.output
     ours, theirs = step_records(run), step_records(whole)
     for name in ("response_tokens", "candidates", "selected", "budget"):
         assert [step[name] for step in ours] == [step[name] for step in theirs]
@@ -81,7 +81,7 @@ def test_memory_that_ran_out_in_the_student_halves_its_batch_and_keeps_no_half_g
     run = tmp_path / "run"
     ended = train(run, fault=at(Learner, "_micro_batch", fail(FULL)))
     assert ended.code == 0, ended.output
-    assert "Out of memory in the student pass; going on with batches of at most" in ended.output
+    assert "Out of memory in the student pass; continuing with batches of at most" in ended.output
     assert_same_end(run, whole)
 
 

@@ -21,7 +21,6 @@ from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint, loop
-from bas_opd.run import checkpoint_writer as writer
 from bas_opd.run.checkpoint import published
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import RecordWriter, read_records
@@ -48,6 +47,18 @@ def half_written(part: str) -> Fault:
         checkpoint.save_file = torn
 
     return arm
+
+
+def model_replaced() -> None:
+    """Arm a kill before the saved model is renamed to its place."""
+    replace = os.replace
+
+    def fatal(source: Any, target: Any) -> None:
+        if Path(target).name == "model":
+            die()
+        replace(source, target)
+
+    os.replace = fatal
 
 
 def kill(owner: Any, name: str, sentence: str, *, call: int = 2, before: bool = False) -> Any:
@@ -78,11 +89,11 @@ KILLS = [
     kill(checkpoint, "_manifest", "before the manifest", before=True),
     kill(os, "rename", "before the rename of a checkpoint", before=True),
     kill(os, "rename", "after the rename, before it is on disk"),
-    kill(writer, "retain", "between rename and retention", call=3, before=True),
+    kill(checkpoint, "retain", "between rename and retention", call=3, before=True),
     kill(checkpoint.shutil, "rmtree", "after an old checkpoint was removed", call=1),
     kill(TrainState, "capture", "before the last checkpoint", call=4, before=True),
     kill(loop, "_save_model", "before the model is saved", call=1, before=True),
-    kill(os, "replace", "before the model is put in its place", before=True),
+    pytest.param(model_replaced, id="before the model is put in its place"),
     kill(loop, "_save_model", "after the model, before the closing record", call=1),
     kill(RecordWriter, "write", "after the closing record", call=6),
 ]

@@ -42,4 +42,4 @@ def in_smaller_batches(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         limit = max(smallest, limit // 2)
-        notice(f"Out of memory in the {what}; going on with batches of at most {limit:,}.")
+        notice(f"Out of memory in the {what}; continuing with batches of at most {limit:,}.")
