@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,13 @@ from bas_opd.data.images import open_image
 from bas_opd.model.family import Family
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
-from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Crop, Example, Rollouts
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.shapes import make_pictures as make_pictures
+from tests.small_models import build_small_model as build_small_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

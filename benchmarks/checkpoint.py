@@ -17,13 +17,12 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+from _sides import build_small_model, make_pictures
 from transformers.utils import logging
 
 from bas_opd.algorithm import train_step
 from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
-from bas_opd.data.pictures import make_pictures
-from bas_opd.model.small import build_small_model
 from bas_opd.run.checkpoint import Snapshot, write_checkpoint
 from bas_opd.run.ledger import step_event
 from bas_opd.run.record import RecordWriter

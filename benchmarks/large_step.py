@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _sides import build_small_model
 from PIL import Image
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
@@ -25,7 +26,6 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn.learner import Learner, OptimiserSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
-from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector

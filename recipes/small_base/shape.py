@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from bas_opd.data.finesearch.assets import COLOURS, catalogue
-from bas_opd.model.small import small_tokenizer
+from recipes.small_base.tokenizer import build_tokenizer
 
 PATCH, MERGE = 8, 2
 FULL, CROP = 160, 96
@@ -46,7 +46,7 @@ def words() -> list[str]:
 
 def build(folder: Path, seed: int) -> Path:
     """Write the untrained model with its tokenizer and image settings."""
-    tokenizer = small_tokenizer("qwen3_vl", words())
+    tokenizer = build_tokenizer("qwen3_vl", words())
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(config(tokenizer))

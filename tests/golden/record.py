@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.extend(map(str, Path(__file__).parents[1:3]))
 
+from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn.learner import Learner, OptimiserSettings
-from bas_opd.model.small import build_small_model
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
 from bas_opd.teacher import CropTeacher

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from run_fixtures import events_of
+from shapes import make_pictures
 from test_cli import ROOT, bas_opd
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.table import MARKERS
 

@@ -214,18 +214,4 @@ def finesearch(
     typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")
 
 
-@make_app.command()
-def pictures(
-    out: Out,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many examples.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other pictures.")] = 0,
-) -> None:
-    """Generate pictures of shapes with one small shape to find."""
-    from bas_opd.data.pictures import make_pictures
-
-    made = make_pictures(out, n=n, seed=seed)
-    with_crop = sum(example.has_crop for example in made.examples)
-    typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")
-
-
 app.command("lmms-eval")(lmms_eval)

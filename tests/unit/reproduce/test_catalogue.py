@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
 from result_fixtures import cost, result
+from shapes import make_pictures
 
 from bas_opd.cli.reproduce import app
 from bas_opd.config import load_config, preset
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.reproduce.arms import ARMS

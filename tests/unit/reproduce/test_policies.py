@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from result_fixtures import result
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.reproduce import policies
 from bas_opd.reproduce.policies import Request, reproduce

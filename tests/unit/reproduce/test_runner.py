@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from result_fixtures import result
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
 from bas_opd.reproduce import runner
 from bas_opd.reproduce.results import write_result

@@ -7,40 +7,26 @@ gradients) it does to this one too, offline and on a CPU.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import (
-    AddedToken,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
-    Qwen2Tokenizer,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
-    Qwen3_5Tokenizer,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
 
 from bas_opd.errors import ModelError
 from bas_opd.model.family import Family
-
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-THINK_TOKENS = ("<think>", "</think>")
+from recipes.small_base.tokenizer import build_tokenizer
 
 # Merged left to right, letter by letter: enough words for byte-pair boundaries to matter in tests.
 WORDS = (
@@ -58,30 +44,6 @@ WORDS = (
     "11",
     "\n\n",
 )
-
-CHAT_TEMPLATE = """\
-{%- macro render(content) -%}
-{%- if content is string -%}{{ content }}{%- else -%}
-{%- for item in content -%}
-{%- if item.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- elif item.type == 'text' -%}{{ item.text }}
-{%- else -%}{{ raise_exception('Only text and images can be part of a message.') }}
-{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{%- endmacro -%}
-{%- for message in messages -%}
-{{- '<|im_start|>' + message.role + '\\n' + render(message.content) | trim + '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-{{- '<|im_start|>assistant\\n' -}}
-{%- if enable_thinking is defined and enable_thinking is false -%}
-{{- '<think>\\n\\n</think>\\n\\n' -}}
-{%- else -%}
-{{- '<think>\\n' -}}
-{%- endif -%}
-{%- endif -%}
-"""
 
 _HEADS = 4
 _VISION_WIDTH = 32
@@ -103,7 +65,7 @@ def build_small_model(
             f"A Qwen3.5 model of {layers} layers cannot be built: its layers come in fours, three "
             "of linear attention and one of full attention. Choose a multiple of 4."
         )
-    tokenizer = small_tokenizer(family)
+    tokenizer = build_tokenizer(family, WORDS)
     config = _config(family, tokenizer, hidden=hidden, layers=layers, tied=tied)
     model = _random_model(family, config, seed)
     model.generation_config = GenerationConfig(
@@ -116,43 +78,6 @@ def build_small_model(
     processors = json.dumps(_processors(family, config), indent=2)
     (folder / "processor_config.json").write_text(processors + "\n", encoding="utf-8")
     return folder
-
-
-def small_tokenizer(family: Family, words: Sequence[str] = WORDS) -> PreTrainedTokenizerBase:
-    """A byte-level tokenizer of the family's own class, whose merges spell some words."""
-    vocab, merges = _byte_pairs(words)
-    tokenizer_class = Qwen3_5Tokenizer if family == "qwen3_5" else Qwen2Tokenizer
-    tokenizer = tokenizer_class(
-        vocab=vocab,
-        merges=merges,  # pyright: ignore[reportArgumentType] (pairs are what the class wants)
-        unk_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        eos_token="<|im_end|>",
-        padding_side="left",
-    )
-    specials = [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
-    thinks = [AddedToken(text, special=False, normalized=False) for text in THINK_TOKENS]
-    tokenizer.add_tokens([*specials, *thinks])
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
-
-
-def _byte_pairs(words: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The 256 bytes in the byte-level alphabet, and the merges that spell the words."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letter = {byte: chr(byte) for byte in printable}
-    letter |= {byte: chr(256 + index) for index, byte in enumerate(others)}
-
-    vocab = {letter[byte]: byte for byte in range(256)}
-    merges: list[tuple[str, str]] = []
-    for word in words:
-        spelled = "".join(letter[byte] for byte in word.encode())
-        for end in range(2, len(spelled) + 1):
-            if spelled[:end] not in vocab:
-                vocab[spelled[:end]] = len(vocab)
-                merges.append((spelled[: end - 1], spelled[end - 1]))
-    return vocab, merges
 
 
 def _config(
