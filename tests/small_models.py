@@ -1,32 +1,48 @@
 """A small random model of each supported architecture, saved like any released checkpoint.
 
-It is the test bed: everything a training run does to a real checkpoint (reload, prompts, sampling,
-gradients) it does to this one too, offline and on a CPU.
+Tests do to it what a training run does to a real checkpoint (reload, prompts, sampling, gradients),
+offline and on a CPU.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import (
+    AddedToken,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
+    Qwen3_5Tokenizer,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from bas_opd.errors import ModelError
+from bas_opd.model.base import small_base
 from bas_opd.model.family import Family
-from recipes.small_base.tokenizer import build_tokenizer
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+THINK_TOKENS = ("<think>", "</think>")
 
 # Merged left to right, letter by letter: enough words for byte-pair boundaries to matter in tests.
 WORDS = (
@@ -65,7 +81,7 @@ def build_small_model(
             f"A Qwen3.5 model of {layers} layers cannot be built: its layers come in fours, three "
             "of linear attention and one of full attention. Choose a multiple of 4."
         )
-    tokenizer = build_tokenizer(family, WORDS)
+    tokenizer = _tokenizer(family)
     config = _config(family, tokenizer, hidden=hidden, layers=layers, tied=tied)
     model = _random_model(family, config, seed)
     model.generation_config = GenerationConfig(
@@ -78,6 +94,39 @@ def build_small_model(
     processors = json.dumps(_processors(family, config), indent=2)
     (folder / "processor_config.json").write_text(processors + "\n", encoding="utf-8")
     return folder
+
+
+def _tokenizer(family: Family) -> PreTrainedTokenizerBase:
+    """Return a byte-level tokenizer of the family's own class, with one token for each word."""
+    vocab, merges = _byte_pairs(WORDS)
+    tokenizer_class = Qwen3_5Tokenizer if family == "qwen3_5" else Qwen2Tokenizer
+    tokenizer = tokenizer_class(
+        vocab=vocab,
+        merges=merges,  # pyright: ignore[reportArgumentType] (pairs are what the class wants)
+        unk_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        padding_side="left",
+    )
+    specials = [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
+    thinks = [AddedToken(text, special=False, normalized=False) for text in THINK_TOKENS]
+    tokenizer.add_tokens([*specials, *thinks])
+    tokenizer.chat_template = (small_base() / "chat_template.jinja").read_text(encoding="utf-8")
+    return tokenizer
+
+
+def _byte_pairs(words: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Return the byte-level alphabet with the words added, and the merges that build them."""
+    letter = bytes_to_unicode()
+    vocab = {letter[byte]: byte for byte in range(256)}
+    merges: list[tuple[str, str]] = []
+    for word in words:
+        spelled = "".join(letter[byte] for byte in word.encode())
+        for end in range(2, len(spelled) + 1):
+            if spelled[:end] not in vocab:
+                vocab[spelled[:end]] = len(vocab)
+                merges.append((spelled[: end - 1], spelled[end - 1]))
+    return vocab, merges
 
 
 def _config(
@@ -140,7 +189,7 @@ def _config(
 
 
 def _rope(*, rotated: int, interleaved: bool = False) -> dict[str, Any]:
-    """Rotary settings whose frequencies are shared out over time, height and width."""
+    """Return rotary settings with frequencies for time, height and width."""
     third = rotated // 2 // 3
     rope: dict[str, Any] = {
         "rope_type": "default",
@@ -168,7 +217,7 @@ def _random_model(family: Family, config: PreTrainedConfig, seed: int) -> PreTra
 
 
 def _processors(family: Family, config: PreTrainedConfig) -> dict[str, Any]:
-    """What `processor_config.json` holds; pixel limits low enough for images of one token."""
+    """Return `processor_config.json`; its pixel limits allow images of one token."""
     name = "Qwen2_5_VLProcessor" if family == "qwen2_5_vl" else "Qwen3VLProcessor"
     video = "Qwen2VLVideoProcessor" if family == "qwen2_5_vl" else "Qwen3VLVideoProcessor"
     patch = config.vision_config.patch_size

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-sys.path.extend(map(str, Path(__file__).parents[1:3]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
