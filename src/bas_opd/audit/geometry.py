@@ -10,11 +10,12 @@ from pathlib import Path
 from torch import Tensor
 
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
-from bas_opd.audit.subject import Progress, Subject
+from bas_opd.audit.subject import Subject
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, CheckpointError
 from bas_opd.run.checkpoint import read_checkpoint
 from bas_opd.run.manifest import published
+from bas_opd.run.progress import Progress
 from bas_opd.run.state import TrainState
 from bas_opd.select import (
     LearnedSelector,

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from bas_opd.audit.records import Candidate, Source, UtilityAudit
-from bas_opd.audit.subject import Progress, Subject
+from bas_opd.audit.subject import Subject
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.distill.divergence import student_topk
 from bas_opd.distill.utility import token_utility
 from bas_opd.errors import DataError
 from bas_opd.learn.learner import Learner
 from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
+from bas_opd.run.progress import Progress
 from bas_opd.run.state import TrainState
 from bas_opd.select import LearnedSelector, RegressedSelector, Selector, rollout_features
 from bas_opd.types import FEATURES, Features, PromptBatch, Rollouts, TeacherScores

@@ -1,4 +1,4 @@
-"""The run under audit: its model and stages, put back to one checkpoint after another."""
+"""The run under audit: its model and stages, restored to one checkpoint after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,17 +22,9 @@ from bas_opd.run.state import TrainState
 from bas_opd.types import Hooks, PromptBatch
 
 
-class Progress(Protocol):
-    """Where an audit shows how far it is."""
-
-    def start(self, steps: int, what: str) -> None: ...
-    def advance(self) -> None: ...
-    def message(self, text: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which run it is, from `run.json`."""
+    """The identity of a run, from `run.json`."""
 
     config: Config
     config_hash: str
@@ -43,7 +35,7 @@ class Identity:
 
     @classmethod
     def read(cls, run: Path) -> Identity:
-        """Read it, or say that this is no run that can be audited."""
+        """Read and check it."""
         if not (run / IDENTITY).is_file():
             raise DataError(
                 f"There is no run in {run}: it has no {IDENTITY}. Give a run directory."
@@ -61,12 +53,12 @@ class Identity:
         except (KeyError, TypeError, ValidationError) as error:
             raise DataError(
                 f"{run / IDENTITY} does not describe a run that this version can audit ({error}). "
-                "Use the version that began it."
+                "Use the version that started it."
             ) from error
 
 
 class Subject:
-    """A run with its model in memory. Nothing here learns, and nothing is written."""
+    """A run with its model in memory. Nothing here is trained or written."""
 
     def __init__(
         self,
@@ -78,7 +70,7 @@ class Subject:
         base: str | None = None,
         hooks: Hooks | None = None,
     ) -> None:
-        """Load the model of a run; `data` and `base` say where they lie now, if they have moved."""
+        """Load the model of a run; `data` and `base` are their paths if they have moved."""
         self.run, self.teacher = run, teacher
         self.hooks = hooks or Hooks()
         self.identity = Identity.read(run)
@@ -94,19 +86,19 @@ class Subject:
             self._state = self._build(self._base)
             if self._state.identity()["base"] != self.identity.base:
                 raise ModelError(
-                    f"The model at {self._base} is not the one that the run in {self.run} began "
-                    "with. Say where that one lies with --base."
+                    f"The model at {self._base} is not the one that the run in {self.run} started "
+                    "from. Give the path of that one with --base."
                 )
         return self._state
 
     def training_set(self) -> PreparedSet:
-        """Return the set of the run, and no other."""
+        """Return the set that the run was trained on."""
         data = PreparedSet.load(self._data)
         if data.fingerprint != self.identity.fingerprint:
             raise DataError(
                 f"{self._data} is not the set that the run in {self.run} was trained on: its "
                 f"fingerprint is {data.fingerprint[:12]}, not {self.identity.fingerprint[:12]}. "
-                "Say where that set lies with --data."
+                "Give the path of that set with --data."
             )
         return data
 
@@ -115,20 +107,20 @@ class Subject:
         data = PreparedSet.load(folder)
         if data.fingerprint == self.identity.fingerprint:
             raise DataError(
-                f"{folder} holds the very set that the run in {self.run} was trained on, and "
-                "nothing in it is held out. Give another set with --held-out, or leave that away."
+                f"{folder} is the set that the run in {self.run} was trained on: nothing in it is "
+                "held out. Give another set with --held-out, or drop that option."
             )
         return data
 
     def restore_newest(self) -> int:
-        """Go to the newest whole checkpoint, or to the saved student, and return its step."""
+        """Restore the newest whole checkpoint, else the saved student, and return its step."""
         snapshot = next(newest_whole(self.run / "checkpoints", self.hooks.notice), None)
         if snapshot is not None:
             return self.restore(snapshot)
         if not (self.run / "model").is_dir():
             raise CheckpointError(
                 f"The run in {self.run} has neither a whole checkpoint nor a final model, so there "
-                "is nothing to audit. Run its command again."
+                "is nothing to audit. Rerun its command."
             )
         if self.teacher == "own":
             raise self._teacher_is_missing(f"The run in {self.run} has no whole checkpoint and")
@@ -136,7 +128,7 @@ class Subject:
         return self.identity.steps
 
     def restore(self, snapshot: Snapshot) -> int:
-        """Become what the run was at a step, which is returned; the optimiser is left out."""
+        """Restore a checkpoint without the optimizer state, and return its step."""
         teacher = snapshot.tensors.get("teacher", {})
         if self.teacher == "student":
             teacher = {}
@@ -151,7 +143,7 @@ class Subject:
     ) -> Iterator[PromptBatch]:
         """Yield the batches that would follow a step, or the first of a held-out set.
 
-        They bear the numbers of the steps that would follow, which is what their draws depend on.
+        They have the numbers of the steps that would follow: their random draws depend on these.
         """
         per_step, seed = self.config.rollout.prompts_per_step, self.config.run.seed
         if source == "held-out" and (enough := steps_per_epoch(len(data), per_step)) < n:
@@ -165,7 +157,7 @@ class Subject:
             yield PromptBatch(step=step + i, examples=tuple(data.examples[row] for row in rows))
 
     def provenance(self, data: PreparedSet, source: Source) -> dict[str, Any]:
-        """Return what every audit says of itself."""
+        """Return the fields that every audit has."""
         return {
             "config_hash": self.identity.config_hash,
             "policy": self.config.select.policy,
@@ -180,7 +172,7 @@ class Subject:
         }
 
     def _build(self, model: str) -> TrainState:
-        # In the precision of the run: on another device `auto` could mean another one.
+        # In the precision of the run: `auto` could differ on another device.
         settings = {
             "model": {"path": model, "device": self._device, "precision": self.identity.precision},
             # A live teacher is the student's own weights on the crop: the paper's stand-in.
@@ -195,7 +187,7 @@ class Subject:
         return TrainState.build(config, self.hooks)
 
     def _restore_saved_student(self) -> None:
-        """Take the student that the run saved at its end; what its selector had learnt is lost."""
+        """Load the student that the run saved at its end; the state of its selector is lost."""
         saved = self.run / "model"
         if self.config.lora.rank:
             from peft import set_peft_model_state_dict
@@ -206,13 +198,12 @@ class Subject:
         else:
             self._state = self._build(str(saved))
         self.hooks.notice(
-            f"The run in {self.run} has no whole checkpoint: its selector is lost, and what it "
-            "would have predicted is not known."
+            f"The run in {self.run} has no whole checkpoint: the state of its selector is lost, "
+            "and its predictions are unknown."
         )
 
     def _teacher_is_missing(self, what: str) -> CheckpointError:
         return CheckpointError(
-            f"{what} does not hold the run's own teacher, and none is made up. With --teacher "
-            "student the student itself stands in for it, as in the paper, and every result says "
-            "so."
+            f"{what} does not hold the run's own teacher. With --teacher student, the student "
+            "stands in for it, as in the paper, and every result says so."
         )
