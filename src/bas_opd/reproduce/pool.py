@@ -97,10 +97,10 @@ def _receive(
 ) -> None:
     """Handle one message of a worker, and send it the next task if it has finished one."""
     worker = workers[connection]
-    try:
+    event: str = "exited"
+    content: Any = None
+    with contextlib.suppress(EOFError, OSError):
         event, content = connection.recv()
-    except (EOFError, OSError):
-        event, content = "exited", ""
     if event == "stepped":
         listener.stepped(worker.task, content)
         return

@@ -19,7 +19,7 @@ from bas_opd.reproduce.runner import Run
 
 
 class Silent:
-    """Progress that nobody reads."""
+    """Ignores progress."""
 
     def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
     def advance(self, count: int = 1) -> None: ...
