@@ -3,7 +3,7 @@
     python benchmarks/large_step.py --output step.json
 
 Prints seconds per phase and peak memory. The weights are random, so responses never end: the
-length limit stands in for the real mean of 87 tokens.
+length limit replaces the real mean of 87 tokens.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def roster() -> dict[str, Factory]:
     noisy = replace(six, exploration=0.1)
     roots = replace(six, target=square_roots, half_life=100.0, capacity=8192, start=96)
     process, rich_process = replace(six, capacity=768), replace(rich, capacity=768)
+    often = {"updates_per_step": 20, "learning_rate": 1e-2}
     total, per_token = {"is_total": True, "target": scaled}, {"per_token": True, "target": scaled}
     return {
         "random": _shipped(RandomSelector),
@@ -73,15 +74,9 @@ def roster() -> dict[str, Factory]:
         "learned, no exploration": _shipped(LearnedSelector, exploration=0),
         "learned, rate 1e-2": _shipped(LearnedSelector, learning_rate=1e-2),
         "learned, 20 updates": _shipped(LearnedSelector, updates_per_step=20),
-        "learned, 20 updates, rate 1e-2": _shipped(
-            LearnedSelector, updates_per_step=20, learning_rate=1e-2
-        ),
+        "learned, 20 updates, rate 1e-2": _shipped(LearnedSelector, **often),
         "learned, 20 updates, all labels": _shipped(
-            LearnedSelector,
-            updates_per_step=20,
-            learning_rate=1e-2,
-            replay_capacity=8192,
-            half_life=40,
+            LearnedSelector, **often, replay_capacity=8192, half_life=40
         ),
         # The paper's network on other targets, six features.
         "network, layer norm": _fitted(lambda: Network(6, layer_norm=True), noisy),

@@ -74,7 +74,10 @@ def base_hash(base: Path) -> str:
         raise ModelError(
             f"There are no weights (*.safetensors) in {base}. Give the folder of a model."
         )
-    return "-".join(sha256(file) for file in files)
+    try:
+        return "-".join(sha256(file) for file in files)
+    except OSError as error:
+        raise ModelError(f"The weights in {base} cannot be read: {error}.") from error
 
 
 def plan_runs(
