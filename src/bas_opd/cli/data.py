@@ -28,22 +28,18 @@ class View(StrEnum):
 @app.command()
 def prepare(
     src: Annotated[
-        str,
-        typer.Argument(help="A JSONL, CSV or parquet file, its folder, or a hub id."),
+        str, typer.Argument(help="A JSONL, CSV or parquet file, its folder, or a hub id.")
     ],
     out: Out,
     view: Annotated[
-        View,
-        typer.Option(help="Released pictures with or without the red box."),
+        View, typer.Option(help="Released pictures with or without the red box.")
     ] = View.boxed,
     limit: Annotated[int | None, typer.Option(min=1, help="Read only this many rows.")] = None,
     quarantine: Annotated[
-        bool,
-        typer.Option("--quarantine", help="Set bad rows aside; more than 1 % is an error."),
+        bool, typer.Option("--quarantine", help="Set bad rows aside; more than 1 % is an error.")
     ] = False,
     model: Annotated[
-        str | None,
-        typer.Option(help="Model that prompts must not be too long for."),
+        str | None, typer.Option(help="Refuse prompts too long for this model.")
     ] = None,
     max_prompt_tokens: Annotated[
         int, typer.Option(min=1, help="Longest prompt, with --model.")
