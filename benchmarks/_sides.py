@@ -1,4 +1,4 @@
-"""What the speed measurements share: a small model, noisy pictures, timings in turn, a table."""
+"""Shared by the benchmarks: a small model, noisy pictures, alternating timings, a table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,19 +23,23 @@ from bas_opd.data.images import open_image
 from bas_opd.model.family import Family
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
-from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Crop, Example, Rollouts
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.shapes import make_pictures as make_pictures
+from tests.small_models import build_small_model as build_small_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to do the work; `run` returns the tokens it pushed through the network."""
+    """One way to do the work; `run` returns the number of tokens it processed."""
 
     name: str
     run: Callable[[], int]
     required_share: float | None = None
-    """The most of this side's time that ours may take."""
+    """Largest share of this side's time that ours may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ class Bench:
 def parser(
     description: str | None, *, prompts: int, side: int, tokens: int
 ) -> argparse.ArgumentParser:
-    """Return the options all measurements have; `tokens` is the length of a response."""
+    """Return the options all benchmarks share; `tokens` is the length of a response."""
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -67,7 +72,7 @@ def parser(
 
 @contextmanager
 def bench(options: argparse.Namespace) -> Iterator[Bench]:
-    """Build the model and the pictures in a folder that goes away again."""
+    """Build the model and the pictures in a temporary folder."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     logging.set_verbosity_error()
@@ -108,13 +113,13 @@ def rollouts_of(bench: Bench, *, per_prompt: int, tokens: int) -> Rollouts:
 
 
 def random_rows(rollouts: Rollouts, ratio: float) -> list[int]:
-    """Return rows drawn uniformly, which touch many prompts: sharing saves least there."""
+    """Return rows drawn uniformly; they cover many prompts, so sharing saves least."""
     order = torch.randperm(len(rollouts), generator=torch.Generator().manual_seed(0))
     return sorted(order[: int(ratio * len(rollouts))].tolist())
 
 
 def compare(options: argparse.Namespace, ours: Side, others: Sequence[Side], *, shape: str) -> None:
-    """Time the sides in turn, each warmed up once, and print the medians."""
+    """Time the sides alternately, each after one warm-up, and print the medians."""
     sides = [ours, *others]
     tokens = [side.run() for side in sides]
     times: list[list[float]] = [[] for _ in sides]
@@ -157,7 +162,7 @@ def _verdict(share: float, floor: float, required: float | None) -> str:
 
 
 def _pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
-    """Return noisy pictures, each with a crop of half its side, and questions unequally long."""
+    """Return noisy pictures with crops of half their side, and questions of unequal length."""
     examples = []
     for i in range(n):
         path = folder / f"{i}.png"

@@ -1,4 +1,4 @@
-"""What it costs that a run cannot be lost: records and polling in a step, a checkpoint on the disk.
+"""The cost of not losing a run: records and polling in a step, and checkpoints on disk.
 
 Run `python benchmarks/checkpoint.py`. Records and polling may take 2 % of a step at the demo's
 shape; a checkpoint of 1 GB, hashed and flushed, at least half the speed at which the same disk
@@ -17,13 +17,12 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+from _sides import build_small_model, make_pictures
 from transformers.utils import logging
 
 from bas_opd.algorithm import train_step
 from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
-from bas_opd.data.pictures import make_pictures
-from bas_opd.model.small import build_small_model
 from bas_opd.run.checkpoint import Snapshot, write_checkpoint
 from bas_opd.run.ledger import step_event
 from bas_opd.run.record import RecordWriter
@@ -53,7 +52,7 @@ class Timed:
 
 @dataclass(slots=True)
 class Shares:
-    """What the steps of a run took, and what records and polling took of it."""
+    """Seconds of each step, and of its record and polling."""
 
     steps: list[float] = field(default_factory=list)
     records: list[float] = field(default_factory=list)
@@ -77,7 +76,7 @@ def main() -> None:
 
 
 def _overhead(home: Path, steps: int) -> Shares:
-    """Take the demo's steps with the records and the polling that a run has."""
+    """Run the demo's steps with the records and the polling of a run."""
     data = make_pictures(home / "data", n=32, seed=0)
     build_small_model(home / "model", family="qwen3_5", seed=0)
     paths = [f"model.path={home / 'model'}", f"data.path={home / 'data'}"]

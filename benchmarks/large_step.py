@@ -3,7 +3,7 @@
     python benchmarks/large_step.py --output step.json
 
 Prints seconds per phase and peak memory. The weights are random, so responses never end: the
-length limit stands in for the real mean of 87 tokens.
+length limit replaces the real mean of 87 tokens.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _sides import build_small_model
 from PIL import Image
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
@@ -25,7 +26,6 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn.learner import Learner, OptimizerSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
-from bas_opd.model.small import build_small_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector

@@ -21,21 +21,21 @@ PROVENANCE: dict[str, Any] = {
     "device": "cpu",
     "created": "2026-01-01T00:00:00Z",
 }
-"""What every audit says of itself."""
+"""The fields that every audit has."""
 
 
 class Quiet:
-    """A display that remembers what was said and counts."""
+    """Progress that keeps messages and counts."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
         self.planned = self.done = 0
 
-    def start(self, steps: int, what: str) -> None:
-        self.planned += steps
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
+        self.planned += total
 
-    def advance(self) -> None:
-        self.done += 1
+    def advance(self, count: int = 1) -> None:
+        self.done += count
 
     def message(self, text: str) -> None:
         self.messages.append(text)

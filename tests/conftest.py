@@ -27,7 +27,7 @@ def one_thread() -> None:
 
 def _small(folder: Path, *, family: Family) -> Path:
     # Here, so that tests of the pure pieces do not wait for transformers.
-    from bas_opd.model.small import build_small_model
+    from small_models import build_small_model
 
     return build_small_model(folder, family=family)
 

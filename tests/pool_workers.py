@@ -30,7 +30,7 @@ def work(task: str, steps: Steps, poll: Poll) -> str:
         while True:
             poll()
             time.sleep(0.01)
-    if what == "late":  # hears the signal itself, as a run does, when it is too late to heed it
+    if what == "late":  # handles the signal itself, as a run does, and ends too late to stop
         with StopFlag().listening():
             steps(1)
             time.sleep(0.6)

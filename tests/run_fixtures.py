@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shapes import make_pictures
 
 from bas_opd.config import Config, load_config
-from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
 from bas_opd.run import loop
 from bas_opd.run.record import RecordWriter, StepRecord, read_records

@@ -28,49 +28,29 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 CELL = 96
 """Side of an object's picture in pixels, its pale outline included."""
 
-CATEGORIES: dict[str, dict[str, str]] = {
-    # Name in the set -> name in Unicode's order of words; where a source spells it otherwise, so.
-    "apple": {"": "red-apple", "fxemoji": "redapple"},
-    "banana": {"": "banana"},
-    "cherries": {"": "cherries"},
-    "grapes": {"": "grapes"},
-    "strawberry": {"": "strawberry"},
-    "watermelon": {"": "watermelon"},
-    "pineapple": {"": "pineapple"},
-    "lemon": {"": "lemon"},
-    "mushroom": {"": "mushroom"},
-    "cactus": {"": "cactus"},
-    "sunflower": {"": "sunflower"},
-    "tulip": {"": "tulip"},
-    "tree": {"": "deciduous-tree", "fxemoji": "deciduoustree"},
-    "frog": {"": "frog"},
-    "pig": {"": "pig-face", "fxemoji": "pig"},
-    "monkey": {"": "monkey-face", "fxemoji": "monkeyface"},
-    "tiger": {"": "tiger-face", "fxemoji": "tiger"},
-    "penguin": {"": "penguin"},
-    "turtle": {"": "turtle"},
-    "whale": {"": "spouting-whale", "fxemoji": "whale"},
-    "octopus": {"": "octopus"},
-    "snail": {"": "snail"},
-    "bee": {"": "honeybee"},
-    "ladybug": {"": "lady-beetle", "fxemoji": "ladybeetle"},
-    "elephant": {"": "elephant"},
-    "guitar": {"": "guitar"},
-    "trumpet": {"": "trumpet"},
-    "ball": {"": "soccer-ball", "fxemoji": "soccerball"},
-    "car": {"": "automobile"},
-    "bus": {"": "bus"},
-    "plane": {"": "airplane"},
-    "rocket": {"": "rocket"},
-    "fire": {"": "fire"},
-    "star": {"": "star"},
-    "umbrella": {"": "umbrella"},
-    "crown": {"": "crown"},
-    "balloon": {"": "balloon"},
-    "bell": {"": "bell"},
-    "ghost": {"": "ghost"},
-    "anchor": {"": "anchor"},
+_CATEGORIES = (
+    "apple banana cherries grapes strawberry watermelon pineapple lemon mushroom cactus sunflower "
+    "tulip tree frog pig monkey tiger penguin turtle whale octopus snail bee ladybug elephant "
+    "guitar trumpet ball car bus plane rocket fire star umbrella crown balloon bell ghost anchor"
+)
+CATEGORIES = _CATEGORIES.split()
+UNICODE_NAMES = {
+    # Where it is not the category's own.
+    "apple": "red-apple",
+    "tree": "deciduous-tree",
+    "pig": "pig-face",
+    "monkey": "monkey-face",
+    "tiger": "tiger-face",
+    "whale": "spouting-whale",
+    "bee": "honeybee",
+    "ladybug": "lady-beetle",
+    "ball": "soccer-ball",
+    "car": "automobile",
+    "plane": "airplane",
 }
+FXEMOJI_NAMES = {"pig-face": "pig", "tiger-face": "tiger", "spouting-whale": "whale"}
+"""Where it is not Unicode's name without hyphens."""
+
 SOURCES = {
     "fluent-emoji-3d": "Fluent Emoji (3D), Microsoft, MIT",
     "fluent-emoji-flat": "Fluent Emoji (flat), Microsoft, MIT",
@@ -82,7 +62,7 @@ SOURCES = {
     "streamline-emojis": "Streamline Emojis, CC BY 4.0",
 }
 HELD_OUT = ("twemoji", "emojione", "fxemoji")
-"""Of each category one of these goes to test and one to val, in turn; the third serves train."""
+"""Of each category one of these goes to test and one to val, in turn; the third goes to train."""
 
 BACKGROUNDS: dict[str, dict[str, Any]] = {
     # `shows`: categories that are not asked about in front of it.
@@ -162,30 +142,25 @@ def save_objects(npm: Path, out: Path) -> list[dict[str, Any]]:
     folder = npm / "@lobehub/fluent-emoji-3d/assets"
     entries: list[dict[str, Any]] = []
     cells: list[Image.Image] = []
-    for number, (category, names) in enumerate(CATEGORIES.items()):
+    for number, category in enumerate(CATEGORIES):
         test = HELD_OUT[number % 3]
         val = HELD_OUT[(number + 1) % 3]
+        unicode_name = UNICODE_NAMES.get(category, category)
         for source in SOURCES:
-            name = names.get(source, names[""])
+            name = unicode_name
+            if source == "fxemoji":
+                name = FXEMOJI_NAMES.get(name, name.replace("-", ""))
             if source == "fluent-emoji-3d":
-                (path, *_) = folder.glob(f"{codes[names['']]}*.webp")
+                (path, *_) = folder.glob(f"{codes[name]}*.webp")
                 picture = Image.open(path).convert("RGBA")
+            elif (drawn := draw_icon(icons[source], name)) is None:
+                continue
             else:
-                drawn = draw_icon(icons[source], name)
-                if drawn is None:
-                    continue
                 picture = drawn
-            cell = sticker(picture)
+            cells.append(sticker(picture))
             split = {test: "test", val: "val"}.get(source, "train")
-            cells.append(cell)
-            entries.append(
-                {
-                    "category": category,
-                    "source": source,
-                    "split": split,
-                    "colour": mean_colour(cell),
-                }
-            )
+            about = {"category": category, "source": source, "split": split}
+            entries.append(about | {"colour": mean_colour(cells[-1])})
     columns = 18
     sheet = Image.new("RGBA", (columns * CELL, -(-len(cells) // columns) * CELL))
     for index, cell in enumerate(cells):

@@ -1,6 +1,6 @@
-"""Columns a selector may rank by: functions from the candidates of a step to [candidate, column].
+"""Columns a selector may rank by: functions from the candidates of a step to named columns.
 
-All come from what the sampler measured anyway: no column costs a forward pass.
+All come from what the sampler measures anyway: no column costs a forward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Columns = Callable[[Candidates], dict[str, Tensor]]
 """Named columns [candidate], float64."""
 
 EDGES = (0.01, 0.1, 0.3, 0.7)
-"""Nats that part certain tokens from open ones, in entropy and in NLL."""
+"""Thresholds in nats between certain and uncertain tokens, for entropy and NLL."""
 
 
 def paper_columns(candidates: Candidates) -> dict[str, Tensor]:
@@ -28,8 +28,8 @@ def paper_columns(candidates: Candidates) -> dict[str, Tensor]:
 def token_columns(candidates: Candidates) -> dict[str, Tensor]:
     """Where in the response the student is unsure: its peaks, first token and last content token.
 
-    The utility is a mean over tokens. If the worth of a token were a step function of its entropy
-    or NLL, the shares of tokens above the edges would predict the utility linearly.
+    The utility is a mean over tokens. If that of a token were a step function of its entropy or
+    NLL, the shares of tokens above the thresholds would predict the utility linearly.
     """
     mask, count = candidates.mask, candidates.lengths.double()
     last = _last_content(candidates)[:, None]
@@ -47,7 +47,7 @@ def token_columns(candidates: Candidates) -> dict[str, Tensor]:
 
 
 def sibling_columns(candidates: Candidates) -> dict[str, Tensor]:
-    """How a row stands among the rollouts of its prompt, and how far these disagree."""
+    """How a row compares with the rollouts of its prompt, and how far these disagree."""
     sibling = (candidates.prompts[:, None] == candidates.prompts).double()
     share = sibling / sibling.sum(1, keepdim=True)
     columns = {}
@@ -67,7 +67,7 @@ def sibling_columns(candidates: Candidates) -> dict[str, Tensor]:
 
 
 def kind_columns(candidates: Candidates) -> dict[str, Tensor]:
-    """Which kind of question it is: known from the data set, where that names kinds at all."""
+    """The kind of question, for data sets that name kinds."""
     return {
         f"is_{name or 'unnamed'}": (candidates.kinds == kind).double()
         for kind, name in enumerate(candidates.kind_names)
@@ -75,13 +75,13 @@ def kind_columns(candidates: Candidates) -> dict[str, Tensor]:
 
 
 def word_columns(candidates: Candidates) -> dict[str, Tensor]:
-    """Which word the response ends on, as one of 32 classes of token ids."""
+    """The last word of the response, as one of 32 classes of token ids."""
     last = candidates.tokens.gather(1, _last_content(candidates)[:, None])[:, 0]
     return {f"last_word_{kind}": (last % 32 == kind).double() for kind in range(32)}
 
 
 def joined(*parts: Columns) -> Columns:
-    """All columns of several groups."""
+    """Return the columns of several groups together."""
 
     def columns(candidates: Candidates) -> dict[str, Tensor]:
         return {name: values for part in parts for name, values in part(candidates).items()}
@@ -93,7 +93,7 @@ ALL_COLUMNS = joined(paper_columns, token_columns, sibling_columns, kind_columns
 
 
 def _last_content(candidates: Candidates) -> Tensor:
-    """Position of the last token that is no end token [candidate]."""
+    """Return the position of the last token that is no end token [candidate]."""
     last = candidates.lengths - 1
     ends = torch.tensor(candidates.end_ids)
     is_end = torch.isin(candidates.tokens.gather(1, last[:, None])[:, 0], ends)

@@ -3,8 +3,8 @@
     python -m recipes.selector_study.log MODEL DATA OUT.npz --steps 111 --seed 42 [key=value ...]
 
 The settings are those of `configs/full.toml` over `configs/finesearch.toml`, as in the runs of the
-small model, but for the options and the `key=value` overrides, as `bas-opd train` takes them.
-Nothing else is written: no checkpoints.
+small model, changed by the options and by `key=value` overrides, as `bas-opd train` takes them.
+Only the log is written: no checkpoints.
 """
 
 from __future__ import annotations
@@ -12,24 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy
-import torch
-from torch import Tensor
 
 from bas_opd.algorithm import train_step
 from bas_opd.config import Config, dump, load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
-from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimiserSettings
-from bas_opd.model.batches import MicroBatch
 from bas_opd.reproduce.results import PATHS
-from bas_opd.run.state import TrainState
-from bas_opd.types import PromptBatch, Rollouts, StepReport, TeacherScores
+from bas_opd.run.state import build_method
+from bas_opd.types import PromptBatch, StepReport
 from recipes.selector_study.scored import save_log
 
 
@@ -62,16 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def log_run(config: Config, out: Path) -> None:
-    """Take the steps of a run with full querying and write what each candidate was worth."""
+    """Train with full querying and write the utility of each candidate."""
     data = PreparedSet.load(Path(config.data.path))
     kind_names = sorted({example.kind for example in data.examples})
-    state = TrainState.build(config)
-    learner = RecordingLearner(
-        state.model,
-        optimiser=OptimiserSettings(**config.optim.model_dump()),
-        distill=DistillSettings(**config.distill.model_dump()),
-    )
-    stages = replace(state.stages, learner=learner)
+    method = build_method(config)
     tables, losses = [], []
     total = config.run.steps or 0
     for step in range(total):
@@ -79,8 +67,8 @@ def log_run(config: Config, out: Path) -> None:
             len(data.examples), config.rollout.prompts_per_step, config.run.seed, step
         )
         batch = PromptBatch(step=step, examples=tuple(data.examples[i] for i in indices))
-        report = train_step(stages, batch, config.select.query_ratio)
-        tables.append(_table(report, learner.token_utility, indices, kind_names))
+        report = train_step(method.stages, batch, config.select.query_ratio)
+        tables.append(_table(report, indices, kind_names))
         losses.append(report.update.loss)
         print(
             f"step {step + 1}/{total}: loss {losses[-1]:.5f}, mean utility "
@@ -92,13 +80,13 @@ def log_run(config: Config, out: Path) -> None:
         tables,
         losses=losses,
         kind_names=kind_names,
-        end_ids=state.model.processor.eos_ids,
+        end_ids=method.model.processor.eos_ids,
         settings=_settings(config, data),
     )
 
 
 def _settings(config: Config, data: PreparedSet) -> str:
-    """Return the configuration as JSON: what the data are, not where anything lies."""
+    """Return the configuration as JSON: the fingerprint of the data, and no paths."""
     stored = dump(config)
     for key in PATHS:
         part, name = key.split(".")
@@ -107,41 +95,13 @@ def _settings(config: Config, data: PreparedSet) -> str:
     return json.dumps(stored)
 
 
-class RecordingLearner(Learner):
-    """A learner that also keeps d * o * c of every token, which the utility is the mean of."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.token_utility: dict[int, Tensor] = {}
-        """Row -> [token], of the last step."""
-
-    def _backward(
-        self,
-        batch: MicroBatch,
-        rollouts: Rollouts,
-        scores: dict[int, Tensor],
-        teacher: TeacherScores,
-    ) -> tuple[Tensor, Tensor]:
-        loss, per_token = super()._backward(batch, rollouts, scores, teacher)
-        parts = per_token.split([int(rollouts.lengths[row]) for row in batch.rows])
-        self.token_utility |= {row: part.cpu() for row, part in zip(batch.rows, parts, strict=True)}
-        return loss, per_token
-
-
-def _table(
-    report: StepReport,
-    token_utility: dict[int, Tensor],
-    indices: Sequence[int],
-    kind_names: Sequence[str],
-) -> dict[str, Any]:
+def _table(report: StepReport, indices: Sequence[int], kind_names: Sequence[str]) -> dict[str, Any]:
     """Return the candidates of a step, one entry each in every array."""
-    rollouts, rows = report.rollouts, list(report.features.rows)
+    assert report.queries is not None
+    rollouts, candidates = report.rollouts, report.queries.candidates
+    rows = list(candidates.rows)
     assert rollouts.entropies is not None  # the sampler in this process measures them
     mask = rollouts.mask[rows]
-    per_token = torch.zeros(mask.shape)
-    for place, row in enumerate(rows):
-        part = token_utility[row]
-        per_token[place, : len(part)] = part
     prompts = [rollouts.prompt_of(row) for row in rows]
     return {
         "row": rows,
@@ -149,12 +109,11 @@ def _table(
         "example": [indices[prompt] for prompt in prompts],
         "kind": [kind_names.index(rollouts.examples[prompt].kind) for prompt in prompts],
         "length": rollouts.lengths[rows].numpy(),
-        "features": report.features.values.numpy(),
-        "utility": [report.update.utility.get(row, float("nan")) for row in rows],
+        "features": candidates.values.numpy(),
+        "utility": [report.update.observed.get(row, float("nan")) for row in rows],
         "tokens": rollouts.tokens[rows].where(mask, 0).numpy(),
         "logprobs": rollouts.logprobs[rows].where(mask, 0.0).numpy(),
         "entropies": rollouts.entropies[rows].where(mask, 0.0).numpy(),
-        "token_utility": per_token.numpy(),
     }
 
 

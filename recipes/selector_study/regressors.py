@@ -1,4 +1,4 @@
-"""Regressions small enough to be fitted anew at every step, with their uncertainty."""
+"""Regressions small enough to be refitted at every step, with their uncertainty."""
 
 from __future__ import annotations
 
@@ -32,14 +32,9 @@ def squares(x: Tensor) -> Tensor:
 
 
 def quadratic(x: Tensor) -> Tensor:
-    """Squares and pairwise products too."""
+    """Also squares and pairwise products."""
     i, j = torch.triu_indices(x.shape[1], x.shape[1])
     return torch.cat([linear(x), x[:, i] * x[:, j]], 1)
-
-
-def cubic(x: Tensor) -> Tensor:
-    """Cubes too, which let the effect of a column level off."""
-    return torch.cat([quadratic(x), x.pow(3)], 1)
 
 
 class Ridge:
@@ -112,7 +107,7 @@ class Stumps:
 
 
 class Mean:
-    """The mean of several regressions, which err in different ways."""
+    """The mean of several regressions, whose errors differ."""
 
     def __init__(self, *members: Regressor):
         self.members = members
@@ -127,10 +122,9 @@ class Mean:
 
 
 class Network:
-    """The paper's predictor and loss, trained harder and, if asked, without its LayerNorm.
+    """The paper's predictor and loss with more and larger updates, by default without LayerNorm.
 
-    LayerNorm over the columns of a row makes rows alike that differ in the size of all their
-    features at once.
+    LayerNorm over the columns of a row removes differences in the size of all its features at once.
     """
 
     def __init__(

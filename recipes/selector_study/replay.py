@@ -1,39 +1,51 @@
-"""Replay selectors on fully scored batches: which share of the utility would each have caught?
+"""Replay selectors on fully scored batches: what share of the utility would each have captured?
 
     python -m recipes.selector_study.replay LOG.npz... [--ratio 0.25] [--warmup 10]
 
-At every step a selector sees the candidates, picks K = floor(ratio * |C|) of them, is told the
-utility of those and of no other, and learns. Its capture is the sum of the utilities it picked over
-the sum of all. Beside it stand random picking and the oracle, which picks the K highest utilities.
+At every step a selector sees the candidates, picks K = floor(ratio * |C|) of them, gets the utility
+of those and of no other, and learns. Its capture is the sum of the utilities it picked over the sum
+of all. The oracle picks the K highest utilities.
 
-This is not training. The student of a log was trained on every candidate, and its path stays what
-it was whatever a selector picks here; a student trained on the picks would write other responses.
-A replay compares selectors on the same batches; what they do to accuracy only training can tell.
+This is not training. The student of a log was trained on every candidate, whatever a selector picks
+here; a student trained on the picks would write other responses. A replay compares selectors on the
+same batches; what they do to accuracy only training can tell.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bas_opd.budget import query_budget
+from bas_opd.files import write_json
 from bas_opd.stats.intervals import mean_interval, paired_difference
-from recipes.selector_study.columns import ALL_COLUMNS
+from bas_opd.text import aligned
 from recipes.selector_study.entrants import Entrant
 from recipes.selector_study.roster import PAPER, Factory, roster, single_columns
 from recipes.selector_study.scored import ScoredLog, ScoredStep
 
 STRETCHES = 10
+SHOWN = {
+    "capture": ".4f",
+    "interval": ".4f",
+    "of_oracle": ".3f",
+    "gain": ".4f",
+    "gain_interval": ".4f",
+    "token_share": ".3f",
+    "milliseconds": ".1f",
+}
+"""Columns of the table, and how their numbers are written."""
+JSON = {"type": Path, "help": "also write the numbers to this file"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +80,20 @@ class Score:
 def replay(
     log: ScoredLog, entrant: Entrant, ratio: float | str, *, reveal: bool = False
 ) -> list[StepResult]:
-    """Drive an entrant through a log as a training step would.
+    """Run an entrant through a log as a training step would.
 
-    With `reveal` it is told all utilities of a step after it has picked: no selector, but a way to
-    see whether it lacks labels or columns.
+    With `reveal` it gets all utilities of a step after it has picked: no selector, but a way to see
+    whether it lacks labels or columns.
     """
     results = []
     for step in log.steps:
         candidates = step.candidates
         start = time.perf_counter()
         selection = entrant.select(candidates, query_budget(ratio, len(candidates)))
-        told = candidates.features.rows if reveal else selection.rows
+        labelled = candidates.features.rows if reveal else selection.rows
         utility = dict(zip(candidates.features.rows, step.utility.tolist(), strict=True))
-        paid = {row: utility[row] for row in told if math.isfinite(utility[row])}
-        entrant.learn(candidates, paid)
+        labels = {row: utility[row] for row in labelled if math.isfinite(utility[row])}
+        entrant.learn(candidates, labels)
         seconds = time.perf_counter() - start
         results.append(result_of(step, selection.rows, 1000 * seconds))
     return results
@@ -99,60 +111,9 @@ def oracle(log: ScoredLog, ratio: float | str, *, per_token: bool = False) -> li
     return results
 
 
-def compare(
-    logs: Sequence[ScoredLog],
-    factories: dict[str, Factory],
-    *,
-    ratio: float | str,
-    warmup: int,
-    reveal: bool = False,
-) -> list[Score]:
-    """Score the oracle and every entrant over the logs, the steps of the warm-up left out."""
-    results = {"oracle": [oracle(log, ratio) for log in logs]}
-    results["oracle, per token"] = [oracle(log, ratio, per_token=True) for log in logs]
-    for name, make in factories.items():
-        results[name] = [replay(log, make(), ratio, reveal=reveal) for log in logs]
-    captures = {name: _captures(runs, warmup) for name, runs in results.items()}
-    samples = captures
-    if len(logs) == 1:
-        samples = {name: _stretches(runs[0][warmup:]) for name, runs in results.items()}
-    scores = []
-    for name, own in captures.items():
-        late = [step for run in results[name] for step in run[warmup:]]
-        shares = [a / b for a, b in zip(own, captures["oracle"], strict=True)]
-        gain_interval = math.nan
-        if PAPER in samples:
-            gain_interval = paired_difference(samples[name], samples[PAPER]).half_width
-        scores.append(
-            Score(
-                name=name,
-                capture=statistics.fmean(own),
-                interval=mean_interval(samples[name]).half_width,
-                of_oracle=statistics.fmean(shares),
-                gain=statistics.fmean(own) - statistics.fmean(captures.get(PAPER, [math.nan])),
-                gain_interval=gain_interval,
-                token_share=statistics.fmean(step.token_share for step in late),
-                milliseconds=statistics.median(step.milliseconds for step in late),
-                captures=tuple(own),
-            )
-        )
-    return scores
-
-
-def _captures(runs: Sequence[list[StepResult]], warmup: int) -> list[float]:
-    return [statistics.fmean(step.capture for step in run[warmup:]) for run in runs]
-
-
-def _stretches(steps: Sequence[StepResult]) -> list[float]:
-    """Mean capture of ten stretches: steps that follow each other share a student."""
-    bounds = [len(steps) * part // STRETCHES for part in range(STRETCHES + 1)]
-    parts = [steps[start:end] for start, end in pairwise(bounds) if end > start]
-    return [statistics.fmean(step.capture for step in part) for part in parts]
-
-
 def result_of(step: ScoredStep, rows: tuple[int, ...], milliseconds: float) -> StepResult:
     """Measure a choice of rows."""
-    chosen = torch.isin(torch.tensor(step.candidates.features.rows), torch.tensor(rows))
+    chosen = step.candidates.among(rows)
 
     def share(of: Tensor) -> float:
         total = float(of.sum())
@@ -166,61 +127,110 @@ def result_of(step: ScoredStep, rows: tuple[int, ...], milliseconds: float) -> S
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("logs", type=Path, nargs="+")
-    parser.add_argument("--ratio", default="0.25", help="query ratio")
-    parser.add_argument("--warmup", type=int, default=10, help="first steps that are not counted")
-    parser.add_argument("--only", action="append", help="entrants to run, by the start of a name")
-    parser.add_argument("--columns", action="store_true", help="rank by single columns instead")
-    parser.add_argument("--reveal", action="store_true", help="tell entrants all utilities")
-    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
-    options = parser.parse_args(arguments)
+def mean_capture(steps: Sequence[StepResult]) -> float:
+    """Return the mean capture of some steps."""
+    return fmean(step.capture for step in steps)
+
+
+def compare(
+    logs: Sequence[ScoredLog],
+    factories: dict[str, Factory],
+    *,
+    ratio: float | str,
+    warmup: int,
+    reveal: bool = False,
+) -> list[Score]:
+    """Score the oracle and every entrant over the logs, without the steps of the warm-up."""
+    runs: dict[str, Callable[[ScoredLog], list[StepResult]]] = {
+        "oracle": lambda log: oracle(log, ratio),
+        "oracle, per token": lambda log: oracle(log, ratio, per_token=True),
+    } | {
+        name: lambda log, make=make: replay(log, make(), ratio, reveal=reveal)
+        for name, make in factories.items()
+    }
+    results = {name: [run(log)[warmup:] for log in logs] for name, run in runs.items()}
+    captures = {name: [mean_capture(run) for run in of] for name, of in results.items()}
+    samples = captures
+    if len(logs) == 1:
+        samples = {name: _stretches(only) for name, (only,) in results.items()}
+    paper = samples.get(PAPER)
+    scores = []
+    for name, own in captures.items():
+        steps = [step for run in results[name] for step in run]
+        gain = fmean(own) - fmean(captures.get(PAPER, [math.nan]))
+        half_width = paired_difference(samples[name], paper).half_width if paper else math.nan
+        scores.append(
+            Score(
+                name=name,
+                capture=fmean(own),
+                interval=mean_interval(samples[name]).half_width,
+                of_oracle=fmean(a / b for a, b in zip(own, captures["oracle"], strict=True)),
+                gain=gain,
+                gain_interval=half_width,
+                token_share=fmean(step.token_share for step in steps),
+                milliseconds=median(step.milliseconds for step in steps),
+                captures=tuple(own),
+            )
+        )
+    return scores
+
+
+def _stretches(steps: Sequence[StepResult]) -> list[float]:
+    """Return the mean capture of ten stretches: neighbouring steps share a student."""
+    bounds = [len(steps) * part // STRETCHES for part in range(STRETCHES + 1)]
+    return [mean_capture(steps[start:end]) for start, end in pairwise(bounds) if end > start]
+
+
+def parse(
+    description: str | None,
+    arguments: Sequence[str] | None,
+    *,
+    logs: int | str = "+",
+    **flags: dict[str, Any],
+) -> tuple[argparse.Namespace, list[ScoredLog]]:
+    """Return the options of a command, `flags` beside the common ones, and the logs it names."""
     torch.set_num_threads(1)
-    logs = [ScoredLog.load(path) for path in options.logs]
-    shortest = min(len(log.steps) for log in logs)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("logs", type=Path, nargs=logs)
+    parser.add_argument("--ratio", default="0.25", help="query ratio")
+    parser.add_argument("--warmup", type=int, default=10, help="first steps, left out of means")
+    for name, settings in flags.items():
+        parser.add_argument(f"--{name}", **settings)
+    options = parser.parse_args(arguments)
+    loaded = [ScoredLog.load(path) for path in options.logs]
+    shortest = min(len(log.steps) for log in loaded)
     if options.warmup >= shortest:
         parser.error(f"a log has {shortest} steps, so none is left after {options.warmup}")
-    factories = roster()
-    if options.columns:
-        names = list(ALL_COLUMNS(logs[0].steps[0].candidates))
-        factories = single_columns(ALL_COLUMNS, names)
-    if options.only:
-        factories = {
-            name: make
-            for name, make in factories.items()
-            if name == PAPER or name.startswith(tuple(options.only))
-        }
-    scores = compare(
-        logs, factories, ratio=options.ratio, warmup=options.warmup, reveal=options.reveal
+    return options, loaded
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    options, logs = parse(
+        __doc__,
+        arguments,
+        only={"action": "append", "help": "entrants to run, by the start of a name"},
+        columns={"action": "store_true", "help": "rank by single columns instead"},
+        reveal={"action": "store_true", "help": "give entrants all utilities"},
+        json=JSON,
     )
-    _show(scores, logs, options)
+    ratio, warmup, reveal = options.ratio, options.warmup, options.reveal
+    factories = single_columns(logs[0].steps[0].candidates) if options.columns else roster()
+    if options.only:
+        wanted = tuple(options.only)
+        factories = {n: f for n, f in factories.items() if n == PAPER or n.startswith(wanted)}
+    scores = compare(logs, factories, ratio=ratio, warmup=warmup, reveal=reveal)
+    steps = sum(len(log.steps) - warmup for log in logs)
+    known = "all utilities" if reveal else "only picked rows"
+    print(f"{len(logs)} logs, {steps} steps after warm-up, ratio {ratio}; {known} are revealed")
+    cells = ([s.name, *(f"{getattr(s, n):{form}}" for n, form in SHOWN.items())] for s in scores)
+    print(aligned([["", *SHOWN], *cells]))
     if options.json:
-        report = {
-            "logs": [log.name for log in logs],
-            "ratio": options.ratio,
-            "warmup": options.warmup,
-            "reveal": options.reveal,
-            "scores": [asdict(score) for score in scores],
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-
-
-def _show(scores: Sequence[Score], logs: Sequence[ScoredLog], options: argparse.Namespace) -> None:
-    steps = sum(len(log.steps) - options.warmup for log in logs)
-    told = "all utilities are revealed" if options.reveal else "only picked rows are revealed"
-    print(f"{len(logs)} logs, {steps} steps after warm-up, ratio {options.ratio}; {told}")
-    titles = f"{'capture':>9}{'+-':>7}{'of oracle':>11}{'gain':>8}{'+-':>7}{'tokens':>8}{'ms':>7}"
-    print(" " * 36 + titles)
-    for score in scores:
-        print(
-            f"{score.name:<36}{score.capture:9.4f}{score.interval:7.4f}{score.of_oracle:11.3f}"
-            f"{score.gain:8.4f}{score.gain_interval:7.4f}{score.token_share:8.3f}"
-            f"{score.milliseconds:7.1f}"
-        )
+        named = {"logs": [log.name for log in logs], "ratio": ratio, "warmup": warmup}
+        numbers = {"reveal": reveal, "scores": [asdict(score) for score in scores]}
+        write_json(options.json, named | numbers)
 
 
 if __name__ == "__main__":

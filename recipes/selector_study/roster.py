@@ -1,4 +1,4 @@
-"""Who enters, by name. Each value makes a fresh entrant, so that no log teaches another."""
+"""Every entrant by name. Each value builds a new one, so that no log teaches another."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bas_opd.select import EntropySelector, LearnedSelector, RandomSelector
+from bas_opd.select import (
+    EntropySelector,
+    LearnedSelector,
+    RandomSelector,
+    RegressedSelector,
+    Selector,
+)
 from recipes.selector_study.columns import (
-    Columns,
+    ALL_COLUMNS,
     joined,
     kind_columns,
     paper_columns,
@@ -17,9 +23,9 @@ from recipes.selector_study.columns import (
     word_columns,
 )
 from recipes.selector_study.entrants import (
-    ByColumn,
     Entrant,
     Fitted,
+    Ranked,
     Settings,
     Shipped,
     logarithms,
@@ -34,15 +40,15 @@ from recipes.selector_study.regressors import (
     Regressor,
     Ridge,
     Stumps,
-    cubic,
     squares,
 )
+from recipes.selector_study.scored import Candidates
 
 PAPER = "learned"
-"""The paper's selector with the paper's settings: the real class."""
+"""The paper's selector with the paper's settings."""
 
 CHOSEN = "ridge, cubes, roots, long memory"
-"""What the package ships as the policy `regressed`."""
+"""The policy `regressed` of the package, which the study chose."""
 
 Factory = Callable[[], Entrant]
 
@@ -55,98 +61,94 @@ def roster() -> dict[str, Factory]:
     rich = Settings(columns=joined(paper_columns, token_columns, sibling_columns))
     kinds = replace(rich, columns=joined(rich.columns, kind_columns))
     words = replace(rich, columns=joined(rich.columns, word_columns))
-    process = Settings(columns=paper_columns, capacity=768)
+    noisy = replace(six, exploration=0.1)
     roots = replace(six, target=square_roots, half_life=100.0, capacity=8192, start=96)
-    rich_process = replace(rich, capacity=768)
+    process, rich_process = replace(six, capacity=768), replace(rich, capacity=768)
+    often = {"updates_per_step": 20, "learning_rate": 1e-2}
+    total, per_token = {"is_total": True, "target": scaled}, {"per_token": True, "target": scaled}
     return {
-        "random": lambda: Shipped(RandomSelector()),
-        "entropy": lambda: Shipped(EntropySelector()),
-        PAPER: lambda: Shipped(LearnedSelector()),
+        "random": _shipped(RandomSelector),
+        "entropy": _shipped(EntropySelector),
+        PAPER: _shipped(LearnedSelector),
         # The paper's class, other settings.
-        "learned, no exploration": _learned(exploration=0),
-        "learned, rate 1e-2": _learned(learning_rate=1e-2),
-        "learned, 20 updates": _learned(updates_per_step=20),
-        "learned, 20 updates, rate 1e-2": _learned(updates_per_step=20, learning_rate=1e-2),
-        "learned, 20 updates, all labels": _learned(
-            updates_per_step=20, learning_rate=1e-2, replay_capacity=8192, half_life=40
+        "learned, no exploration": _shipped(LearnedSelector, exploration=0),
+        "learned, rate 1e-2": _shipped(LearnedSelector, learning_rate=1e-2),
+        "learned, 20 updates": _shipped(LearnedSelector, updates_per_step=20),
+        "learned, 20 updates, rate 1e-2": _shipped(LearnedSelector, **often),
+        "learned, 20 updates, all labels": _shipped(
+            LearnedSelector, **often, replay_capacity=8192, half_life=40
         ),
         # The paper's network on other targets, six features.
-        "network, layer norm": _network(replace(six, exploration=0.1), 6, layer_norm=True),
-        "network": _network(replace(six, exploration=0.1), 6),
-        "network, normal scores": _network(replace(six, exploration=0.1, target=normal_scores), 6),
-        "network, logarithms": _network(replace(six, exploration=0.1, target=logarithms), 6),
+        "network, layer norm": _fitted(lambda: Network(6, layer_norm=True), noisy),
+        "network": _fitted(_network, noisy),
+        "network, normal scores": _fitted(_network, noisy, target=normal_scores),
+        "network, logarithms": _fitted(_network, noisy, target=logarithms),
         # Regressions in closed form, six features.
-        "ridge, 10 % random": _fitted(Ridge, replace(six, exploration=0.1)),
+        "ridge, 10 % random": _fitted(Ridge, noisy),
         "ridge": _fitted(Ridge, six),
-        "ridge, bonus": _fitted(Ridge, replace(six, bonus=1.0)),
-        "ridge, thompson": _fitted(Ridge, replace(six, is_thompson=True)),
-        "ridge, normal scores": _fitted(Ridge, replace(six, target=normal_scores)),
-        "ridge, square roots": _fitted(Ridge, replace(six, target=square_roots)),
-        "ridge, logarithms": _fitted(Ridge, replace(six, target=logarithms)),
-        "ridge, ranked columns": _fitted(Ridge, replace(six, scale="ranks")),
-        "ridge, long memory": _fitted(Ridge, replace(six, half_life=100.0, capacity=8192)),
-        "ridge, short memory": _fitted(Ridge, replace(six, half_life=5.0)),
+        "ridge, bonus": _fitted(Ridge, six, bonus=1.0),
+        "ridge, thompson": _fitted(Ridge, six, is_thompson=True),
+        "ridge, normal scores": _fitted(Ridge, six, target=normal_scores),
+        "ridge, square roots": _fitted(Ridge, six, target=square_roots),
+        "ridge, logarithms": _fitted(Ridge, six, target=logarithms),
+        "ridge, ranked columns": _fitted(Ridge, six, scale="ranks"),
+        "ridge, long memory": _fitted(Ridge, six, half_life=100.0, capacity=8192),
+        "ridge, short memory": _fitted(Ridge, six, half_life=5.0),
         "ridge, roots, long memory": _fitted(Ridge, roots),
-        "ridge, roots, long memory, bonus": _fitted(Ridge, replace(roots, bonus=1.0)),
-        CHOSEN: _fitted(_cubes, roots),
-        "ridge, cubes, 10 % random": _fitted(_cubes, replace(roots, exploration=0.1)),
+        "ridge, roots, long memory, bonus": _fitted(Ridge, roots, bonus=1.0),
+        CHOSEN: _shipped(RegressedSelector),
+        "ridge, cubes, 10 % random": _shipped(RegressedSelector, exploration=0.1),
         "stumps": _fitted(Stumps, six),
         "process": _fitted(GaussianProcess, process),
-        "process, bonus": _fitted(GaussianProcess, replace(process, bonus=0.5)),
+        "process, bonus": _fitted(GaussianProcess, process, bonus=0.5),
         # More columns from the same rollouts.
         "ridge, token columns": _fitted(_wide, tokens),
         "ridge, sibling columns": _fitted(_wide, siblings),
         "ridge, all columns": _fitted(_wide, rich),
-        "ridge, all columns, bonus": _fitted(_wide, replace(rich, bonus=1.0)),
-        "ridge, all columns, square roots": _fitted(_wide, replace(rich, target=square_roots)),
-        "ridge, all columns, ranked": _fitted(_wide, replace(rich, scale="ranks")),
+        "ridge, all columns, bonus": _fitted(_wide, rich, bonus=1.0),
+        "ridge, all columns, square roots": _fitted(_wide, rich, target=square_roots),
+        "ridge, all columns, ranked": _fitted(_wide, rich, scale="ranks"),
         "ridge, all columns and kind": _fitted(_wide, kinds),
         "ridge, all columns and words": _fitted(_wide, words),
         "stumps, all columns": _fitted(Stumps, rich),
         "process, all columns": _fitted(GaussianProcess, rich_process),
-        "process, all columns, bonus": _fitted(GaussianProcess, replace(rich_process, bonus=0.5)),
-        "mean of three, all columns": _fitted(_mean_of_three, rich_process),
-        # The sum over tokens, which is then divided by their number.
-        "ridge, total": _fitted(Ridge, replace(six, is_total=True, target=scaled)),
-        "ridge, all columns, total": _fitted(_wide, replace(rich, is_total=True, target=scaled)),
-        "stumps, all columns, total": _fitted(Stumps, replace(rich, is_total=True, target=scaled)),
-        # What a query costs.
-        "ridge, per token": _fitted(Ridge, replace(six, per_token=True, target=scaled)),
-        "ridge, all columns, per token": _fitted(
-            _wide, replace(rich, per_token=True, target=scaled)
+        "process, all columns, bonus": _fitted(GaussianProcess, rich_process, bonus=0.5),
+        "mean of three, all columns": _fitted(
+            lambda: Mean(_wide(), Stumps(), GaussianProcess()), rich_process
         ),
+        # The sum over tokens, which is then divided by their number.
+        "ridge, total": _fitted(Ridge, six, **total),
+        "ridge, all columns, total": _fitted(_wide, rich, **total),
+        "stumps, all columns, total": _fitted(Stumps, rich, **total),
+        # What a query costs.
+        "ridge, per token": _fitted(Ridge, six, **per_token),
+        "ridge, all columns, per token": _fitted(_wide, rich, **per_token),
     }
 
 
-def single_columns(columns: Columns, names: list[str]) -> dict[str, Factory]:
-    """Return an entrant for either end of every column."""
-    return {
-        f"{end} {name}": lambda name=name, sign=sign: ByColumn(columns, name, sign=sign)
-        for name in names
-        for end, sign in (("high", 1), ("low", -1))
-    }
+def single_columns(example: Candidates) -> dict[str, Factory]:
+    """Return an entrant for either end of every column that such candidates have."""
+
+    def ranked(name: str, sign: int) -> Factory:
+        return lambda: Ranked(lambda candidates: sign * ALL_COLUMNS(candidates)[name])
+
+    ends = {"high": 1, "low": -1}
+    names = ALL_COLUMNS(example)
+    return {f"{end} {name}": ranked(name, sign) for name in names for end, sign in ends.items()}
 
 
-def _learned(**settings: Any) -> Factory:
-    return lambda: Shipped(LearnedSelector(**settings))
+def _shipped(selector: Callable[..., Selector], **settings: Any) -> Factory:
+    return lambda: Shipped(selector(**settings))
 
 
-def _network(settings: Settings, columns: int, **network: Any) -> Factory:
-    return lambda: Fitted(Network(columns, **network), settings)
+def _fitted(regressor: Callable[[], Regressor], settings: Settings, **changes: Any) -> Factory:
+    return lambda: Fitted(regressor(), replace(settings, **changes))
 
 
-def _fitted(regressor: Callable[[], Regressor], settings: Settings) -> Factory:
-    return lambda: Fitted(regressor(), settings)
+def _network() -> Network:
+    return Network(6)
 
 
 def _wide() -> Ridge:
-    """Without products of columns: with thirty of them there would be five hundred."""
+    """Without products of columns: thirty columns would make five hundred."""
     return Ridge(squares)
-
-
-def _cubes() -> Ridge:
-    return Ridge(cubic)
-
-
-def _mean_of_three() -> Mean:
-    return Mean(_wide(), Stumps(), GaussianProcess())

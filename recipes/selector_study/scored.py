@@ -1,4 +1,4 @@
-"""Fully scored batches on disk: what a selector could have known, and what each query was worth."""
+"""The log of a run with full querying: every candidate, and the utility the teacher gave it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PER_CANDIDATE = {
     "tokens": numpy.int32,
     "logprobs": numpy.float16,
     "entropies": numpy.float16,
-    "token_utility": numpy.float16,
 }
-"""The arrays with one entry a candidate, in the order of the steps. Features and utility keep every
-digit, because a replay must see what the selector would have seen; the tokens need not."""
+"""The arrays with one entry per candidate, in the order of the steps. Features and utility keep
+every digit, because a replay must see what the selector would have seen; tokens need not."""
+PER_TOKEN = ("tokens", "logprobs", "entropies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """C of one step with all that is known before the teacher is asked: no utility is in here."""
+    """C of one step with all that is known before the teacher is queried: no utility."""
 
     step: int
     features: Features  # Eq. 5, raw
-    prompts: Tensor  # [candidate] place of its prompt in the batch
-    kinds: Tensor  # [candidate] place of its kind in `kind_names`
+    prompts: Tensor  # [candidate] index of its prompt in the batch
+    kinds: Tensor  # [candidate] index of its kind in `kind_names`
     lengths: Tensor  # [candidate]
     tokens: Tensor  # [candidate, token] int64
     logprobs: Tensor  # [candidate, token] float64
@@ -53,6 +53,10 @@ class Candidates:
     def mask(self) -> Tensor:
         """[candidate, token], from lengths alone."""
         return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
+
+    def among(self, rows: Sequence[int]) -> Tensor:
+        """Return which candidates are in `rows` [candidate]."""
+        return torch.isin(torch.tensor(self.features.rows), torch.tensor(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +81,37 @@ class ScoredLog:
         try:
             with numpy.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            bounds = numpy.cumsum(arrays["candidates"])[:-1]
-            parts = {name: numpy.split(arrays[name], bounds) for name in PER_CANDIDATE}
+            sizes = arrays["candidates"].tolist()
+            columns = {
+                name: torch.from_numpy(arrays[name]).to(
+                    torch.float64 if numpy.issubdtype(dtype, numpy.floating) else torch.int64
+                )
+                for name, dtype in PER_CANDIDATE.items()
+            }
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{path} is not a log of scored batches: {error}. Make one with "
                 "`python -m recipes.selector_study.log`."
             ) from error
-        return cls(
-            name=path.stem,
-            steps=tuple(
-                _step(step, {name: part[step] for name, part in parts.items()}, arrays)
-                for step in range(len(arrays["candidates"]))
-            ),
-        )
+        parts = zip(*(column.split(sizes) for column in columns.values()), strict=True)
+        end_ids, kind_names = arrays["end_ids"].tolist(), arrays["kind_names"].tolist()
+        steps = []
+        for step, (loss, part) in enumerate(zip(arrays["loss"].tolist(), parts, strict=True)):
+            of = dict(zip(columns, part, strict=True))
+            candidates = Candidates(
+                step=step,
+                features=Features(rows=tuple(of["row"].tolist()), values=of["features"]),
+                prompts=of["prompt"],
+                kinds=of["kind"],
+                lengths=of["length"],
+                tokens=of["tokens"],
+                logprobs=of["logprobs"],
+                entropies=of["entropies"],
+                end_ids=tuple(end_ids),
+                kind_names=tuple(kind_names),
+            )
+            steps.append(ScoredStep(candidates=candidates, utility=of["utility"], loss=loss))
+        return cls(name=path.stem, steps=tuple(steps))
 
 
 def save_log(
@@ -102,16 +123,18 @@ def save_log(
     end_ids: Sequence[int],
     settings: str,
 ) -> None:
-    """Write the steps, each a table of the arrays in `PER_CANDIDATE`; tokens are padded to fit."""
+    """Write the steps, each a table of the arrays in `PER_CANDIDATE`; tokens are padded."""
     width = max(step["tokens"].shape[1] for step in steps)
-    arrays: dict[str, Any] = {
-        name: numpy.concatenate(
-            [_padded(numpy.asarray(step[name], dtype), name, width) for step in steps]
-        )
-        for name, dtype in PER_CANDIDATE.items()
-    }
+
+    def joined(name: str) -> numpy.ndarray:
+        parts = [numpy.asarray(step[name], PER_CANDIDATE[name]) for step in steps]
+        if name in PER_TOKEN:
+            parts = [numpy.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
+        return numpy.concatenate(parts)
+
+    arrays: dict[str, Any] = {name: joined(name) for name in PER_CANDIDATE}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:  # a name, and numpy would add an ending of its own
+    with path.open("wb") as file:  # given a name, numpy would add a suffix of its own
         numpy.savez_compressed(
             file,
             candidates=numpy.array([len(step["row"]) for step in steps]),
@@ -121,35 +144,3 @@ def save_log(
             settings=numpy.array(settings),
             **arrays,
         )
-
-
-def _padded(values: numpy.ndarray, name: str, width: int) -> numpy.ndarray:
-    if name not in ("tokens", "logprobs", "entropies", "token_utility"):
-        return values
-    return numpy.pad(values, ((0, 0), (0, width - values.shape[1])))
-
-
-def _step(
-    step: int, part: dict[str, numpy.ndarray], arrays: dict[str, numpy.ndarray]
-) -> ScoredStep:
-    def tensor(name: str, dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(part[name]).to(dtype)
-
-    return ScoredStep(
-        candidates=Candidates(
-            step=step,
-            features=Features(
-                rows=tuple(part["row"].tolist()), values=tensor("features", torch.float64)
-            ),
-            prompts=tensor("prompt", torch.int64),
-            kinds=tensor("kind", torch.int64),
-            lengths=tensor("length", torch.int64),
-            tokens=tensor("tokens", torch.int64),
-            logprobs=tensor("logprobs", torch.float64),
-            entropies=tensor("entropies", torch.float64),
-            end_ids=tuple(arrays["end_ids"].tolist()),
-            kind_names=tuple(arrays["kind_names"].tolist()),
-        ),
-        utility=tensor("utility", torch.float64),
-        loss=float(arrays["loss"][step]),
-    )

@@ -1,7 +1,7 @@
 """Scenes drawn on the GPU, a batch at a time: thousands a second where one CPU core draws thirty.
 
-The same tiles as the exact drawing, at half its resolution and sampled bilinearly; and, because a
-small model must not learn six drawings by heart, objects are turned, mirrored and recoloured.
+The same tiles as the exact drawing, at half its resolution and sampled bilinearly. Objects are
+rotated, mirrored and recoloured, so that a small model does not memorise six drawings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bas_opd.data.finesearch.assets import CELL, SIDE, catalogue, photograph
 from bas_opd.data.finesearch.render import backing, overlay
-from bas_opd.data.finesearch.scenes import Thing
+from bas_opd.data.finesearch.scenes import Shape, Thing
 from recipes.small_base.feed import COLOUR_NAMES, SHAPES
 
 TILE = CELL // 2
@@ -21,29 +21,20 @@ TILE = CELL // 2
 
 
 class Painter:
-    """The training split's pictures on one device, and how they are put together."""
+    """The drawings and photographs on one device, and how scenes are composed of them."""
 
     def __init__(self, device: torch.device, *, augment: bool = True) -> None:
         self.device, self.augment = device, augment
         listed = catalogue()
-        things = [
-            *(
-                Thing(shape="plate", name=p.category, picture=p.index, colour="")
-                for p in listed.pictures
-            ),
-            *(
-                Thing(shape="sign", name=str(number), picture=face, colour="")
-                for face in range(len(listed.faces))
-                for number in range(100)
-                if number >= 10
-            ),
-            *(
-                Thing(shape="note", name=str(value), picture=index, colour="")
-                for index, (_, value) in enumerate(listed.digits)
-            ),
-        ]
-        self.first = (0, len(listed.pictures), len(listed.pictures) + 90 * len(listed.faces))
-        self.overlays = _tile_stack([np.asarray(overlay(thing)) for thing in things], device)
+        plates = [_blank("plate", p.category, p.index) for p in listed.pictures]
+        faces = range(len(listed.faces))
+        signs = [_blank("sign", number, face) for face in faces for number in range(10, 100)]
+        notes = [_blank("note", value, index) for index, (_, value) in enumerate(listed.digits)]
+        self.first = (0, len(plates), len(plates) + len(signs))
+        """Index of the first plate, sign and note."""
+        self.overlays = _tile_stack(
+            [np.asarray(overlay(thing)) for thing in (*plates, *signs, *notes)], device
+        )
         self.backings = _tile_stack(
             [np.asarray(backing(shape, colour)) for shape in SHAPES for colour in COLOUR_NAMES],
             device,
@@ -115,41 +106,44 @@ class Painter:
         return tile.view(rows, slots, 4, TILE, TILE)
 
 
+def _blank(shape: Shape, name: object, picture: int) -> Thing:
+    return Thing(shape=shape, name=str(name), picture=picture, colour="")
+
+
 def _sample(source: Tensor, scale_x: Tensor, scale_y: Tensor, shift: Tensor, side: int) -> Tensor:
-    """Sample pictures at x = scale * view + shift, both in -1..1; nothing lies outside them."""
+    """Sample pictures at x = scale * view + shift, both in -1..1; outside they are empty."""
     zero = torch.zeros_like(scale_x)
-    theta = torch.stack(
-        [
-            torch.stack([scale_x, zero, shift[:, 0]], dim=1),
-            torch.stack([zero, scale_y, shift[:, 1]], dim=1),
-        ],
-        dim=1,
+    return _transform(
+        source, (scale_x, zero, shift[:, 0]), (zero, scale_y, shift[:, 1]), (side, side)
     )
-    shape = [len(source), source.shape[1], side, side]
-    grid = F.affine_grid(theta, shape, align_corners=False)
-    return F.grid_sample(source, grid, align_corners=False)
 
 
 def _jitter(top: Tensor, is_object: Tensor) -> Tensor:
-    """Turn, mirror and recolour objects; what is written stays as it is."""
+    """Rotate, mirror and recolour objects; what is written stays as it is."""
     rows = len(top)
     angle = (torch.rand(rows, device=top.device) - 0.5) * 0.5 * is_object
     mirror = torch.where((torch.rand(rows, device=top.device) < 0.5) & is_object, -1.0, 1.0)
     zoom = 1 + (torch.rand(rows, device=top.device) - 0.5) * 0.3 * is_object
     cos, sin, zero = angle.cos() * zoom, angle.sin() * zoom, torch.zeros_like(angle)
-    theta = torch.stack(
-        [
-            torch.stack([mirror * cos, -mirror * sin, zero], dim=1),
-            torch.stack([sin, cos, zero], dim=1),
-        ],
-        dim=1,
+    turned = _transform(
+        top, (mirror * cos, -mirror * sin, zero), (sin, cos, zero), (top.shape[2], top.shape[3])
     )
-    grid = F.affine_grid(theta, list(top.shape), align_corners=False)
-    turned = F.grid_sample(top, grid, align_corners=False)
     gain = 1 + (torch.rand(rows, 3, 1, 1, device=top.device) - 0.5) * 0.5
     gain = torch.where(is_object[:, None, None, None], gain, 1.0)
     colour = torch.minimum(turned[:, :3] * gain, turned[:, 3:])
     return torch.cat([colour, turned[:, 3:]], dim=1)
+
+
+def _transform(
+    source: Tensor,
+    across: tuple[Tensor, Tensor, Tensor],
+    down: tuple[Tensor, Tensor, Tensor],
+    size: tuple[int, int],
+) -> Tensor:
+    """Sample pictures bilinearly at an affine map of the view, given by its two rows."""
+    theta = torch.stack([torch.stack(across, dim=1), torch.stack(down, dim=1)], dim=1)
+    grid = F.affine_grid(theta, [*source.shape[:2], *size], align_corners=False)
+    return F.grid_sample(source, grid, align_corners=False)
 
 
 def _tile_stack(pictures: list[np.ndarray], device: torch.device) -> Tensor:

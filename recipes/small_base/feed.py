@@ -1,4 +1,4 @@
-"""Endless training scenes as arrays, made by worker processes while the GPU works.
+"""Endless training scenes as arrays, made by worker processes while the GPU trains.
 
 The scenes are FineSearch's own, of its training split. Whole pictures show things that are large
 enough to be found; crops show things of every size.
@@ -25,7 +25,7 @@ SLOTS = 9
 QUESTIONS = 4
 """Questions about each picture: it is encoded once for all of them."""
 LENGTH = 44
-"""Most tokens of a question with its response and all between them."""
+"""Most tokens of a question with its response and the template around them."""
 
 SHAPES = ("plate", "sign", "note")
 COLOUR_NAMES = tuple(COLOURS)
@@ -54,7 +54,7 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
         behind = len(prompt) - prompt[::-1].index(processor.image_id)
         asked = prompt.index(question)
         self.prefix = prompt[:image]
-        """Tokens of a prompt before its picture; then those up to the question, and behind it."""
+        """Tokens of a prompt before its picture; then those up to the question, and after it."""
         self.before, self.between = prompt[behind:asked], prompt[asked + 1 :]
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:

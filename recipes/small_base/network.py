@@ -1,7 +1,7 @@
 """The forward pass of Qwen3-VL at fixed sizes: the same weights and numbers, in few large kernels.
 
-Pictures of one size make one batch, and the questions about a picture stand behind it one after the
-other, each blind to the rest, so that the picture is read once for all. `check` compares it with
+Pictures of one size form one batch. The questions about a picture follow it one after the other,
+each masked from the rest, so that the picture is encoded once. A test compares the result with
 transformers' own forward pass.
 """
 
@@ -63,7 +63,7 @@ class Views:
 
 
 class Labels(nn.Module):
-    """What each image token shows, asked directly: recognition is learnt much sooner that way.
+    """Classifies what each image token shows: recognition is learnt much sooner that way.
 
     Used while the base is trained and then dropped.
     """
@@ -142,7 +142,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _mask(head: int, blocks: int, length: int) -> Tensor:
-    """A token sees what stands before it in the head and in its own block."""
+    """Let a token attend to what precedes it in the head and in its own block."""
     total = head + blocks * length
     place = torch.arange(total)
     block = (place - head).div(length, rounding_mode="floor").clamp_min(-1)
@@ -151,7 +151,7 @@ def _mask(head: int, blocks: int, length: int) -> Tensor:
 
 
 def _vision_positions(model: Any, side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take the rotary tables from transformers' own pass, and how position vectors are blended."""
+    """Return the rotary tables of transformers' own pass, and the weights of position vectors."""
     visual, device = model.model.visual, model.device
     grid = side // PATCH
     caught: dict[str, Any] = {}

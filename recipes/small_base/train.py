@@ -1,11 +1,11 @@
-"""Train the small base model from nothing on one GPU, for a given time.
+"""Train the small base model from random weights on one GPU, for a given time.
 
     python -m recipes.small_base.train --out runs/base --seconds 540
     python -m recipes.small_base.train --out runs/base-2 --from runs/base/model --seconds 540
 
 Whole pictures show things of at least `--smallest` pixels, crops show things of every size: the
-model then searches and reads, but misses what is small in a whole picture. The weights that are
-saved are a moving average; training goes on from them alone, with a fresh warm-up.
+model then searches and reads, but misses what is small in a whole picture. The saved weights are a
+moving average; `--from` continues from them alone, with a new warm-up.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def main() -> None:
     )
     average = copy.deepcopy(model).eval()
     update = Update(model, views, labels, painter, optimiser, options.label_weight)
-    # Pinning would need a thread that talks to the GPU, which must be silent during capture.
+    # Pinning would need a thread that calls CUDA, which is not allowed during graph capture.
     feed = DataLoader(scenes, batch_size=None, num_workers=options.workers)
     log = (options.out / "log.jsonl").open("a", encoding="utf-8")
     began, step = time.monotonic(), 0
     for step, batch in enumerate(feed):
-        if step == GRAPH_AFTER + 1:  # Until then kernels are compiled; that is not training.
+        if step == GRAPH_AFTER + 1:  # Compiling the kernels does not count as training time.
             began = time.monotonic()
         spent = time.monotonic() - began
         if spent > options.seconds:
@@ -180,10 +180,10 @@ def save(model: Any, processor: Processor, folder: Path) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--from", dest="start", help="a model folder to go on from")
+    parser.add_argument("--from", dest="start", help="a model folder to continue from")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument(
-        "--decay", type=float, default=0.35, help="share of the time that cools down"
+        "--decay", type=float, default=0.35, help="share of the time in which the rate decays"
     )
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--label-weight", type=float, default=0.3)

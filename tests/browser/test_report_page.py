@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from chromium import Browser, Page, browser, chromium
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.report.writing import write_comparison, write_report
 
 pytestmark = pytest.mark.browser

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from process import Ended, Fault, Train, ask_to_stop, at, bas_opd
+from shapes import make_pictures
+from small_models import build_small_model
 
-from bas_opd.data.pictures import make_pictures
-from bas_opd.model.small import build_small_model
 from bas_opd.rollout import Sampler
 from bas_opd.run import loop as loop  # Loaded here, so that no child waits for torch.
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from process import Command, Fault, Payload, Train, at, fail, resumes_to, torn_record
 from run_states import assert_same_end
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint
 from bas_opd.run.checkpoint import is_intact, published

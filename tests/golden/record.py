@@ -16,10 +16,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from small_models import build_small_model
 from stage_fixtures import make_examples, make_model, make_stages
 
 from bas_opd.algorithm import train_step
-from bas_opd.model.small import build_small_model
 from bas_opd.rollout import SamplingSettings
 from bas_opd.select import build_selector
 from bas_opd.types import PromptBatch

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from run_fixtures import OFTEN, Silent, stop_at, tiny
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint

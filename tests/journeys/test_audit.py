@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from audit_fixtures import replace_part
 from run_fixtures import TINY, small_run, small_settings, stop_at
+from shapes import make_pictures
 from typer.testing import CliRunner, Result
 
 from bas_opd.audit import session
@@ -21,7 +22,6 @@ from bas_opd.audit.records import (
     utility_file,
 )
 from bas_opd.cli.main import app
-from bas_opd.data.pictures import make_pictures
 from bas_opd.run.checkpoint import published
 
 STAND_IN = "Teacher: the student itself, on the crop, in place of the run's own"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from shapes import make_pictures
 from typer.testing import CliRunner
 
 from bas_opd.cli.data import app
@@ -19,15 +20,16 @@ def run(*arguments: object, code: int = 0) -> str:
     return result.output
 
 
-def test_pictures_are_made_checked_and_shown(tmp_path: Path) -> None:
-    made = tmp_path / "pictures"
-    assert "6 rows, 5 with a crop" in run("make", "pictures", made, "--n", 6, "--seed", 1)
+def test_a_set_is_made_checked_and_shown(tmp_path: Path) -> None:
+    made = tmp_path / "set"
+    options = ("--split", "val", "--n", 6, "--seed", 1, "--workers", 1)
+    assert "6 rows, 6 with a crop" in run("make", "finesearch", made, *options)
     report = run("check", made)
-    assert "colour 2, count 1, exists 1, shape 2" in report
-    assert "5 rows (83.3%) have a crop" in report
+    assert "attribute 1, count 1, digit 1, existence 1, number 1, position 1" in report
+    assert "6 rows (100.0%) have a crop" in report
     assert "The set is sound." in report
     output = run("show", made, 1, "--out", tmp_path / "row.png")
-    assert "What colour is the small" in output
+    assert "What colour is the plate" in output
     assert str(tmp_path / "row.png") in output
     with Image.open(tmp_path / "row.png") as drawn:
         assert drawn.format == "PNG"
@@ -36,7 +38,7 @@ def test_pictures_are_made_checked_and_shown(tmp_path: Path) -> None:
 def test_a_shown_row_is_drawn_in_the_working_folder_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("make", "pictures", tmp_path / "set", "--n", 6)
+    make_pictures(tmp_path / "set", n=6, seed=0)
     monkeypatch.chdir(tmp_path)
     run("show", "set", "picture-0-00005")
     assert (tmp_path / "set-row-6.png").is_file()
@@ -44,7 +46,7 @@ def test_a_shown_row_is_drawn_in_the_working_folder_by_default(
 
 def test_a_damaged_set_fails_its_check_with_code_4(tmp_path: Path) -> None:
     made = tmp_path / "set"
-    run("make", "pictures", made, "--n", 2)
+    make_pictures(made, n=2, seed=0)
     next((made / "images").iterdir()).unlink()
     assert "Problem: " in run("check", made, code=4)
     report = json.loads(run("check", made, "--json", code=4))

@@ -9,10 +9,10 @@ import pytest
 import toy_method
 from run_fixtures import OFTEN, Silent, stop_at, tiny
 from run_states import assert_same_end
+from shapes import make_pictures
 from toy_method import Sharpen
 
 from bas_opd.config import Config
-from bas_opd.data.pictures import make_pictures as make_shapes
 from bas_opd.errors import PreemptionError
 from bas_opd.learn import Learner, OptimizerSettings
 from bas_opd.rollout import SamplingSettings
@@ -33,7 +33,7 @@ def config(small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         sampling = SamplingSettings(per_prompt=4, max_response_tokens=6)
         return Sharpen(model, sampling, learner)
 
-    make_shapes(tmp_path / "data", n=16, seed=1)
+    make_pictures(tmp_path / "data", n=16, seed=1)
     monkeypatch.setattr(loop, "build_method", build)
     return lambda name: tiny(small_qwen35, tmp_path / "data", tmp_path / name, *OFTEN)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from report_fixtures import audit, evaluate, synthetic_run
 from run_fixtures import small_run
+from shapes import make_pictures
 from typer.testing import CliRunner, Result
 
 from bas_opd.cli.main import app
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 
 

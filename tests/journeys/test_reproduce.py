@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from run_fixtures import events_of
+from shapes import make_pictures
 from test_cli import ROOT, bas_opd
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.table import MARKERS
 
@@ -72,7 +72,7 @@ def test_a_comparison_stopped_on_the_way_goes_on_and_makes_its_table(
 
     again = bas_opd(*arguments, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert f"{len(first)} of 5 results are there already." in again.stderr
+    assert f"{len(first)} of 5 results exist already." in again.stderr
     assert all(path.read_bytes() == content for path, content in first.items())
     names = ["base", "full-0", "full-1", "learned25-0", "learned25-1"]
     assert sorted(path.stem for path in results.iterdir()) == names

@@ -12,8 +12,8 @@ import torch
 from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
 from run_states import assert_same_end
 from safetensors.torch import load_file, save_file
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import (
     BasOpdError,
     CheckpointError,

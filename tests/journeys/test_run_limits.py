@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from run_fixtures import SMALL_STEPS, Silent, tiny
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.prompts import PromptStream
 from bas_opd.run import loop
 from bas_opd.run.record import read_records

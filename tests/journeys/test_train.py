@@ -12,11 +12,11 @@ from peft import PeftModel
 from PIL import Image, ImageFile
 from run_fixtures import SMALL_STEPS, Silent, tiny
 from safetensors.torch import load_file
+from shapes import make_pictures
 from transformers import AutoModelForImageTextToText
 
 from bas_opd.algorithm import train_step
 from bas_opd.data.images import open_image
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.prepare import prepare
 from bas_opd.errors import BasOpdError, DataError, ModelError, RunDirectoryError
 from bas_opd.methods import bas_opd as bas_opd_method

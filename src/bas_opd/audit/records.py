@@ -1,29 +1,29 @@
-"""What an audit leaves in the folder of its run: measurements, from which every number follows.
+"""The files of an audit, in the folder of its run: measurements, from which all numbers follow.
 
-Needs no torch: whoever has the files can work out the diagnostics and draw the figures.
+Needs no torch: diagnostics and figures can be made from the files alone.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bas_opd.errors import DataError
+from bas_opd.files import write_text
 
 FOLDER = "audit"
 Source = Literal["training", "held-out"]
 SOURCES: tuple[Source, ...] = ("training", "held-out")
 Teacher = Literal["own", "student"]
-"""Who was asked: the teacher of the run, or the paper's stand-in for it, the student itself."""
+"""The teacher of the run, or the paper's stand-in for it, the student itself."""
 _ENDS: dict[Teacher, str] = {"own": "", "student": "-student"}
 
 
 class Part(BaseModel):
-    """A part of an audit: strict, and nothing in it that is not known."""
+    """A part of an audit: strict, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -37,7 +37,7 @@ class Provenance(Part):
     query_ratio: str
     teacher: Teacher
     teacher_mode: str
-    """How the run's teacher followed: ema, frozen or live."""
+    """How the run's teacher followed the student: ema, frozen or live."""
     source: Source
     dataset: str
     """Fingerprint of the set the batches come from."""
@@ -57,7 +57,7 @@ class Candidate(Part):
     kind: str
     tokens: int = Field(gt=0)
     predicted: float | None
-    """By the frozen selector; none where the policy predicts nothing."""
+    """By the frozen selector; none if the policy predicts nothing."""
     entropy: float | None
     utility: float
 
@@ -74,12 +74,12 @@ class UtilityAudit(Provenance):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         if len({(each.batch, each.row) for each in self.candidates}) < len(self.candidates):
-            raise ValueError("a candidate stands in it twice")
+            raise ValueError("a candidate is in it twice")
         return self
 
 
 class Pair(Part):
-    """The two mean gradients of one batch: of the rows that were selected, and of the others."""
+    """The two mean gradients of one batch: of the selected rows, and of the others."""
 
     selected_norm: float = Field(gt=0)
     unselected_norm: float = Field(gt=0)
@@ -89,7 +89,7 @@ class Pair(Part):
 
 
 class CheckpointGeometry(Part):
-    """The pairs of one checkpoint, and the same of their means over the batches."""
+    """The pairs of one checkpoint, and the pair of their means over the batches."""
 
     step: int
     pairs: list[Pair] = Field(min_length=1)
@@ -106,17 +106,17 @@ Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
 
 
 def utility_file(run: Path, source: Source, teacher: Teacher = "own") -> Path:
-    """Return where the utility audit of a run lies; one by a stand-in never replaces the other."""
+    """Return the path of a run's utility audit; one by a stand-in has a path of its own."""
     return run / FOLDER / f"utility-{source}{_ENDS[teacher]}.json"
 
 
 def geometry_file(run: Path, teacher: Teacher = "own") -> Path:
-    """Return where the gradient audit of a run lies."""
+    """Return the path of a run's gradient audit."""
     return run / FOLDER / f"geometry{_ENDS[teacher]}.json"
 
 
 def utility_audits(run: Path) -> tuple[UtilityAudit, ...]:
-    """Read the utility audits of a run: by its own teacher, or by a stand-in if there is none."""
+    """Read the utility audits of a run: by its own teacher, else by the stand-in."""
     audits = (
         read_audit(utility_file(run, source), UtilityAudit)
         or read_audit(utility_file(run, source, "student"), UtilityAudit)
@@ -132,17 +132,14 @@ def geometry_audit(run: Path) -> GeometryAudit | None:
 
 
 def write_audit(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
-    """Replace an audit, whole or not at all."""
+    """Write an audit atomically, with each measurement on a line of its own."""
     path.parent.mkdir(exist_ok=True)
-    staging = path.with_name(f".{path.name}.partial")
     parts = audit.model_dump(mode="json").items()
-    lines = [f"{json.dumps(name)}: {_written(value)}" for name, value in parts]
-    staging.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    os.replace(staging, path)
+    lines = [f"{json.dumps(name)}: {_json(value)}" for name, value in parts]
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _written(value: Any) -> str:
-    """Put each measurement on a line of its own: thousands of them stay readable, and small."""
+def _json(value: Any) -> str:
     if isinstance(value, list):
         return "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in value) + "\n]"
     return json.dumps(value)
@@ -159,5 +156,5 @@ def read_audit(path: Path, kind: type[Audit]) -> Audit | None:
         where = ".".join(map(str, detail["loc"]))
         raise DataError(
             f"{path} is no audit that this version can read ({where}: {detail['msg']}). "
-            "Make it anew with `bas-opd audit RUN`."
+            "Rerun `bas-opd audit RUN`."
         ) from error

@@ -1,4 +1,4 @@
-"""What a user asks for when a run is audited: what is missing is made, what is there is kept."""
+"""The audit of a run as a user asks for it: existing parts are kept, missing ones are made."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One audit, as the user put it."""
+    """What the user asked for."""
 
     run: Path
     only: Only | None = None
     batches: int = 10
     held_out: Path | None = None
-    """A prepared set that is audited besides the batches of training."""
+    """A prepared set to audit besides the training batches."""
     checkpoints: int = 6
     pairs: int = 20
     teacher: Teacher = "own"
@@ -48,16 +48,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is known now."""
+    """The results of an audit."""
 
     utility: tuple[UtilityAudit, ...] = ()
     geometry: GeometryAudit | None = None
     no_geometry: str | None = None
-    """Why the run has no gradients to compare, if that is so."""
+    """Why the run has no gradients to compare, if it has none."""
 
 
 def audit_run(request: Request, progress: Progress) -> Outcome:
-    """Make the audits that were asked for, each on disk as soon as it is done."""
+    """Make the requested audits; each is written as soon as it is done."""
     stop = StopFlag()
     subject = Subject(
         request.run,
@@ -72,8 +72,8 @@ def audit_run(request: Request, progress: Progress) -> Outcome:
             return _audits(request, subject, progress)
     except PreemptionError as error:
         raise PreemptionError(
-            f"The audit of {request.run} was stopped by {error}. What it had finished is in "
-            f"{geometry_file(request.run).parent}; the same command makes the rest."
+            f"The audit of {request.run} was stopped by {error}. Finished parts are in "
+            f"{geometry_file(request.run).parent}; rerun the same command to resume."
         ) from error
 
 
@@ -131,16 +131,16 @@ def _write(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
         write_audit(path, audit)
     except OSError as error:
         raise BasOpdError(
-            f"{path} cannot be written: {error}. Once that is mended, run the command again."
+            f"{path} cannot be written: {error}. Fix that, then rerun the command."
         ) from error
 
 
 def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
-    """Return an audit of this run by this teacher, if there is one that can be read."""
+    """Return the audit of this run by this teacher, if there is a readable one."""
     try:
         audit = read_audit(path, kind)
     except DataError:
-        return None  # It is made anew, which is what its message would ask for.
+        return None  # It is made again, as its message asks for.
     mine = (subject.identity.config_hash, subject.teacher)
     return audit if audit and (audit.config_hash, audit.teacher) == mine else None
 

@@ -1,4 +1,4 @@
-"""`bas-opd audit`: what the selector is worth, and what its choice does to the gradient."""
+"""`bas-opd audit`: how good the selector is, and what its choice does to the gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Only(StrEnum):
 
 
 class Teacher(StrEnum):
-    """Who is asked."""
+    """The teacher of the audit."""
 
     own = "own"
     student = "student"
@@ -25,32 +25,25 @@ class Teacher(StrEnum):
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    only: Annotated[Only | None, typer.Option(help="Make this part alone.")] = None,
-    batches: Annotated[
-        int, typer.Option(min=1, max=40, help="Batches whose candidates are all scored.")
-    ] = 10,
-    held_out: Annotated[
-        Path | None, typer.Option(help="Also audit a prepared set that was not trained on.")
-    ] = None,
+    only: Annotated[Only | None, typer.Option(help="Make only this part.")] = None,
+    batches: Annotated[int, typer.Option(min=1, max=40, help="Batches to score completely.")] = 10,
+    held_out: Annotated[Path | None, typer.Option(help="Also audit this prepared set.")] = None,
     checkpoints: Annotated[
-        int, typer.Option(min=1, help="Checkpoints whose gradients are compared.")
+        int, typer.Option(min=1, help="Checkpoints to compare gradients at.")
     ] = 6,
-    pairs: Annotated[int, typer.Option(min=1, help="Batches at each of these checkpoints.")] = 20,
+    pairs: Annotated[int, typer.Option(min=1, help="Batches per checkpoint.")] = 20,
     teacher: Annotated[
-        Teacher, typer.Option(help="student: the paper's stand-in where the teacher is lost.")
+        Teacher, typer.Option(help="student: in place of a lost teacher.")
     ] = Teacher.own,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
-    data: Annotated[
-        Path | None, typer.Option(help="Where the training data lies now, if it has moved.")
-    ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Where the base model lies now, if it has moved.")
-    ] = None,
+    device: Annotated[str, typer.Option(help="auto, or a torch device.")] = "auto",
+    data: Annotated[Path | None, typer.Option(help="The training data, if it has moved.")] = None,
+    base: Annotated[str | None, typer.Option(help="The base model, if it has moved.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Score every candidate of some batches, and compare gradients along the run.
+    """Measure the utility of all candidates and compare gradients.
 
-    What RUN/audit holds already is kept and only printed.
+    Results in RUN/audit are kept, and only printed. With --teacher student the student stands in
+    for a teacher that no checkpoint holds, as in the paper.
     """
     import json
 

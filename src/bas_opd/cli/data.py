@@ -1,4 +1,4 @@
-"""`bas-opd data`: prepare, check, look at, and make training sets."""
+"""`bas-opd data`: prepare, check, show and make training sets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 
 from bas_opd.cli.lmms_eval import lmms_eval
 
-app = typer.Typer(help="Prepare, check, look at, and make training sets.", no_args_is_help=True)
-make_app = typer.Typer(help="Make a training set from nothing.", no_args_is_help=True)
+app = typer.Typer(help="Prepare, check, show and make training sets.", no_args_is_help=True)
+make_app = typer.Typer(help="Draw a training set.", no_args_is_help=True)
 app.add_typer(make_app, name="make")
 
 Folder = Annotated[Path, typer.Argument(help="A prepared set.")]
-Out = Annotated[Path, typer.Argument(help="The folder to write; it must not hold anything yet.")]
+Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty or new.")]
 
 
 class View(StrEnum):
@@ -28,30 +28,24 @@ class View(StrEnum):
 @app.command()
 def prepare(
     src: Annotated[
-        str,
-        typer.Argument(help="A JSONL, CSV or parquet file, a folder with one, or a dataset id."),
+        str, typer.Argument(help="A JSONL, CSV or parquet file, its folder, or a hub id.")
     ],
     out: Out,
     view: Annotated[
-        View,
-        typer.Option(help="Released pictures with the red box and its hint, or without both."),
+        View, typer.Option(help="Released pictures with or without the red box.")
     ] = View.boxed,
-    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first rows.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only this many rows.")] = None,
     quarantine: Annotated[
-        bool,
-        typer.Option(
-            "--quarantine", help="Set bad rows aside with their reasons; more than 1 % still stops."
-        ),
+        bool, typer.Option("--quarantine", help="Set bad rows aside; more than 1 % is an error.")
     ] = False,
     model: Annotated[
-        str | None,
-        typer.Option(help="Refuse rows whose prompt is too long for this model folder or hub id."),
+        str | None, typer.Option(help="Refuse prompts too long for this model.")
     ] = None,
     max_prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="The longest prompt, with --model.")
+        int, typer.Option(min=1, help="Longest prompt, with --model.")
     ] = 8192,
 ) -> None:
-    """Turn a released or home-made source into a prepared set."""
+    """Convert a released or own data source to a prepared set."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -86,7 +80,10 @@ def check(
     folder: Folder,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Verify every hash, row and picture of a prepared set; exit code 4 if one is wrong."""
+    """Verify a prepared set: every hash, row and picture.
+
+    The exit code is 4 if one is wrong.
+    """
     import json
     from dataclasses import asdict
 
@@ -114,7 +111,7 @@ def show(
     row: Annotated[str, typer.Argument(help="A row number from 1, or an id.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the PNG.")] = None,
 ) -> None:
-    """Print one record, and draw its picture with the crop box and the crop beside it."""
+    """Print one record, and draw its picture and crop."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text
@@ -144,9 +141,12 @@ def show(
 def sheet(
     folder: Folder,
     out: Annotated[Path | None, typer.Option(help="Where to write the PNG.")] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many examples, from the first.")] = 24,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of examples.")] = 24,
 ) -> None:
-    """Draw many examples on one sheet, with their boxes, crops, questions and answers."""
+    """Draw many examples on one sheet.
+
+    Each has its crop box, crop, question and answer.
+    """
     from bas_opd.data.records import PreparedSet
     from bas_opd.data.show import contact_sheet
 
@@ -165,7 +165,7 @@ class SplitName(StrEnum):
 
 
 class SizeName(StrEnum):
-    """How large the things in a picture are."""
+    """Size of the things in a picture."""
 
     small = "small"
     large = "large"
@@ -174,31 +174,31 @@ class SizeName(StrEnum):
 @make_app.command()
 def finesearch(
     out: Out,
-    split: Annotated[SplitName, typer.Option(help="Whose drawings and backgrounds.")],
-    size: Annotated[SizeName, typer.Option(help="How large things are.")] = SizeName.small,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many examples.")] = 3120,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other pictures.")] = 0,
+    split: Annotated[SplitName, typer.Option(help="Split of drawings and backgrounds.")],
+    size: Annotated[SizeName, typer.Option(help="Size of things.")] = SizeName.small,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of examples.")] = 3120,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the pictures.")] = 0,
     kinds: Annotated[
-        str | None, typer.Option(help="Only these kinds, as in attribute,count; unset: all eight.")
+        str | None, typer.Option(help="Kinds, as in attribute,count; unset: all.")
     ] = None,
     backgrounds: Annotated[
-        Path | None, typer.Option(help="A folder of pictures to use as backgrounds instead.")
+        Path | None, typer.Option(help="Folder of your own backgrounds.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that draw; unset: one for each core.")
+        int | None, typer.Option(min=1, help="Processes; unset: one per core.")
     ] = None,
 ) -> None:
-    """Draw small things in large pictures, and ask eight kinds of question about them."""
+    """Draw small things in large pictures, with questions.
+
+    There are eight kinds of question.
+    """
     import os
 
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from bas_opd.cli.progress import Board
     from bas_opd.data.finesearch import KINDS, make_finesearch
 
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, disable=not stderr.is_terminal, transient=True) as progress:
-        task = progress.add_task("drawing", total=n)
+    with Board() as board:
+        board.start(n, "drawing")
         made = make_finesearch(
             out,
             split=split.value,
@@ -208,22 +208,8 @@ def finesearch(
             kinds=KINDS if kinds is None else [kind.strip() for kind in kinds.split(",")],
             backgrounds=backgrounds,
             workers=workers or os.cpu_count() or 1,
-            on_row=lambda rows: progress.update(task, completed=rows),
+            on_row=lambda _: board.advance(),
         )
-    with_crop = sum(example.has_crop for example in made.examples)
-    typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")
-
-
-@make_app.command()
-def pictures(
-    out: Out,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many examples.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other pictures.")] = 0,
-) -> None:
-    """Generate pictures of shapes with one small shape to find."""
-    from bas_opd.data.pictures import make_pictures
-
-    made = make_pictures(out, n=n, seed=seed)
     with_crop = sum(example.has_crop for example in made.examples)
     typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")
 

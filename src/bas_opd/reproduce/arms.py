@@ -1,4 +1,4 @@
-"""What is compared: the base model, the policies of Table 3, the ablations of Table 4, and ours."""
+"""The arms: the base model, the policies of Table 3, the ablations of Table 4, and ours."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from bas_opd.config import Config, load_config, preset
 from bas_opd.errors import ConfigError
 
 BASE = "base"
-"""The model as it is before any step."""
+"""The model before any training."""
 FULL = "full"
-"""Full querying, against which all others are held."""
+"""Full querying, the reference of all others."""
 ARMS = (
     BASE,
     FULL,
@@ -25,7 +25,7 @@ ARMS = (
     "learned25-without-exploration",
     "regressed25",
 )
-"""Each but the base is a preset of that name, laid over `finesearch.toml`."""
+"""Each but the base is a preset of that name over `finesearch.toml`."""
 FIRST_SEED = 42
 """The paper's training seed (Table 6); its selector seed is 0 (Table 5)."""
 
@@ -40,7 +40,7 @@ def check_arms(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def effective(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides that change something; what a preset says already does not."""
+    """Return the overrides that differ from the presets."""
     somewhere = ["model.path=x", "data.path=x"]
     plain = arm_config(FULL, 0, somewhere)
     return tuple(each for each in overrides if arm_config(FULL, 0, [*somewhere, each]) != plain)

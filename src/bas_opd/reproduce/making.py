@@ -10,7 +10,7 @@ from bas_opd.reproduce.catalogue import Made, Material, item
 from bas_opd.reproduce.material import GivenRuns, KeptResults, SmallScale
 from bas_opd.reproduce.paper_scale import instructions
 from bas_opd.reproduce.policies import Request
-from bas_opd.reproduce.runner import Board
+from bas_opd.run.progress import Progress as Board
 
 
 def make_item(

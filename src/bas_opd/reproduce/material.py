@@ -15,7 +15,7 @@ from bas_opd.reproduce.arms import arm_config
 from bas_opd.reproduce.figures import arms_of, source_of
 from bas_opd.reproduce.policies import Request, common_inputs, reproduce
 from bas_opd.reproduce.results import read_results
-from bas_opd.reproduce.runner import Board
+from bas_opd.run.progress import Progress as Board
 
 if TYPE_CHECKING:
     from bas_opd.audit.session import Outcome

@@ -1,6 +1,6 @@
-"""Many tasks, several processes: each process starts once and takes task after task.
+"""Runs tasks in several worker processes; each worker starts once and takes task after task.
 
-Imports nothing heavy: a new process gets here before it imports torch.
+Imports nothing heavy: a worker imports this module before it imports torch.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from typing import Any, Generic, Protocol, TypeVar
 from bas_opd.errors import BasOpdError, PreemptionError
 from bas_opd.run.stopping import StopFlag
 
-SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_POLLS = 0.2
 
 Task = TypeVar("Task")
-Heard = TypeVar("Heard", contravariant=True)
+Reported = TypeVar("Reported", contravariant=True)
 Steps = Callable[[int], None]
-"""Hears how many more steps of the task are done."""
+"""Reports how many more steps of the task are done."""
 Poll = Callable[[], None]
 """Raises if the process was asked to stop."""
 Work = Callable[[Task, Steps, Poll], str]
-"""Does a task and says in a few words how it went."""
+"""Does a task and returns its outcome in a few words."""
 
 
-class Listener(Protocol[Heard]):
-    """Who hears how the tasks go."""
+class Listener(Protocol[Reported]):
+    """Receives progress events of the tasks."""
 
-    def stepped(self, task: Heard, steps: int) -> None: ...
-    def done(self, task: Heard, words: str) -> None: ...
-    def failed(self, task: Heard, reason: str) -> None: ...
+    def stepped(self, task: Reported, steps: int) -> None: ...
+    def done(self, task: Reported, outcome: str) -> None: ...
+    def failed(self, task: Reported, reason: str) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
-class _Hand(Generic[Task]):
+class _Worker(Generic[Task]):
     process: BaseProcess
     task: Task
 
@@ -55,93 +55,89 @@ def run_side_by_side(
     logs: Path,
     listener: Listener[Task],
 ) -> None:
-    """Do every task, `jobs` at a time; one that fails is told of, and the others go on.
+    """Run every task, `jobs` at a time; a failure is reported and does not stop the others.
 
-    `start` is called once in each process, with one thread a process. When asked to stop, every
-    process is, and what they had begun is left as they leave it.
+    `start` is called once in each worker, which has one thread. A stop signal is passed on to every
+    worker, and no further task begins.
     """
-    waiting, hands = deque(tasks), dict[Connection, _Hand[Task]]()
-    stop, is_told = StopFlag(), False
+    waiting, workers = deque(tasks), dict[Connection, _Worker[Task]]()
+    stop, is_stopping = StopFlag(), False
     numbers = iter(range(1, len(tasks) + 1))
     with stop.listening():
         try:
-            while hands or (waiting and not stop.reason):
-                while waiting and len(hands) < jobs and not stop.reason:
-                    connection, process = _hire(start, logs / f"worker-{next(numbers)}.log")
+            while workers or (waiting and not stop.reason):
+                while waiting and len(workers) < jobs and not stop.reason:
+                    connection, process = _start_worker(start, logs / f"worker-{next(numbers)}.log")
                     connection.send(waiting[0])
-                    hands[connection] = _Hand(process=process, task=waiting.popleft())
-                if stop.reason and not is_told:
-                    is_told = True
-                    for hand in hands.values():
-                        hand.process.terminate()
-                for connection in wait(list(hands), timeout=SECONDS_BETWEEN_LOOKS):
+                    workers[connection] = _Worker(process=process, task=waiting.popleft())
+                if stop.reason and not is_stopping:
+                    is_stopping = True
+                    for worker in workers.values():
+                        worker.process.terminate()
+                for connection in wait(list(workers), timeout=SECONDS_BETWEEN_POLLS):
                     assert isinstance(connection, Connection)
-                    _hear(connection, hands, waiting, stop, listener)
+                    _receive(connection, workers, waiting, stop, listener)
         finally:
-            for connection, hand in hands.items():
-                hand.process.terminate()
+            for connection, worker in workers.items():
+                worker.process.terminate()
                 connection.close()
     if stop.reason:
         raise PreemptionError(
-            f"Stopped by {stop.reason}. What is finished is kept, what was begun has a checkpoint; "
-            "the same command goes on."
+            f"Stopped by {stop.reason}. Finished runs are kept and started ones have a checkpoint; "
+            "rerun the same command to resume."
         )
 
 
-def _hear(
+def _receive(
     connection: Connection,
-    hands: dict[Connection, _Hand[Task]],
+    workers: dict[Connection, _Worker[Task]],
     waiting: deque[Task],
     stop: StopFlag,
     listener: Listener[Task],
 ) -> None:
-    """Take one message of a process, and give it its next task if it has done its last."""
-    hand = hands[connection]
-    try:
-        what, content = connection.recv()
-    except (EOFError, OSError):
-        del hands[connection]
-        connection.close()
-        hand.process.join()
-        if not stop.reason:
-            code = hand.process.exitcode
-            listener.failed(hand.task, f"Its process ended with exit code {code}.")
+    """Handle one message of a worker, and send it the next task if it has finished one."""
+    worker = workers[connection]
+    event: str = "exited"
+    content: Any = None
+    with contextlib.suppress(EOFError, OSError):
+        event, content = connection.recv()
+    if event == "stepped":
+        listener.stepped(worker.task, content)
         return
-    if what == "stepped":
-        listener.stepped(hand.task, content)
+    if event == "done":
+        listener.done(worker.task, content)
+    elif event == "failed":
+        listener.failed(worker.task, content)
+    elif event == "stopped" and not stop.reason:
+        listener.failed(worker.task, "Its process was asked to stop by another process.")
+    if waiting and event in ("done", "failed") and not stop.reason:
+        worker.task = waiting.popleft()
+        with contextlib.suppress(BrokenPipeError):  # reported as an exit at the next poll
+            connection.send(worker.task)
         return
-    if what == "done":
-        listener.done(hand.task, content)
-    elif what == "failed":
-        listener.failed(hand.task, content)
-    elif not stop.reason:
-        listener.failed(hand.task, "Its process was asked to stop by somebody else.")
-    if waiting and what != "stopped" and not stop.reason:
-        hand.task = waiting.popleft()
-        with contextlib.suppress(BrokenPipeError):  # its end is heard at the next look
-            connection.send(hand.task)
-    else:
-        del hands[connection]
-        connection.close()  # which the process sees as the end
-        hand.process.join()
+    del workers[connection]
+    connection.close()  # which ends the worker
+    worker.process.join()
+    if event == "exited" and not stop.reason:
+        listener.failed(worker.task, f"Its process ended with exit code {worker.process.exitcode}.")
 
 
-def _hire(start: Callable[[], Work[Task]], log: Path) -> tuple[Connection, BaseProcess]:
+def _start_worker(start: Callable[[], Work[Task]], log: Path) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
+    ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, start, log), daemon=True)
     process.start()
-    theirs.close()  # so that the end of the process is the end of the connection
-    return mine, process
+    theirs.close()  # so that the exit of the process closes the connection
+    return ours, process
 
 
 def _serve(connection: Connection, start: Callable[[], Work[Any]], log: Path) -> None:
-    """Do tasks until there are no more: the life of a process."""
-    # Ctrl-C reaches a whole process group. Here only the parent shall hear it, and pass it on once:
-    # a second signal means "at once".
+    """Run tasks until the connection closes: the main function of a worker."""
+    # Ctrl-C is sent to a whole process group. Only the parent shall receive it, and pass it on
+    # once: a second signal means "stop at once".
     os.setpgid(0, 0)
-    _print_into(log)
-    # Before torch is imported: many processes with many threads each only get in each other's way.
+    _redirect_output(log)
+    # Before torch is imported: many processes with many threads each slow each other down.
     os.environ["OMP_NUM_THREADS"] = "1"
     stop = StopFlag()
     work: Work[Any] | None = None
@@ -154,21 +150,21 @@ def _serve(connection: Connection, start: Callable[[], Work[Any]], log: Path) ->
             try:
                 work = work or start()
                 stop.poll()
-                words = work(task, lambda n: connection.send(("stepped", n)), stop.poll)
-                connection.send(("done", words))
+                outcome = work(task, lambda n: connection.send(("stepped", n)), stop.poll)
+                connection.send(("done", outcome))
             except PreemptionError:
                 connection.send(("stopped", ""))
                 return
             except BasOpdError as error:
                 connection.send(("failed", str(error)))
-            except Exception as error:  # whatever it is, it is this task's, not the next one's
+            except Exception as error:  # any error fails this task, not the next one
                 traceback.print_exc()
                 reason = f"{type(error).__name__}: {error}. {log} has the traceback."
                 connection.send(("failed", reason))
 
 
-def _print_into(log: Path) -> None:
-    """Send what libraries print to a file: a dozen processes would drown the parent's words."""
+def _redirect_output(log: Path) -> None:
+    """Send standard output and error to a file: those of many workers would hide the parent's."""
     sys.stdout.flush()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)

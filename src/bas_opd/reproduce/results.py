@@ -1,13 +1,9 @@
-"""What a run leaves for the table: one small JSON file, checked whenever it is read.
-
-Needs no torch: whoever has the results can make the table.
-"""
+"""The result of a run: one small JSON file, validated whenever it is read. Needs no torch."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -18,19 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bas_opd.config import Config, dump
 from bas_opd.config.identity import flat
 from bas_opd.errors import DataError
+from bas_opd.files import write_text
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
-"""Settings that say where something lies; what it is, its hash says."""
+"""Settings that are paths; the hash of their content identifies a run instead."""
 
 
 class Part(BaseModel):
-    """A part of a result: strict, and nothing in it that is not known."""
+    """A part of a result: strict, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Count(Part):
-    """How many of n were right."""
+    """How many of n answers were right."""
 
     n: int = Field(gt=0)
     correct: int = Field(ge=0)
@@ -47,7 +44,7 @@ class Count(Part):
 
 
 class Cost(Part):
-    """The ledger's totals, as far as the table or a reader of it asks for them."""
+    """The ledger's totals that the table shows."""
 
     candidates: int
     candidate_tokens: int
@@ -72,12 +69,12 @@ class Steps(Part):
     def _of_one_length(self) -> Steps:
         columns = (self.loss, self.calls, self.scored_tokens, self.seconds)
         if len({len(column) for column in columns}) != 1 or not self.loss:
-            raise ValueError("its columns have not the same number of steps, or none")
+            raise ValueError("its columns differ in their number of steps, or are empty")
         return self
 
     @classmethod
     def of(cls, events: Iterable[Mapping[str, Any]]) -> Steps:
-        """Take the columns from the records of a run, rounded to what can be read."""
+        """Take the columns from the records of a run, rounded."""
         steps = [event for event in events if event["event"] == "step"]
         return cls(
             loss=[None if s["loss"] is None else float(f"{s['loss']:.5g}") for s in steps],
@@ -88,30 +85,30 @@ class Steps(Part):
 
 
 class RunResult(Part):
-    """One run of one arm, judged on one set of questions; of the base, the judgement alone."""
+    """One run of one arm, evaluated on one set of questions; the base has no cost and steps."""
 
     schema_version: Literal[1] = 1
     arm: str
     seed: int | None
-    """None for the base, which no seed changes."""
+    """None for the base, which has no seed."""
     identity: str
     """Hash of every setting, the training data, the questions and the base model."""
     overrides: list[str]
-    """Settings that differ from the presets by the user's wish."""
+    """Settings that the user changed."""
     learning_rate: float
     train: str
     """Fingerprint of the training set."""
     train_n: int
     task: str
-    """What was asked, as a table calls it."""
+    """Name of the questions in a table."""
     split: Literal["val", "test"]
     questions: str
-    """Fingerprint of the set that was judged on."""
+    """Fingerprint of the evaluation set."""
     base: str
     """Hash of the weights that the run started from."""
     device: str
     jobs: int
-    """Runs that shared the device; seconds are longer for it."""
+    """Runs that shared the device, which makes each slower."""
     n: int
     kinds: dict[str, Count]
     pairs: Count | None
@@ -124,9 +121,9 @@ class RunResult(Part):
     def _adds_up(self) -> RunResult:
         counts = self.kinds.values()
         if not (len(self.outcomes) == self.n == sum(count.n for count in counts)):
-            raise ValueError("outcomes, kinds and n do not speak of the same number of questions")
+            raise ValueError("outcomes, kinds and n differ in the number of questions")
         if self.outcomes.count("1") != sum(count.correct for count in counts):
-            raise ValueError("outcomes and kinds do not count the same right answers")
+            raise ValueError("outcomes and kinds differ in the number of right answers")
         if self.cost and self.steps and sum(self.steps.calls) != self.cost.calls:
             raise ValueError("the calls of the steps do not add up to those of the run")
         return self
@@ -143,26 +140,21 @@ class RunResult(Part):
 
 
 def identity(config: Config, *, train: str, questions: str, base: str) -> str:
-    """Return the hash of all that a result depends on, wherever its files lie."""
+    """Return the hash of all that a result depends on, independent of paths."""
     settings = {key: value for key, value in flat(dump(config)).items() if key not in PATHS}
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
 def write_result(path: Path, result: RunResult) -> None:
-    """Write one result, a line for each of its parts, whole or not at all."""
+    """Write one result atomically, a line for each of its parts."""
     parts = result.model_dump(mode="json").items()
     lines = [f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in parts]
-    staging = path.with_name(f".{path.name}.partial")
-    with staging.open("w", encoding="utf-8") as file:
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_result(path: Path) -> RunResult:
-    """Read one result, or say what is wrong with it."""
+    """Read and validate one result."""
     try:
         return RunResult.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -171,8 +163,8 @@ def read_result(path: Path) -> RunResult:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
         raise DataError(
-            f"The result {path} is damaged: {place}: {first['msg']}. Remove the file, and make it "
-            "again with `bas-opd reproduce policies`."
+            f"The result {path} is damaged: {place}: {first['msg']}. Remove the file and rerun "
+            "`bas-opd reproduce policies`."
         ) from error
 
 
@@ -182,6 +174,6 @@ def read_results(folder: Path) -> list[RunResult]:
     if not files:
         raise DataError(
             f"There are no results (*.json) in {folder}. `bas-opd reproduce policies --out DIR` "
-            "leaves them in DIR/results."
+            "writes them to DIR/results."
         )
     return [read_result(path) for path in files]

@@ -1,4 +1,4 @@
-"""All runs of a table, several side by side, each taken up where it was left."""
+"""All runs of a table: several at a time, each resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -6,42 +6,35 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from bas_opd.config import Config
 from bas_opd.errors import BasOpdError, ModelError, RunDirectoryError
+from bas_opd.files import sha256
 from bas_opd.reproduce.arms import BASE, arm_config
 from bas_opd.reproduce.pool import Work, run_side_by_side
 from bas_opd.reproduce.results import identity, read_result
-from bas_opd.run.manifest import sha256
+from bas_opd.run.progress import Progress
 from bas_opd.text import duration
 
 PROMPTS_PER_BATCH = 256
 """Questions answered together."""
 
 
-class Board(Protocol):
-    """Where a reproduction shows how far it is."""
-
-    def start(self, steps: int, what: str = "steps") -> None: ...
-    def advance(self, steps: int = 1) -> None: ...
-    def message(self, text: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """A prepared set to judge by."""
+    """A prepared set to evaluate on."""
 
     folder: Path
     split: Literal["val", "test"]
     fingerprint: str
     task: str
-    """What the questions are, as a table calls them."""
+    """Name of the questions in a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What all runs of a table have in common."""
+    """What all runs of a table share."""
 
     base: Path
     train: Path
@@ -54,7 +47,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of one arm, and where its result goes."""
+    """One run of one arm, and the path of its result."""
 
     name: str
     arm: str
@@ -79,9 +72,12 @@ def base_hash(base: Path) -> str:
     files = sorted(base.glob("*.safetensors"))
     if not files:
         raise ModelError(
-            f"There are no weights (*.safetensors) in {base}. Name the folder of a model."
+            f"There are no weights (*.safetensors) in {base}. Give the folder of a model."
         )
-    return "-".join(sha256(file) for file in files)
+    try:
+        return "-".join(sha256(file) for file in files)
+    except OSError as error:
+        raise ModelError(f"The weights in {base} cannot be read: {error}.") from error
 
 
 def plan_runs(
@@ -89,7 +85,7 @@ def plan_runs(
 ) -> list[Run]:
     """Return the runs of a table, seed by seed, so that a part of them is a table of fewer seeds.
 
-    The base is judged once. `label` tells apart runs of one arm and seed under other settings.
+    The base is evaluated once. `label` names runs of one arm and seed under other settings.
     """
     base = base_hash(inputs.base)
     return [
@@ -138,18 +134,19 @@ def run_all(
     *,
     jobs: int,
     logs: Path,
-    board: Board,
+    progress: Progress,
     start: Callable[[], Work[Run]],
 ) -> None:
-    """Make every result that is not there yet; one run that fails does not hold up the others."""
+    """Make every missing result; a run that fails does not stop the others."""
     open_runs = [run for run in runs if not is_settled(run)]
     if len(open_runs) < len(runs):
-        board.message(f"{len(runs) - len(open_runs)} of {len(runs)} results are there already.")
+        progress.message(f"{len(runs) - len(open_runs)} of {len(runs)} results exist already.")
     jobs = max(1, min(jobs, len(open_runs)))
     for folder in {logs, *(run.result.parent for run in open_runs)}:
         folder.mkdir(parents=True, exist_ok=True)
-    tally = _Tally(board=board, total=len(open_runs), steps=sum(run.steps for run in open_runs))
-    board.start(tally.steps)
+    steps = sum(run.steps for run in open_runs)
+    tally = _Tally(progress=progress, total=len(open_runs), steps=steps)
+    progress.start(steps)
     run_side_by_side(
         [replace(run, jobs=jobs) for run in open_runs],
         jobs=jobs,
@@ -160,18 +157,18 @@ def run_all(
     if tally.failures:
         raise BasOpdError(
             f"{len(tally.failures)} of {len(open_runs)} runs failed: {', '.join(tally.failures)}. "
-            "Their reasons are above; the same command tries them again and keeps the others."
+            "Their reasons are above; rerun the same command to retry them and keep the others."
         )
 
 
 def is_settled(run: Run) -> bool:
-    """Say whether a run's result is there; refuse to replace one that is another's or damaged."""
+    """Return whether a run has its result; refuse one that is damaged or of another run."""
     if not run.result.exists():
         return False
     before = read_result(run.result)
     if before.identity != run.identity:
         raise RunDirectoryError(
-            f"{run.result} is a result under other settings, data or base model, and would be "
+            f"{run.result} is a result with other settings, data or base model, and would be "
             "lost. Choose another --out, or remove it yourself."
         )
     return True
@@ -179,9 +176,9 @@ def is_settled(run: Run) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Tally:
-    """Counts what is done, and tells the board in lines that say what is left."""
+    """Counts finished steps and runs, and shows them with an estimate of the time left."""
 
-    board: Board
+    progress: Progress
     total: int
     steps: int
     taken: dict[str, int] = field(default_factory=dict)
@@ -191,22 +188,22 @@ class _Tally:
 
     def stepped(self, task: Run, steps: int) -> None:
         self.taken[task.name] = self.taken.get(task.name, 0) + steps
-        self.board.advance(steps)
+        self.progress.advance(steps)
 
-    def done(self, task: Run, words: str) -> None:
-        # A run that had been trained before takes no steps, and is done all the same.
+    def done(self, task: Run, outcome: str) -> None:
+        # A run that was trained before takes no steps, but counts as done.
         self.stepped(task, task.steps - self.taken.get(task.name, 0))
-        self._ended(task, words)
+        self._ended(task, outcome)
 
     def failed(self, task: Run, reason: str) -> None:
         self.failures.append(task.name)
         self._ended(task, f"failed. {reason}")
 
-    def _ended(self, task: Run, words: str) -> None:
+    def _ended(self, task: Run, outcome: str) -> None:
         self.ended += 1
-        line = f"{self.ended}/{self.total} {task.name}: {words}"
+        line = f"{self.ended}/{self.total} {task.name}: {outcome}"
         done = sum(self.taken.values())
         if done and self.ended < self.total:
             pace = (time.monotonic() - self.started) / done
             line += f"  eta {duration(pace * (self.steps - done))}"
-        self.board.message(line)
+        self.progress.message(line)

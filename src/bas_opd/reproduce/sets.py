@@ -1,4 +1,4 @@
-"""The three splits of FineSearch that a reproduction needs, made once."""
+"""The splits of FineSearch that a reproduction needs; each is drawn once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Split = Literal["train", "val", "test"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many examples each split has: the paper's 3,120 to train on, 4,200 to judge by."""
+    """Number of examples of each split: the paper's 3,120 to train on, 4,200 to evaluate on."""
 
     train: int = 3120
     val: int = 1000
@@ -30,20 +30,20 @@ def training_set(folder: Path, sizes: Sizes) -> PreparedSet:
 
 
 def questions(folder: Path, split: Literal["val", "test"], sizes: Sizes) -> Questions:
-    """Return a split under a folder to judge by."""
+    """Return a split under a folder to evaluate on."""
     prepared = _split(folder, split, {"val": sizes.val, "test": sizes.test}[split])
     source = read_manifest(prepared.folder).source
-    is_drawn = source.startswith(f"FineSearch, split {split}, size small")
+    is_finesearch = source.startswith(f"FineSearch, split {split}, size small")
     return Questions(
         folder=prepared.folder,
         split=split,
         fingerprint=prepared.fingerprint,
-        task="FineSearch" if is_drawn else "Own data",
+        task="FineSearch" if is_finesearch else "Own data",
     )
 
 
 def _split(folder: Path, split: Split, n: int) -> PreparedSet:
-    """Load a split, or make it where there is none."""
+    """Load a split, or draw it if there is none."""
     place = folder / split
     if not place.exists():
         from bas_opd.data.finesearch import make_finesearch
@@ -59,7 +59,7 @@ def _split(folder: Path, split: Split, n: int) -> PreparedSet:
     prepared = PreparedSet.load(place)
     if len(prepared) != n:
         raise DataError(
-            f"{place} holds {len(prepared):,} examples, where {n:,} were asked for. Ask for as "
-            "many as it holds, name another folder, or remove this one."
+            f"{place} has {len(prepared):,} examples, but {n:,} were asked for. Ask for as many as "
+            "it has, give another folder, or remove this one."
         )
     return prepared

@@ -1,4 +1,4 @@
-"""Choosing the learning rate on the val split, the same for every policy."""
+"""The sweep that chooses one learning rate for all policies, on the val split."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from bas_opd.errors import ConfigError
 from bas_opd.reproduce.arms import BASE, FULL
 from bas_opd.reproduce.results import RunResult, read_result
 from bas_opd.reproduce.runner import Inputs, Run, plan_runs
+from bas_opd.text import markdown_table
 
 SWEPT = (FULL, "random25")
-"""All of the budget and a quarter of it, neither with a selector that could take to a rate."""
+"""The whole budget and a quarter of it, both without a selector that a rate could favour."""
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -24,8 +25,8 @@ def parse_rates(text: str) -> tuple[float, ...]:
         rates = ()
     if not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
         raise ConfigError(
-            f"{text!r} is no list of learning rates. Write positive numbers with commas between "
-            "them, as in 3e-5,1e-4."
+            f"{text!r} is no list of learning rates. Write positive numbers separated by commas, "
+            "as in 3e-5,1e-4."
         )
     return tuple(sorted(set(rates)))
 
@@ -43,21 +44,17 @@ def plan_sweep(
 
 
 def sweep_table(runs: Sequence[Run]) -> str:
-    """Return the accuracies on val as a Markdown table, a row for each rate."""
+    """Return the accuracies on val as a Markdown table with one row per rate."""
     results = [read_result(run.result) for run in runs]
     base = next(result for result in results if result.arm == BASE)
     trained = [result for result in results if result.arm != BASE]
     arms = list(dict.fromkeys(result.arm for result in trained))
-    lines = [
-        f"| learning rate | {' | '.join(arms)} |",
-        f"|---|{'---|' * len(arms)}",
-        f"| {BASE} | {' | '.join([f'{base.mean:.2%}'] * len(arms))} |",
-    ]
+    rows = [[BASE, *[f"{base.mean:.2%}"] * len(arms)]]
     for rate in sorted({result.learning_rate for result in trained}):
         at_rate = {result.arm: result for result in trained if result.learning_rate == rate}
-        lines.append(f"| {rate:g} | {' | '.join(_cell(at_rate[arm], base) for arm in arms)} |")
-    lines += ["", f"Mean over kinds of {base.n:,} {base.split} questions, one seed."]
-    return "\n".join(lines) + "\n"
+        rows.append([f"{rate:g}", *(_cell(at_rate[arm], base) for arm in arms)])
+    table = markdown_table(["learning rate", *arms], rows)
+    return f"{table}\n\nMean over kinds of {base.n:,} {base.split} questions, one seed.\n"
 
 
 def _cell(result: RunResult, base: RunResult) -> str:

@@ -10,16 +10,16 @@ from statistics import NormalDist, fmean, stdev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean of n values and how far to both sides of it the interval reaches."""
+    """A mean of n values and half the width of its confidence interval."""
 
     mean: float
     half_width: float
-    """Infinite for a single value, of which nothing more can be said."""
+    """Infinite for a single value."""
     n: int
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the mean lies within its own uncertainty: no difference was shown."""
+        """Whether the interval contains zero: the mean is not significantly different from it."""
         return abs(self.mean) <= self.half_width
 
 
@@ -33,12 +33,12 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
-    """Return the mean of a - b, pair by pair: what both have in common falls out."""
+    """Return the mean of a - b, pair by pair: what both share cancels."""
     return mean_interval([x - y for x, y in zip(a, b, strict=True)], level)
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return both ends of the Wilson score interval of a share, which stays between 0 and 1."""
+    """Return both ends of the Wilson score interval of a share; it stays between 0 and 1."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     share, spread = successes / n, z * z / n
     centre = share + spread / 2
@@ -55,7 +55,7 @@ def t_quantile(probability: float, freedom: int) -> float:
     if not 0 < probability < 1 or freedom < 1:
         raise ValueError(
             f"Student's t has no quantile at {probability} with {freedom} degrees of freedom: the "
-            "first must lie between 0 and 1, the second be at least 1."
+            "first must be between 0 and 1, the second at least 1."
         )
     inside = abs(2 * probability - 1) * _cosine_integral(freedom - 1, math.pi / 2)
     low, high = 0.0, math.pi / 2

@@ -1,4 +1,4 @@
-"""Tests and intervals that assume nothing of a distribution: flips, resamples, ranks.
+"""Distribution-free tests and intervals: sign flips, bootstrap, rank correlation.
 
 The unit is the batch: rollouts of one batch share prompts and are not independent.
 """
@@ -15,12 +15,12 @@ from statistics import correlation
 import numpy
 
 MOST_UNITS = 40
-"""All 2^40 flips are counted in about a second; beyond that they are too many."""
+"""All 2^40 flips are counted in about a second; more would take too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A value with both ends of its interval, infinite where one unit is all there is."""
+    """A value with both ends of its interval, which are infinite for a single unit."""
 
     value: float
     low: float
@@ -77,7 +77,7 @@ def bootstrap_interval(
     units = numpy.array([parts, wholes], dtype=float)
     draws = numpy.random.default_rng(seed).integers(len(parts), size=(resamples, len(parts)))
     part, whole = units[:, draws].sum(-1)
-    # A resample without anything to share out has no ratio.
+    # A resample whose wholes sum to zero has no ratio.
     ratios = part[whole > 0] / whole[whole > 0]
     low, high = numpy.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(value=value, low=float(low), high=float(high))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from audit_fixtures import Quiet
 from run_fixtures import small_run
-
-from bas_opd.data.pictures import make_pictures
+from shapes import make_pictures
 
 
 @pytest.fixture

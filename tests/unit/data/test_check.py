@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shapes import make_pictures
 
 from bas_opd.data.check import check
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import checksum
 
 

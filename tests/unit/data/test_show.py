@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from PIL import ImageChops
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.show import contact_sheet, find_example, side_by_side
 from bas_opd.errors import DataError
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from shapes import make_pictures
 
 from bas_opd.algorithm import train_step
 from bas_opd.config import Config, load_config, preset
 from bas_opd.config.identity import flat
 from bas_opd.data.order import step_indices
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.run.state import TrainState
@@ -25,7 +25,7 @@ from bas_opd.types import FEATURES, Features, PromptBatch, Selection
 from recipes.selector_study import ceiling, columns, describe, regressors
 from recipes.selector_study import log as logging_script
 from recipes.selector_study import replay as replay_script
-from recipes.selector_study.entrants import Fitted, Settings, Shipped, _normal_quantiles, scaled
+from recipes.selector_study.entrants import Fitted, Settings, Shipped, normal_quantiles, scaled
 from recipes.selector_study.replay import compare, oracle, replay, result_of
 from recipes.selector_study.roster import CHOSEN, PAPER, roster
 from recipes.selector_study.scored import Candidates, ScoredLog, save_log
@@ -81,7 +81,6 @@ def _synthetic(path: Path, worth: Worth, *, seed: int = 0, steps: int = 7) -> Sc
                 "tokens": tokens.where(mask, 0),
                 "logprobs": -nll,
                 "entropies": entropies,
-                "token_utility": torch.zeros(rows, 6),
             }
         )
     save_log(
@@ -202,15 +201,13 @@ def test_what_a_log_says_of_tokens_agrees_with_what_it_says_of_rows(
         assert not candidates.logprobs[~candidates.mask].any()
 
 
-def test_the_utility_is_the_mean_over_its_tokens(
+def test_a_log_keeps_the_settings_it_was_made_with(
     small_qwen35: Path, pictures: PreparedSet, tmp_path: Path
 ) -> None:
     out = tmp_path / "one.npz"
     paths = [str(small_qwen35), str(pictures.folder), str(out)]
     logging_script.main([*paths, "--steps", "1", "--seed", "5", "--device", "cpu", *STAND_IN])
     with numpy.load(out, allow_pickle=False) as log:
-        means = log["token_utility"].astype(float).sum(1) / log["length"]
-        numpy.testing.assert_allclose(means, log["utility"], rtol=1e-2, atol=1e-6)
         assert log["utility"].min() > 0
         settings = json.loads(str(log["settings"]))
     assert settings["run"]["seed"] == 5
@@ -218,6 +215,12 @@ def test_the_utility_is_the_mean_over_its_tokens(
     small = load_config(preset("finesearch"), PATHS)
     assert settings["optim"]["learning_rate"] == small.optim.learning_rate
     assert settings["data"]["fingerprint"] == pictures.fingerprint
+
+
+def test_the_utility_of_a_published_log_is_the_mean_over_its_tokens() -> None:
+    with numpy.load(ROOT / "docs/results/selector/seed-100.npz", allow_pickle=False) as log:
+        means = log["token_utility"].astype(float).sum(1) / log["length"]
+        numpy.testing.assert_allclose(means, log["utility"], rtol=1e-2, atol=1e-6)
 
 
 def test_a_log_says_what_was_trained_on_but_not_where_it_lay(
@@ -431,7 +434,8 @@ def test_a_sum_that_the_columns_hold_is_divided_by_the_length(tmp_path: Path) ->
     results = replay(log, entrant, "0.25")[6:]
     for result, best in zip(results, oracle(log, "0.25")[6:], strict=True):
         assert result.capture > 0.99 * best.capture
-    torch.testing.assert_close(entrant.utility, 0.2 + entrant.x[:, 0])
+    labels = entrant.replay.labels
+    torch.testing.assert_close(labels.utility, 0.2 + labels.features[:, 0])
 
 
 def test_dividing_by_the_cost_asks_about_shorter_responses(tmp_path: Path) -> None:
@@ -574,9 +578,9 @@ def _synthetic_step(
     )
 
 
-def test_normal_quantiles_share_the_rank_of_equal_values() -> None:
+def testnormal_quantiles_share_the_rank_of_equal_values() -> None:
     values = torch.tensor([[3.0], [1.0], [3.0], [9.0]], dtype=torch.float64)
-    quantiles = _normal_quantiles(values)[:, 0]
+    quantiles = normal_quantiles(values)[:, 0]
     normal = torch.distributions.Normal(0.0, 1.0)
     torch.testing.assert_close(
         normal.cdf(quantiles), torch.tensor([0.5, 0.125, 0.5, 0.875]).double()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 
 

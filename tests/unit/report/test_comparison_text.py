@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from report_fixtures import evaluate, synthetic_run
+from shapes import make_pictures
 from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import compare_runs
 from bas_opd.report.comparison_text import comparison_text

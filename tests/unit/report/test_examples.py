@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from page_fixtures import page_of, words_of
 from report_fixtures import synthetic_run
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.report.examples import LONGEST, training_set

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from report_fixtures import evaluate, synthetic_run
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.report.families import family_names, family_of

@@ -9,8 +9,8 @@ import pytest
 from page_fixtures import page_of, section, words_of
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
 from run_fixtures import events_of, rewrite
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.examples import WANTED, shown_examples, training_set
 from bas_opd.report.run import read_run

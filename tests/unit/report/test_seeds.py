@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 from page_fixtures import comparison_of, words_of
 from report_fixtures import evaluate, synthetic_run
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import RunComparison, compare_runs, findings, headline
 from bas_opd.report.comparison_text import comparison_data

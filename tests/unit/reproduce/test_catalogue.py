@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
 from result_fixtures import cost, result
+from shapes import make_pictures
 
 from bas_opd.cli.reproduce import app
 from bas_opd.config import load_config, preset
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.reproduce.arms import ARMS
@@ -25,10 +25,10 @@ from bas_opd.reproduce.texts import policy_table
 
 
 class Quiet:
-    """A board that nobody looks at."""
+    """Ignores progress."""
 
-    def start(self, steps: int, what: str = "steps") -> None: ...
-    def advance(self, steps: int = 1) -> None: ...
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
     def message(self, text: str) -> None: ...
 
 

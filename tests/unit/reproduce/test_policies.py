@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from result_fixtures import result
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.reproduce import policies
 from bas_opd.reproduce.policies import Request, reproduce
@@ -18,11 +18,11 @@ from bas_opd.reproduce.results import write_result
 from bas_opd.reproduce.runner import Run
 
 
-class Board:
-    """A board nobody looks at."""
+class Silent:
+    """Ignores progress."""
 
-    def start(self, steps: int, what: str = "steps") -> None: ...
-    def advance(self, steps: int = 1) -> None: ...
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
     def message(self, text: str) -> None: ...
 
 
@@ -74,7 +74,7 @@ def drawn(request: Request) -> list[str]:
 def test_the_table_is_judged_on_test_and_val_is_not_touched(
     request_: Request, begun: list[Run]
 ) -> None:
-    assert "20 test questions" in reproduce(request_, Board())
+    assert "20 test questions" in reproduce(request_, Silent())
     assert [run.name for run in begun] == ["full-0", "full-1"]
     for run in begun:
         assert run.questions.split == "test"
@@ -86,7 +86,7 @@ def test_the_table_is_judged_on_test_and_val_is_not_touched(
 def test_a_learning_rate_is_judged_on_val_and_test_is_not_even_drawn(
     request_: Request, begun: list[Run]
 ) -> None:
-    assert "20 val questions" in reproduce(replace(request_, rates="1e-4,3e-4"), Board())
+    assert "20 val questions" in reproduce(replace(request_, rates="1e-4,3e-4"), Silent())
     val = PreparedSet.load(request_.out / "data/val")
     assert [run.name for run in begun] == ["base", "full-0-lr0.0001", "full-0-lr0.0003"]
     for run in begun:

@@ -13,8 +13,8 @@ from bas_opd.errors import PreemptionError
 from bas_opd.reproduce.pool import run_side_by_side
 
 
-class Heard:
-    """A listener that writes down what it hears, and may send this process a signal."""
+class Events:
+    """A listener that keeps all events, and may send this process a signal."""
 
     def __init__(self, signal_at_step: int | None = None) -> None:
         self.finished: dict[str, str] = {}
@@ -25,30 +25,30 @@ class Heard:
         if self._signal is not None:
             os.kill(os.getpid(), self._signal)
 
-    def done(self, task: str, words: str) -> None:
-        self.finished[task] = words
+    def done(self, task: str, outcome: str) -> None:
+        self.finished[task] = outcome
 
     def failed(self, task: str, reason: str) -> None:
         self.failures[task] = reason
 
 
-def run(tasks: list[str], folder: Path, heard: Heard, *, jobs: int = 1) -> None:
-    run_side_by_side(tasks, jobs=jobs, start=pool_workers.start, logs=folder, listener=heard)
+def run(tasks: list[str], folder: Path, events: Events, *, jobs: int = 1) -> None:
+    run_side_by_side(tasks, jobs=jobs, start=pool_workers.start, logs=folder, listener=events)
 
 
-def test_a_task_that_fails_is_told_of_and_the_others_go_on(
+def test_a_task_that_fails_is_reported_and_the_others_continue(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    heard = Heard()
-    run(["one", "refuse", "two", "break", "crash", "terminate", "three"], tmp_path, heard)
-    assert set(heard.finished) == {"one", "two", "three"}
-    assert heard.failures["refuse"] == "This was refused."
-    assert heard.failures["break"].startswith("KeyError: 'missing'")
-    assert "exit code 9" in heard.failures["crash"]
-    assert "asked to stop by somebody else" in heard.failures["terminate"]
+    events = Events()
+    run(["one", "refuse", "two", "break", "crash", "terminate", "three"], tmp_path, events)
+    assert set(events.finished) == {"one", "two", "three"}
+    assert events.failures["refuse"] == "This was refused."
+    assert events.failures["break"].startswith("KeyError: 'missing'")
+    assert "exit code 9" in events.failures["crash"]
+    assert "asked to stop by another process" in events.failures["terminate"]
     # One process took task after task; only one that ended was replaced.
-    assert heard.finished["one"] == heard.finished["two"] != heard.finished["three"]
-    process, group, threads = heard.finished["one"].split()
+    assert events.finished["one"] == events.finished["two"] != events.finished["three"]
+    process, group, threads = events.finished["one"].split()
     assert process == group, "Ctrl-C in the parent's group would reach it"
     assert threads == "1"
     log = (tmp_path / "worker-1.log").read_text()
@@ -58,32 +58,32 @@ def test_a_task_that_fails_is_told_of_and_the_others_go_on(
 
 
 def test_tasks_run_at_the_same_time(tmp_path: Path) -> None:
-    heard = Heard()
-    run([f"meet {tmp_path / '0'}", f"meet {tmp_path / '1'}"], tmp_path, heard, jobs=2)
-    assert len(heard.finished) == 2
-    assert heard.failures == {}
+    events = Events()
+    run([f"meet {tmp_path / '0'}", f"meet {tmp_path / '1'}"], tmp_path, events, jobs=2)
+    assert len(events.finished) == 2
+    assert events.failures == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_asks_every_process_and_begins_nothing_more(
+def test_a_stop_signal_reaches_every_worker_and_no_task_begins_after_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    heard = Heard(number)
+    events = Events(number)
     handler = signal.getsignal(number)
-    with pytest.raises(PreemptionError, match=f"Stopped by {number.name}.*same command goes on"):
-        run(["wait", "one"], tmp_path, heard)
-    assert heard.finished == heard.failures == {}
+    with pytest.raises(PreemptionError, match=f"Stopped by {number.name}.*rerun .* to resume"):
+        run(["wait", "one"], tmp_path, events)
+    assert events.finished == events.failures == {}
     assert signal.getsignal(number) == handler
 
 
-def test_a_task_that_ends_after_the_stop_is_done_and_none_follows(tmp_path: Path) -> None:
-    heard = Heard(signal.SIGTERM)
+def test_a_task_that_ends_after_the_stop_signal_counts_and_none_follows(tmp_path: Path) -> None:
+    events = Events(signal.SIGTERM)
     with pytest.raises(PreemptionError):
-        run(["late", "one"], tmp_path, heard)
-    assert set(heard.finished) == {"late"}
-    assert heard.failures == {}
+        run(["late", "one"], tmp_path, events)
+    assert set(events.finished) == {"late"}
+    assert events.failures == {}
 
 
 def test_without_tasks_nothing_is_started(tmp_path: Path) -> None:
-    run([], tmp_path, Heard())
+    run([], tmp_path, Events())
     assert list(tmp_path.iterdir()) == []

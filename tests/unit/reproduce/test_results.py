@@ -49,7 +49,7 @@ def test_a_result_that_does_not_add_up_is_refused(tmp_path: Path, key: str, valu
     path = tmp_path / "full-0.json"
     write_result(path, result("full", 0, 7))
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
-    with pytest.raises(DataError, match=r"full-0\.json is damaged.*make it again"):
+    with pytest.raises(DataError, match=r"full-0\.json is damaged.*Remove the file"):
         read_result(path)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from result_fixtures import result
+from shapes import make_pictures
 
-from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
 from bas_opd.reproduce import runner
 from bas_opd.reproduce.results import write_result
@@ -16,18 +16,18 @@ from bas_opd.reproduce.sets import Sizes, questions, training_set
 from bas_opd.reproduce.sweep import parse_rates, plan_sweep, sweep_table
 
 
-class Board:
-    """A board that keeps what it was told."""
+class Recorded:
+    """Progress that keeps what it receives."""
 
     def __init__(self) -> None:
         self.steps = self.total = 0
         self.messages: list[str] = []
 
-    def start(self, steps: int, what: str = "steps") -> None:
-        self.total = steps
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
+        self.total = total
 
-    def advance(self, steps: int = 1) -> None:
-        self.steps += steps
+    def advance(self, count: int = 1) -> None:
+        self.steps += count
 
     def message(self, text: str) -> None:
         self.messages.append(text)
@@ -111,14 +111,14 @@ def test_only_what_is_missing_is_run_and_failures_are_named_at_the_end(
         listener.done(tasks[1], "fine")
 
     monkeypatch.setattr(runner, "run_side_by_side", pool)
-    board = Board()
+    progress = Recorded()
     with pytest.raises(BasOpdError, match=r"1 of 2 runs failed: full-0\..*same command"):
-        run_all(runs, jobs=8, logs=tmp_path / "logs", board=board, start=lambda: lambda *_: "")
+        run_all(runs, jobs=8, logs=tmp_path, progress=progress, start=lambda: lambda *_: "")
     assert [(run.name, run.jobs) for run in begun] == [("full-0", 2), ("full-1", 2)]
-    assert board.messages[0] == "1 of 3 results are there already."
-    assert board.messages[1].startswith("1/2 full-0: failed. It was refused.  eta ")
-    assert board.messages[2] == "2/2 full-1: fine"
-    assert (board.total, board.steps) == (6, 5)
+    assert progress.messages[0] == "1 of 3 results exist already."
+    assert progress.messages[1].startswith("1/2 full-0: failed. It was refused.  eta ")
+    assert progress.messages[2] == "2/2 full-1: fine"
+    assert (progress.total, progress.steps) == (6, 5)
 
 
 def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
@@ -153,5 +153,5 @@ def test_a_split_that_is_there_is_used_if_it_has_the_size(tmp_path: Path) -> Non
     sizes = Sizes(train=4, val=3)
     assert training_set(tmp_path, sizes).fingerprint == made.fingerprint
     assert questions(tmp_path, "val", sizes).split == "val"
-    with pytest.raises(DataError, match=r"train holds 4 examples, where 5"):
+    with pytest.raises(DataError, match=r"train has 4 examples, but 5"):
         training_set(tmp_path, Sizes(train=5))

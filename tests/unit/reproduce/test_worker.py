@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from result_fixtures import cost
+from shapes import make_pictures
 
 from bas_opd.config import Config
-from bas_opd.data.pictures import make_pictures
 from bas_opd.errors import PreemptionError
 from bas_opd.evaluate.runner import Graded, Posed
 from bas_opd.reproduce import worker

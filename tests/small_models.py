@@ -1,7 +1,7 @@
 """A small random model of each supported architecture, saved like any released checkpoint.
 
-It is the test bed: everything a training run does to a real checkpoint (reload, prompts, sampling,
-gradients) it does to this one too, offline and on a CPU.
+Tests do to it what a training run does to a real checkpoint (reload, prompts, sampling, gradients),
+offline and on a CPU.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from transformers import (
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from bas_opd.errors import ModelError
+from bas_opd.model.base import small_base
 from bas_opd.model.family import Family
 
 SPECIAL_TOKENS = (
@@ -59,30 +61,6 @@ WORDS = (
     "\n\n",
 )
 
-CHAT_TEMPLATE = """\
-{%- macro render(content) -%}
-{%- if content is string -%}{{ content }}{%- else -%}
-{%- for item in content -%}
-{%- if item.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- elif item.type == 'text' -%}{{ item.text }}
-{%- else -%}{{ raise_exception('Only text and images can be part of a message.') }}
-{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{%- endmacro -%}
-{%- for message in messages -%}
-{{- '<|im_start|>' + message.role + '\\n' + render(message.content) | trim + '<|im_end|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-{{- '<|im_start|>assistant\\n' -}}
-{%- if enable_thinking is defined and enable_thinking is false -%}
-{{- '<think>\\n\\n</think>\\n\\n' -}}
-{%- else -%}
-{{- '<think>\\n' -}}
-{%- endif -%}
-{%- endif -%}
-"""
-
 _HEADS = 4
 _VISION_WIDTH = 32
 _MERGE = 2
@@ -103,7 +81,7 @@ def build_small_model(
             f"A Qwen3.5 model of {layers} layers cannot be built: its layers come in fours, three "
             "of linear attention and one of full attention. Choose a multiple of 4."
         )
-    tokenizer = small_tokenizer(family)
+    tokenizer = _tokenizer(family)
     config = _config(family, tokenizer, hidden=hidden, layers=layers, tied=tied)
     model = _random_model(family, config, seed)
     model.generation_config = GenerationConfig(
@@ -118,9 +96,9 @@ def build_small_model(
     return folder
 
 
-def small_tokenizer(family: Family, words: Sequence[str] = WORDS) -> PreTrainedTokenizerBase:
-    """A byte-level tokenizer of the family's own class, whose merges spell some words."""
-    vocab, merges = _byte_pairs(words)
+def _tokenizer(family: Family) -> PreTrainedTokenizerBase:
+    """Return a byte-level tokenizer of the family's own class, with one token for each word."""
+    vocab, merges = _byte_pairs(WORDS)
     tokenizer_class = Qwen3_5Tokenizer if family == "qwen3_5" else Qwen2Tokenizer
     tokenizer = tokenizer_class(
         vocab=vocab,
@@ -133,17 +111,13 @@ def small_tokenizer(family: Family, words: Sequence[str] = WORDS) -> PreTrainedT
     specials = [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
     thinks = [AddedToken(text, special=False, normalized=False) for text in THINK_TOKENS]
     tokenizer.add_tokens([*specials, *thinks])
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = (small_base() / "chat_template.jinja").read_text(encoding="utf-8")
     return tokenizer
 
 
 def _byte_pairs(words: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The 256 bytes in the byte-level alphabet, and the merges that spell the words."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letter = {byte: chr(byte) for byte in printable}
-    letter |= {byte: chr(256 + index) for index, byte in enumerate(others)}
-
+    """Return the byte-level alphabet with the words added, and the merges that build them."""
+    letter = bytes_to_unicode()
     vocab = {letter[byte]: byte for byte in range(256)}
     merges: list[tuple[str, str]] = []
     for word in words:
@@ -215,7 +189,7 @@ def _config(
 
 
 def _rope(*, rotated: int, interleaved: bool = False) -> dict[str, Any]:
-    """Rotary settings whose frequencies are shared out over time, height and width."""
+    """Return rotary settings with frequencies for time, height and width."""
     third = rotated // 2 // 3
     rope: dict[str, Any] = {
         "rope_type": "default",
@@ -243,7 +217,7 @@ def _random_model(family: Family, config: PreTrainedConfig, seed: int) -> PreTra
 
 
 def _processors(family: Family, config: PreTrainedConfig) -> dict[str, Any]:
-    """What `processor_config.json` holds; pixel limits low enough for images of one token."""
+    """Return `processor_config.json`; its pixel limits allow images of one token."""
     name = "Qwen2_5_VLProcessor" if family == "qwen2_5_vl" else "Qwen3VLProcessor"
     video = "Qwen2VLVideoProcessor" if family == "qwen2_5_vl" else "Qwen3VLVideoProcessor"
     patch = config.vision_config.patch_size

@@ -1,4 +1,4 @@
-"""Generated pictures for demonstrations and tests: large shapes, and one small one to find.
+"""Generated pictures for tests: large shapes, and one small shape to find.
 
 A sample is a pure function of (seed, index, size). The picture is a pale texture with large
 shapes; the question is about the one small shape, and the crop box lies around it. A few questions
@@ -78,7 +78,7 @@ def make_pictures(folder: Path, *, n: int, seed: int, size: Size = (256, 192)) -
 
 
 def draw_sample(seed: int, index: int, size: Size) -> Sample:
-    """The sample at an index: the same picture, box and question every time."""
+    """Return the sample at an index, always the same."""
     width, height = size
     if min(size) < _MIN_SIDE:
         raise DataError(
@@ -130,7 +130,7 @@ def draw_sample(seed: int, index: int, size: Size) -> Sample:
 
 
 def _pick(draws: random.Random, options: Sequence[_T]) -> _T:
-    """One of the options, by `random()` alone: of all methods only its numbers never change."""
+    """Pick an option by `random()`, the only method whose numbers never change."""
     return options[int(draws.random() * len(options))]
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from shapes import COLOURS, draw_sample, make_pictures
 
 from bas_opd.data.images import open_crop
-from bas_opd.data.pictures import COLOURS, draw_sample, make_pictures
 from bas_opd.errors import DataError
 
 SIZE = (256, 192)

@@ -6,13 +6,13 @@ from typing import Any, get_args
 import pytest
 import torch
 from PIL import Image
+from small_models import build_small_model
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from bas_opd.errors import ModelError
 from bas_opd.model.family import Family
 from bas_opd.model.processing import Processor
-from bas_opd.model.small import build_small_model
 
 
 @pytest.fixture(params=["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
