@@ -24,9 +24,8 @@ from bas_opd.algorithm import train_step
 from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.run.checkpoint import Snapshot, write_checkpoint
-from bas_opd.run.ledger import step_event
-from bas_opd.run.record import RecordWriter
-from bas_opd.run.state import TrainState
+from bas_opd.run.record import RecordWriter, step_event
+from bas_opd.run.state import build_method
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, PromptBatch
 
@@ -82,18 +81,18 @@ def _overhead(home: Path, steps: int) -> Shares:
     paths = [f"model.path={home / 'model'}", f"data.path={home / 'data'}"]
     config = load_config(preset("tiny"), paths)
     poll = Timed(StopFlag().poll)
-    state = TrainState.build(config, Hooks(poll=poll))
+    method = build_method(config, Hooks(poll=poll))
     shares = Shares()
     with RecordWriter(home / "records.jsonl") as records:
         for step in range(steps + 1):
             rows = step_indices(len(data), config.rollout.prompts_per_step, 0, step)
             batch = PromptBatch(step=step, examples=tuple(data.examples[row] for row in rows))
             poll.seconds, started = 0.0, perf_counter()
-            report = train_step(state.stages, batch, config.select.query_ratio)
+            report = train_step(method.stages, batch, config.select.query_ratio)
             done = perf_counter()
             event = step_event(
                 report,
-                decode=state.model.processor.decode,
+                decode=method.model.processor.decode,
                 examples=config.run.examples_per_step,
                 data_folder=data.folder,
             )

@@ -12,6 +12,7 @@ import argparse
 import json
 import tempfile
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGenerat
 
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
+from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimizerSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
@@ -122,6 +124,7 @@ def main() -> None:
         stages = Stages(
             policy=Sampler(
                 model,
+                full_view,
                 SamplingSettings(
                     per_prompt=arguments.rollouts,
                     max_response_tokens=arguments.tokens,
@@ -129,15 +132,15 @@ def main() -> None:
                 ),
             ),
             selector=build_selector("learned"),
-            teacher=SelfTeacher(model),
+            teacher=SelfTeacher(model, crop_view),
             learner=Learner(
                 model,
-                optimiser=OptimizerSettings(
+                OptimizerSettings(
                     tokens_per_micro_batch=arguments.micro_batch,
                     share_prompts=not arguments.checkpointing,
                 ),
-                distill=DistillSettings(),
             ),
+            objective=partial(Distillation, head=model.logits, settings=DistillSettings()),
             clock=Clock(model.device),
         )
         rows = []
@@ -145,15 +148,15 @@ def main() -> None:
             torch.cuda.reset_peak_memory_stats()
             batch = PromptBatch(step=step, examples=examples)
             report = train_step(stages, batch, Decimal(arguments.ratio))
-            assert report.teacher is not None
+            assert report.queries is not None
             rows.append(
                 {
                     "step": step,
                     "rollouts": len(report.rollouts),
                     "prompt_tokens": report.rollouts.prompts[0].length,
                     "response_tokens": int(report.rollouts.lengths.sum()),
-                    "queries": len(report.selection.rows),
-                    "teacher_tokens": report.teacher.processed_tokens,
+                    "queries": len(report.rows),
+                    "teacher_tokens": report.queries.teacher.processed_tokens,
                     "student_tokens": report.update.processed_tokens,
                     "loss": report.update.loss,
                     "gradient_norm": report.update.gradient_norm,

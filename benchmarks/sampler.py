@@ -19,6 +19,7 @@ from _sides import Bench, Side, bench, compare, parser
 from torch import Tensor
 
 from bas_opd.data.images import open_image
+from bas_opd.data.views import full_view
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.types import Prompt, PromptBatch
 
@@ -52,7 +53,7 @@ def sample(bench: Bench, *, per_prompt: int, tokens: int) -> int:
     """Draw with our sampler."""
     settings = SamplingSettings(per_prompt=per_prompt, max_response_tokens=tokens)
     batch = PromptBatch(step=0, examples=bench.examples)
-    rollouts = Sampler(bench.model, settings).generate(batch)
+    rollouts = Sampler(bench.model, full_view, settings).generate(batch)
     if not bool((rollouts.lengths == tokens).all()):
         raise RuntimeError(
             "A response ended before the limit, though its end tokens are ruled out."

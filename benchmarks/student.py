@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from _sides import Side, bench, compare, parser, random_rows, rollouts_of
 
+from bas_opd.data.views import crop_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn.learner import Learner, OptimizerSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Rollouts, TeacherScores
@@ -34,12 +35,13 @@ def update(
 ) -> Side:
     """Return the side that accumulates the gradient of `rows`."""
     settings = OptimizerSettings(tokens_per_micro_batch=micro_batch, share_prompts=share_prompts)
-    learner = Learner(model, optimiser=settings, distill=DistillSettings())
+    learner = Learner(model, settings)
+    objective = Distillation(teacher, model.logits, DistillSettings())
 
     def run() -> int:
-        _, _, processed = learner.accumulate(rollouts, rows, teacher)
-        model.network.zero_grad(set_to_none=True)
-        return processed
+        found = learner.accumulate(rollouts, rows, objective)
+        learner.zero_grad()
+        return found.processed_tokens
 
     return Side(name=name, run=run, required_share=required_share)
 
@@ -53,7 +55,7 @@ def main() -> None:
         model, micro_batch = setup.model, options.micro_batch
         rollouts = rollouts_of(setup, per_prompt=options.rollouts, tokens=options.tokens)
         selected, every = random_rows(rollouts, options.ratio), range(len(rollouts))
-        scores = SelfTeacher(model, tokens_per_batch=micro_batch).score(rollouts, every)
+        scores = SelfTeacher(model, crop_view, tokens_per_batch=micro_batch).score(rollouts, every)
         mean_prompt = sum(prompt.length for prompt in rollouts.prompts) / len(rollouts.prompts)
         compare(
             options,

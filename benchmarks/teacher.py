@@ -15,6 +15,7 @@ import torch
 from _sides import Side, bench, compare, parser, random_rows, rollouts_of
 
 from bas_opd.data.images import open_crop
+from bas_opd.data.views import crop_view
 from bas_opd.model.batches import group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import SelfTeacher
@@ -25,7 +26,7 @@ from bas_opd.types import Rollouts
 def score_shared(teacher: SelfTeacher, rollouts: Rollouts, rows: Sequence[int]) -> int:
     """Score rows as training does, and project the tokens."""
     scores = teacher.score(rollouts, rows)
-    scores.head(torch.cat(scores.hidden))
+    scores.head.logits(torch.cat([scores.hidden[row] for row in scores.rows]))
     return scores.processed_tokens
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     with bench(options) as setup:
         rollouts = rollouts_of(setup, per_prompt=options.rollouts, tokens=options.tokens)
         selected, every = random_rows(rollouts, options.ratio), range(len(rollouts))
-        teacher = SelfTeacher(setup.model, tokens_per_batch=options.micro_batch)
+        teacher = SelfTeacher(setup.model, crop_view, tokens_per_batch=options.micro_batch)
         crop = setup.model.processor.prompt_length((options.side // 2,) * 2, "?")
         compare(
             options,

@@ -18,7 +18,7 @@ from bas_opd.config.identity import flat
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.run.state import TrainState
+from bas_opd.run.state import build_method
 from bas_opd.select import LearnedSelector, RandomSelector, build_selector, features_from
 from bas_opd.stats.intervals import mean_interval
 from bas_opd.types import FEATURES, Features, PromptBatch, Selection
@@ -156,14 +156,15 @@ def test_the_replay_picks_the_rows_that_training_picked(
     small_qwen35: Path, pictures: PreparedSet, stand_in: ScoredLog
 ) -> None:
     config = _learned_config(small_qwen35, pictures)
-    state = TrainState.build(config)
+    method = build_method(config)
     trained, by_prediction = [], 0
     for step in range(6):
         rows = step_indices(20, 6, 5, step)
         batch = PromptBatch(step=step, examples=tuple(pictures.examples[row] for row in rows))
-        report = train_step(state.stages, batch, config.select.query_ratio)
-        trained.append(report.selection.rows)
-        by_prediction += bool(report.selection.scores)
+        report = train_step(method.stages, batch, config.select.query_ratio)
+        assert report.queries is not None
+        trained.append(report.rows)
+        by_prediction += bool(report.queries.selection.scores)
     assert by_prediction >= 3
     entrant = Shipped(LearnedSelector(**SELECTOR))
     assert [result.rows for result in replay(stand_in, entrant, "0.25")] == trained
