@@ -8,6 +8,7 @@ from typing import Any
 from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
+from bas_opd.run.record import QueryRecord
 from bas_opd.types import FEATURES
 
 PHASES = {"rollout": 2.0, "select": 0.01, "teacher": 0.5, "student": 3.0, "ema": 0.01}
@@ -105,3 +106,35 @@ def _step(
             for row in selected[:shown]
         ],
     }
+
+
+A_STEP = QueryRecord(
+    step=36,
+    examples=["e"] * 28,
+    per_prompt=8,
+    response_tokens=[87] * 224,
+    student_tokens=0,
+    prefilled_prompts=0,
+    processed_tokens=0,
+    feature_names=[],
+    features=[[]] * 224,
+    has_entropy=True,
+    query_ratio="0.25",
+    scored=[],
+    overrun=0,
+    learned=True,
+    dropped_labels=0,
+    seconds={"rollout": 41.0},
+    calls=56,
+    budget=56,
+    candidates=list(range(224)),
+    candidate_tokens=19377,
+    selected=list(range(56)),
+    explored=list(range(50, 56)),
+    scores=[0.1] * 224,
+    utility=[5.5e-3] * 50 + [3.1e-3] * 6,
+    scored_tokens=3081,
+    loss=0.0412,
+    is_valid=True,
+)
+"""The paper's batch at a quarter of the queries."""

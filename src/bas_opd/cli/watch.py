@@ -16,7 +16,7 @@ def watch(
     """Show a run live until it has finished. Reads only; writes nothing."""
     import contextlib
 
-    from bas_opd.commands.watch import follow, show_once
+    from bas_opd.commands import watch
 
     with contextlib.suppress(KeyboardInterrupt):
-        show_once(run) if once else follow(run, every=every)
+        watch.watch(run, every=None if once else every)

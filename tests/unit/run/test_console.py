@@ -1,46 +1,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from rich.text import Text
+from synthetic_steps import A_STEP
 
-from bas_opd.run.console import Console, step_line
+from bas_opd.run.console import Console
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.text import duration, printable
-
-STEP = QueryRecord(
-    step=36,
-    examples=["e"] * 28,
-    per_prompt=8,
-    response_tokens=[87] * 224,
-    student_tokens=0,
-    prefilled_prompts=0,
-    processed_tokens=0,
-    feature_names=[],
-    features=[[]] * 224,
-    has_entropy=True,
-    query_ratio="0.25",
-    scored=[],
-    overrun=0,
-    learned=True,
-    dropped_labels=0,
-    seconds={},
-    calls=56,
-    budget=56,
-    candidates=list(range(224)),
-    candidate_tokens=19377,
-    selected=list(range(56)),
-    explored=list(range(50, 56)),
-    scores=[0.1] * 224,
-    utility=[5.5e-3] * 50 + [3.1e-3] * 6,
-    scored_tokens=3081,
-    loss=0.0412,
-    is_valid=True,
-)
 
 
 class Terminal(io.StringIO):
@@ -56,59 +24,12 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
 
 
-def ticks(*seconds: float) -> Iterator[float]:
-    yield from seconds
-
-
-def line(**changes: Any) -> str:
-    return step_line(STEP.model_copy(update=changes), place="37/111", seconds=41, remaining=3034)
-
-
-def test_a_step_is_one_line() -> None:
-    assert line() == (
-        "step 37/111  loss 0.0412  queries 56/56 (6 explored)  tokens 3,081 (15.9 % of full)  "
-        "u 5.5e-3 / 3.1e-3  41 s  eta 51 m"
-    )
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    warm_up = line(explored=[], scores=[None] * 224)
-    assert "explored" not in warm_up
-    assert "  u " not in warm_up
-    assert "loss" not in line(loss=None)
-    assert "loss" not in line(loss=float("nan"))
-
-
-def test_a_step_that_changed_nothing_says_why() -> None:
-    assert "skipped: the loss or its gradient is not finite" in line(is_valid=False, loss=None)
-    idle = line(selected=[], utility=[], explored=[], calls=0, scored_tokens=0, is_valid=False)
-    assert "empty: no row was selected" in idle
-
-
-def test_a_step_without_candidates_has_no_share() -> None:
-    assert "tokens 0  " in line(candidate_tokens=0, scored_tokens=0)
-
-
-def test_rows_without_a_label_do_not_enter_the_mean() -> None:
-    few = {"selected": [0, 1, 2], "explored": [2], "utility": [0.5, None, 0.25]}
-    assert STEP.model_copy(update=few).mean_utility == (0.5, 0.25)
-    few["utility"] = [0.5, None, None]
-    assert STEP.model_copy(update=few).mean_utility == (0.5, None)
-
-
-def test_a_step_of_a_method_without_queries_has_its_core_alone() -> None:
-    plain = StepRecord.model_validate(STEP.model_dump(include=set(StepRecord.model_fields)))
-    shown = step_line(plain, place="1/2", seconds=1, remaining=2)
-    assert shown == "step 1/2  loss 0.0412  1.0 s  eta 2.0 s"
-
-
 def test_without_a_terminal_there_are_plain_lines_and_no_escapes() -> None:
     out = io.StringIO()
-    clock = ticks(0, 0, 41, 82)
-    with Console(out, clock=lambda: next(clock)) as console:
+    with Console(out) as console:
         console.start(3)
-        console.step(STEP)
-        console.step(STEP)
+        console.step(A_STEP.model_copy(update={"step": 0}))
+        console.step(A_STEP.model_copy(update={"step": 1}))
     first, second = out.getvalue().splitlines()
     assert first.startswith("step 1/3  loss")
     assert first.endswith("41 s  eta 82 s")
@@ -122,14 +43,14 @@ def test_a_terminal_gets_a_live_display_and_its_cursor_back_even_after_a_failure
 
     def fail() -> None:
         with Console(out) as console:
-            console.start(2)
-            console.step(STEP)
+            console.start(40)
+            console.step(A_STEP)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
     text = out.getvalue()
-    assert "step 1/2" in text
+    assert "step 37/40" in text
     assert "teacher calls 56 (25.0 % of full)" in Text.from_ansi(text).plain
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
@@ -141,18 +62,18 @@ def test_a_terminal_that_nobody_watches_gets_plain_lines(
     monkeypatch.setenv(name, value)
     out = Terminal()
     with Console(out) as console:
-        console.start(1)
-        console.step(STEP)
+        console.start(40)
+        console.step(A_STEP)
     assert "\x1b" not in out.getvalue()
-    assert out.getvalue().startswith("step 1/1")
+    assert out.getvalue().startswith("step 37/40")
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
     with Console(out) as console:
-        console.start(1)
-        console.step(STEP)
+        console.start(40)
+        console.step(A_STEP)
     assert "\x1b[3" not in out.getvalue()
 
 
@@ -208,6 +129,6 @@ def test_a_run_goes_on_when_nobody_reads_it_any_more() -> None:
             raise BrokenPipeError
 
     console = Console(Gone())
-    console.start(2)
+    console.start(40)
     console.message("hello")
-    console.step(STEP)
+    console.step(A_STEP)

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bas_opd.commands.watched import WIDTH, Watched
+from synthetic_steps import A_STEP
 
-STARTED: dict[str, Any] = {
-    "event": "started",
-    "steps": 4,
-    "config": {"select": {"policy": "learned", "query_ratio": "0.25"}},
-}
+from bas_opd.run.record import StepRecord, parse_step
+from bas_opd.run.view import WIDTH, RunView
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:
@@ -45,10 +42,10 @@ def step(number: int, **changes: Any) -> dict[str, Any]:
     }
 
 
-def watched(*events: dict[str, Any]) -> Watched:
-    run = Watched()
-    for event in (STARTED, *events):
-        run.add(event)
+def watched(*events: dict[str, Any]) -> RunView:
+    run = RunView(title="learned, query ratio 0.25", total=4)
+    for event in events:
+        run.add(parse_step(event))
     return run
 
 
@@ -61,9 +58,9 @@ def test_counts_are_sums_and_the_worst_overrun_stays() -> None:
 
 
 def test_the_time_left_follows_from_the_pace_of_the_last_steps() -> None:
-    assert watched(step(0)).remaining == 3 * 4.0
+    assert watched(step(0)).line().endswith("4.0 s  eta 12 s")
     slow = watched(step(0), step(1, seconds={"rollout": 8.0}))
-    assert slow.remaining == 2 * 6.0
+    assert slow.line().endswith("8.0 s  eta 12 s")
 
 
 def test_a_view_shows_the_last_step_curves_and_shares_of_time() -> None:
@@ -92,8 +89,46 @@ def test_before_the_first_step_that_is_said() -> None:
     assert watched().lines() == ("No step is on record yet.",)
 
 
-def test_a_finished_run_is_known_by_its_ledger() -> None:
-    run = watched(step(0))
-    assert run.totals is None
-    run.add({"event": "finished", "totals": {"steps": 1}})
-    assert run.totals == {"steps": 1}
+def line(**changes: Any) -> str:
+    view = RunView(total=111)
+    view.add(A_STEP.model_copy(update=changes))
+    return view.line()
+
+
+def test_a_step_is_one_line() -> None:
+    assert line() == (
+        "step 37/111  loss 0.0412  queries 56/56 (6 explored)  tokens 3,081 (15.9 % of full)  "
+        "u 5.5e-3 / 3.1e-3  41 s  eta 51 m"
+    )
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    warm_up = line(explored=[], scores=[None] * 224)
+    assert "explored" not in warm_up
+    assert "  u " not in warm_up
+    assert "loss" not in line(loss=None)
+    assert "loss" not in line(loss=float("nan"))
+
+
+def test_a_step_that_changed_nothing_says_why() -> None:
+    assert "skipped: the loss or its gradient is not finite" in line(is_valid=False, loss=None)
+    idle = line(selected=[], utility=[], explored=[], calls=0, scored_tokens=0, is_valid=False)
+    assert "empty: no row was selected" in idle
+
+
+def test_a_step_without_candidates_has_no_share() -> None:
+    assert "tokens 0  " in line(candidate_tokens=0, scored_tokens=0)
+
+
+def test_rows_without_a_label_do_not_enter_the_mean() -> None:
+    few = {"selected": [0, 1, 2], "explored": [2], "utility": [0.5, None, 0.25]}
+    assert A_STEP.model_copy(update=few).mean_utility == (0.5, 0.25)
+    few["utility"] = [0.5, None, None]
+    assert A_STEP.model_copy(update=few).mean_utility == (0.5, None)
+
+
+def test_a_step_of_a_method_without_queries_has_its_core_alone() -> None:
+    plain = StepRecord.model_validate(A_STEP.model_dump(include=set(StepRecord.model_fields)))
+    view = RunView(total=38)
+    view.add(plain)
+    assert view.line() == "step 37/38  loss 0.0412  41 s  eta 41 s"

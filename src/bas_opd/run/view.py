@@ -1,0 +1,144 @@
+"""A run as one screen of text: its last step, curves, and shares of what full querying costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import QueryRecord, StepRecord
+from bas_opd.text import duration
+
+LEDGER = {
+    "steps": "steps",
+    "ranked_steps": "  rows chosen by score",
+    "learned_steps": "  predictor updated",
+    "empty_steps": "  without a query",
+    "skipped_steps": "  skipped, not finite",
+    "candidates": "candidates",
+    "candidate_tokens": "candidate tokens",
+    "calls": "teacher calls",
+    "overrun": "  over budget, worst step",
+    "scored_tokens": "teacher scored tokens",
+    "processed_tokens": "teacher processed tokens",
+    "prefilled_prompts": "teacher prefilled prompts",
+    "student_tokens": "student processed tokens",
+    "dropped_labels": "labels dropped, not finite",
+}
+"""Totals of the ledger in the order of the closing table, with their labels."""
+SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
+"""Totals that are shown as a share of what full querying costs."""
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+"""Steps that a curve shows."""
+PACE = 10
+"""Steps that the remaining time is estimated from."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunView:
+    """The steps of a run that were seen so far."""
+
+    title: str = ""
+    total: int = 0
+    done: int = 0
+    resumed: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
+    recent: list[StepRecord] = field(default_factory=list)
+    """The last steps."""
+
+    def add(self, step: StepRecord) -> None:
+        """Take in one step."""
+        self.done = step.step + 1
+        self.ledger.charge(step)
+        self.recent = [*self.recent, step][-WIDTH:]
+
+    def line(self) -> str:
+        """Return the last step on one line; what is not known is left out."""
+        step = self.recent[-1]
+        parts = [f"step {self.done}/{self.total}"]
+        if step.is_empty:
+            parts.append("empty: no row was selected")
+        elif step.is_skipped:
+            parts.append("skipped: the loss or its gradient is not finite")
+        elif step.loss is not None and math.isfinite(step.loss):
+            parts.append(f"loss {step.loss:.4f}")
+        if isinstance(step, QueryRecord):
+            parts += _query_parts(step)
+        spent = [sum(each.seconds.values()) for each in self.recent[-PACE:]]
+        remaining = fmean(spent) * max(0, self.total - self.done)
+        parts += [duration(spent[-1]), f"eta {duration(remaining)}"]
+        return "  ".join(parts)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the last step, the shares of full querying, curves, and where the time goes."""
+        if not self.recent:
+            return ("No step is on record yet.",)
+        ledger = self.ledger
+        totals = ledger.totals()
+        shares = "  ".join(f"{LEDGER[name]} {shown_total(name, totals)}" for name in SHARES)
+        lines = [self.title] if self.title else []
+        lines += [
+            self.line(),
+            f"{shares}  over budget, worst step {ledger.overrun}",
+            _curve("loss", [step.loss for step in self.recent]),
+        ]
+        utilities = [step.mean_utility for step in self.recent if isinstance(step, QueryRecord)]
+        if any(ranked is not None for ranked, _ in utilities):
+            lines.append(_curve("utility, ranked", [ranked for ranked, _ in utilities]))
+            lines.append(_curve("utility, explored", [explored for _, explored in utilities]))
+        spent = sum(ledger.seconds.values())
+        if spent:
+            phases = (f"{phase} {s / spent:.0%}" for phase, s in ledger.seconds.items() if s)
+            lines.append(f"time {duration(spent)}: {', '.join(phases)}")
+        if ledger.skipped_steps:
+            lines.append(f"steps skipped, not finite: {ledger.skipped_steps:,}")
+        if self.resumed:
+            lines.append(f"times resumed: {self.resumed:,}")
+        return tuple(lines)
+
+
+def shown_total(name: str, totals: Mapping[str, Any]) -> str:
+    """Return a total of the ledger, as a share of full querying where it is one."""
+    if name in SHARES:
+        return _share(totals[name], totals[SHARES[name]])
+    return f"{totals[name]:,}"
+
+
+def _query_parts(step: QueryRecord) -> list[str]:
+    queries = f"queries {step.calls}/{step.budget}"
+    if step.explored:
+        queries += f" ({len(step.explored)} explored)"
+    parts = [queries, f"tokens {_share(step.scored_tokens, step.candidate_tokens)}"]
+    ranked, explored = step.mean_utility
+    if ranked is not None and explored is not None:
+        parts.append(f"u {_scientific(ranked)} / {_scientific(explored)}")
+    return parts
+
+
+def _share(part: int, full: int) -> str:
+    return f"{part:,} ({100 * part / full:.1f} % of full)" if full else f"{part:,}"
+
+
+def _scientific(value: float) -> str:
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _curve(label: str, values: Sequence[float | None]) -> str:
+    """Draw numbers as a row of bars between the lowest and the highest."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return f"{label:<18}not known"
+    low, high = min(known), max(known)
+    reach = (high - low) or 1.0
+    bars = "".join(
+        " "
+        if value is None or not math.isfinite(value)
+        else BARS[round((value - low) / reach * (len(BARS) - 1))]
+        for value in values
+    )
+    return f"{label:<18}{bars}  {known[-1]:.3g} ({low:.3g} to {high:.3g})"
