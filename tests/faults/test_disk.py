@@ -105,7 +105,7 @@ def test_with_every_checkpoint_damaged_it_starts_over_aloud(
 ) -> None:
     for folder in published(stopped / "checkpoints"):
         flipped(folder)
-    resumes_to(stopped, whole, train, sentence="No whole checkpoint")
+    resumes_to(stopped, whole, train, sentence="No intact checkpoint")
 
 
 def test_a_pickle_in_place_of_tensors_is_never_loaded(

@@ -212,7 +212,7 @@ def test_asked_to_stop_in_generation_it_costs_at_most_that_step(
     ended = train(run, fault=at(VisionLanguageModel, "extend", ask_to_stop, call=5))
     assert ended.is_explained(PREEMPTED, "Stopped by SIGTERM after step 1 of 4"), ended
     again = train(run)
-    assert "Going on after step 1 of 4" in again.output
+    assert "Resuming after step 1 of 4" in again.output
     assert_same_end(run, whole)
 
 
