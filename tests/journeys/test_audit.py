@@ -24,7 +24,7 @@ from bas_opd.cli.main import app
 from bas_opd.data.pictures import make_pictures
 from bas_opd.run.checkpoint import published
 
-STAND_IN = "Teacher: the student itself, on the crop, in place of the run's own"
+STAND_IN = "Teacher = student: the frozen student stood in"
 
 
 def bas_opd(*arguments: str | Path) -> Result:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bas_opd.report.numerals import percent
 from bas_opd.report.run import Run
+from bas_opd.text import percent
 
 SUPERVISION_HEADER = (
     "policy",

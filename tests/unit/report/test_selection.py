@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bas_opd.report.charts.steps import step_drawing
 from bas_opd.report.selection import (
     rank_bands,
     reach,
@@ -13,7 +14,6 @@ from bas_opd.report.selection import (
     shares_by_length,
     utility_by_step,
 )
-from bas_opd.report.step_drawing import step_drawing
 from bas_opd.run.step_record import StepRecord
 
 
@@ -50,7 +50,7 @@ def step(number: int = 0, **changes: Any) -> StepRecord:
     return StepRecord(**{**values, **changes})
 
 
-def test_utility_is_told_apart_by_how_a_row_was_chosen() -> None:
+def test_utility_is_split_by_how_a_row_was_chosen() -> None:
     (found,) = utility_by_step([step()])
     assert found.ranked == pytest.approx(0.5)
     assert found.drawn == pytest.approx(0.1)

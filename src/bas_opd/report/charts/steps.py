@@ -1,0 +1,116 @@
+"""A picture of one step: a column for each prompt, a mark for each of its rollouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bas_opd.report.selection import drawn_rows
+from bas_opd.run.step_record import StepRecord
+
+CELL = 14
+"""Side of the square of a rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One rollout of the step."""
+
+    state: str
+    """no-crop, passed-over, ranked, explored, or every: asked because all candidates were."""
+    x: float
+    y: float
+    radius: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A step: a column for each prompt, a mark for each of its rollouts."""
+
+    width: int
+    height: int
+    marks: tuple[Mark, ...]
+    caption: str
+
+    @property
+    def states(self) -> set[str]:
+        """The states of its rollouts."""
+        return {mark.state for mark in self.marks}
+
+
+def shown_step(steps: Sequence[StepRecord]) -> StepRecord:
+    """Return the last step whose rows were chosen by prediction, or else the last."""
+    ranked = [step for step in steps if step.score_of]
+    return (ranked or steps)[-1]
+
+
+def step_drawing(step: StepRecord, *, policy: str) -> Drawing:
+    """Draw a step of a run with that policy: full, random, learned, ..."""
+    utility = dict(zip(step.selected, step.utility, strict=True))
+    known = [value for value in utility.values() if value is not None]
+    largest = max((*known, 1e-12))
+    marks = []
+    for row, state in enumerate(_states(step, policy)):
+        column, place = divmod(row, step.per_prompt)
+        observed = utility.get(row)
+        # The area of a mark follows the utility, but one near zero can still be seen.
+        grown = math.sqrt(max(0.0, observed or 0.0) / largest)
+        marks.append(
+            Mark(
+                state=state,
+                x=(column + 0.5) * CELL,
+                y=(place + 0.5) * CELL,
+                radius=round(2.2 + 4 * grown, 2),
+                title=_title(step, row, observed),
+            )
+        )
+    return Drawing(
+        width=len(step.examples) * CELL,
+        height=step.per_prompt * CELL,
+        marks=tuple(marks),
+        caption=_caption(step, utility, policy),
+    )
+
+
+def _states(step: StepRecord, policy: str) -> list[str]:
+    """Return the state of each row."""
+    states = ["no-crop"] * (len(step.examples) * step.per_prompt)
+    for rows, state in (
+        (step.candidates, "passed-over"),
+        (step.selected, "ranked"),
+        (drawn_rows(step), "every" if policy == "full" else "explored"),
+    ):
+        for row in rows:
+            states[row] = state
+    return states
+
+
+def _title(step: StepRecord, row: int, observed: float | None) -> str:
+    parts = [f"{step.examples[row // step.per_prompt]}, rollout {row % step.per_prompt + 1}"]
+    if (predicted := step.score_of.get(row)) is not None:
+        parts.append(f"predicted utility {predicted:.2g}")
+    if observed is not None:
+        parts.append(f"observed utility {observed:.2g}")
+    return "; ".join(parts)
+
+
+def _caption(step: StepRecord, utility: dict[int, float | None], policy: str) -> str:
+    drawn = drawn_rows(step)
+    parts = []
+    for name, rows in (
+        (" chosen by their score", set(step.selected) - drawn),
+        (", as every candidate" if policy == "full" else " drawn at random", drawn),
+    ):
+        values = [value for row in rows if (value := utility[row]) is not None]
+        if rows:
+            mean = f" (mean utility {fmean(values):.2g})" if values else ""
+            parts.append(f"{len(rows)}{name}{mean}")
+    asked = f"{len(step.selected)}: {' and '.join(parts)}" if len(parts) > 1 else "".join(parts)
+    return (
+        f"Step {step.step + 1}: {len(step.examples) * step.per_prompt} rollouts of "
+        f"{len(step.examples)} questions, {len(step.candidates)} of them with a crop to ask about. "
+        f"The teacher was asked about {asked or 'none'}."
+    )
