@@ -13,10 +13,20 @@ from bas_opd.errors import DataError
 from bas_opd.report.arms import ArmRuns, Entry, entries_of, group_by_arm
 from bas_opd.report.differences import Paired, SeedContrast, paired, seed_contrasts
 from bas_opd.report.evaluation import BenchmarkResult
-from bas_opd.report.findings import stale_sentence
+from bas_opd.report.findings import interval_text, stale_sentence, value_text
 from bas_opd.report.run import Run
-from bas_opd.text import counted, percent, plus_minus, points
+from bas_opd.text import clock, counted, percent, plus_minus, points
 
+RUN_HEADER = (
+    "run",
+    "steps",
+    "accuracy",
+    "95 % CI",
+    "calls",
+    "scored tokens",
+    "processed tokens",
+    "time",
+)
 FEW = 4
 """Runs that a heading names one by one."""
 
@@ -47,6 +57,28 @@ def compare_runs(runs: Sequence[Run]) -> RunComparison:
         contrasts=tuple(seed_contrasts(arms)),
         notes=tuple(_notes(entries, arms)),
     )
+
+
+def run_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
+    """Return a row for each run under `RUN_HEADER`, shares of full querying in brackets."""
+    return [
+        (
+            f"{entry.number} {entry.label}",
+            f"{len(entry.run.steps):,}",
+            value_text(entry.accuracy),
+            interval_text(entry.accuracy),
+            _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
+            _with_share(sums["scored_tokens"], entry.token_share),
+            _with_share(sums["processed_tokens"], entry.processed_share),
+            clock(entry.run.seconds),
+        )
+        for entry in comparison.entries
+        for sums in [entry.run.totals]
+    ]
+
+
+def _with_share(count: int, share: float | None) -> str:
+    return f"{count:,}" if share is None else f"{count:,} ({percent(share)})"
 
 
 def findings(comparison: RunComparison) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bas_opd.report.charts.model import Mark
 from bas_opd.report.charts.steps import step_drawing
 from bas_opd.report.selection import (
     rank_bands,
@@ -108,10 +109,11 @@ def test_reach_counts_prompts_once() -> None:
 def test_a_drawn_step_shows_each_rollout_as_what_became_of_it() -> None:
     shown = step(candidates=list(range(7)), features=[[]] * 7, scores=[1.0] * 7)
     drawn = step_drawing(shown, policy="learned")
-    assert [mark.state for mark in drawn.marks] == [
+    marks = [shape for shape in drawn.panels[0].shapes if isinstance(shape, Mark)]
+    assert [mark.style for mark in marks] == [
         *["ranked"] * 3,
         *["passed-over"] * 3,
         "explored",
         "no-crop",
     ]
-    assert drawn.marks[0].radius > drawn.marks[1].radius
+    assert marks[0].size > marks[1].size

@@ -51,6 +51,7 @@ class Mark:
     at: Point
     style: str
     title: str = ""
+    size: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,25 +38,23 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "bas-opd",
     "pdf.fonttype": 42,
 }
-LOOKS: dict[str, tuple[str, str, str]] = {
-    "ranked": (BLUE, "-", "o"),
-    "explored": (ORANGE, "--", "D"),
-    "third": (VIOLET, ":", "s"),
-    "plain": (INK, "-", "s"),
-    "best": (ORANGE, "-", "D"),
-    "limit": (INK, "--", "o"),
-    "edge": (INK, "-", "o"),
-    "ink": (INK, "-", "o"),
-    "faint": (SOFT, ":", "o"),
-    "bracket": (SOFT, "-", "o"),
-    "faded": (FADED, "-", "o"),
-    "over": ("#a3322b", "-", "o"),
-    **{
-        f"part-{number}": (colour, "-", "o")
-        for number, colour in enumerate((BLUE, "#7d8790", "#d19328", "#81a88d", VIOLET, "#a3322b"))
-    },
+RED = "#a3322b"
+PARTS = (BLUE, "#7d8790", "#d19328", "#81a88d", VIOLET, RED)
+COLOURS = {
+    "ranked": BLUE,
+    "every": BLUE,
+    "explored": ORANGE,
+    "best": ORANGE,
+    "third": VIOLET,
+    "faded": FADED,
+    "over": RED,
+    **dict.fromkeys(("plain", "limit", "edge", "ink"), INK),
+    **dict.fromkeys(("faint", "bracket", "passed-over", "no-crop"), SOFT),
+    **{f"part-{number}": colour for number, colour in enumerate(PARTS)},
 }
-"""Colour, line and marker of each style; the style sheet of the pages has the same ones."""
+"""Of each style; the style sheet of the pages has the same ones."""
+DASHES = {"explored": "--", "limit": "--", "third": ":", "faint": ":"}
+MARKERS = {"explored": "D", "best": "D", "third": "s", "plain": "s", "no-crop": "_"}
 INCH = 95.0
 """Pixels of a page to an inch."""
 PAGE_WIDTH = 7.4
@@ -165,20 +163,20 @@ def _shape(axes: Axes, shape: Shape) -> None:
         case Line(has_head=True):
             _arrow(axes, shape)
         case Line():
-            colour, line, _ = LOOKS[shape.style]
-            axes.plot(*zip(*shape.points, strict=True), line, color=colour, linewidth=1.4)
+            look = {"color": COLOURS[shape.style], "linestyle": DASHES.get(shape.style, "-")}
+            axes.plot(*zip(*shape.points, strict=True), **look, linewidth=1.4)
         case Mark(at=(x, y)):
-            colour, _, marker = LOOKS[shape.style]
-            axes.plot(x, y, marker, color=colour, markersize=4.5, zorder=3)
+            look = {"color": COLOURS[shape.style], "marker": MARKERS.get(shape.style, "o")}
+            axes.plot(x, y, **look, linestyle="", markersize=4.5 * shape.size, zorder=3)
         case Bar(x=(left, right), y=(low, high)):
-            axes.bar(left, high - low, right - left, low, align="edge", color=LOOKS[shape.style][0])
+            axes.bar(left, high - low, right - left, low, align="edge", color=COLOURS[shape.style])
         case Whisker(at=at, ends=(low, high)):
             ends = (
                 {"xerr": [[0], [high - low]]} if shape.is_across else {"yerr": [[0], [high - low]]}
             )
             x, y = (low, at) if shape.is_across else (at, low)
             axes.errorbar(
-                x, y, fmt="none", ecolor=LOOKS[shape.style][0], elinewidth=1, capsize=2.5, **ends
+                x, y, fmt="none", ecolor=COLOURS[shape.style], elinewidth=1, capsize=2.5, **ends
             )
 
 
@@ -190,7 +188,7 @@ def _arrow(axes: Axes, line: Line) -> None:
         xytext=line.points[0],
         arrowprops={
             "arrowstyle": "-|>",
-            "color": LOOKS[line.style][0],
+            "color": COLOURS[line.style],
             "alpha": 0.18 if line.is_faint else 1,
             "linewidth": width,
             "shrinkA": 0,
@@ -204,15 +202,9 @@ def _handle(key: Key) -> Any:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    colour, line, marker = LOOKS[key.style]
+    look = {"color": COLOURS[key.style], "label": key.label}
     if "bar" in key.forms:
-        return Patch(color=colour, label=key.label)
-    return Line2D(
-        [],
-        [],
-        color=colour,
-        linestyle=line if "line" in key.forms else "",
-        marker=marker if "mark" in key.forms else "",
-        markersize=4.5,
-        label=key.label,
-    )
+        return Patch(**look)
+    line = DASHES.get(key.style, "-") if "line" in key.forms else ""
+    marker = MARKERS.get(key.style, "o") if "mark" in key.forms else ""
+    return Line2D([], [], linestyle=line, marker=marker, markersize=4.5, **look)

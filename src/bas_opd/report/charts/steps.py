@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
+from bas_opd.report.charts.model import Axis, Chart, Key, Mark, Panel
 from bas_opd.report.selection import drawn_rows
 from bas_opd.run.step_record import StepRecord
 
 CELL = 14
-"""Side of the square of a rollout."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """One rollout of the step."""
-
-    state: str
-    """no-crop, passed-over, ranked, explored, or every: asked because all candidates were."""
-    x: float
-    y: float
-    radius: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A step: a column for each prompt, a mark for each of its rollouts."""
-
-    width: int
-    height: int
-    marks: tuple[Mark, ...]
-    caption: str
-
-    @property
-    def states(self) -> set[str]:
-        """The states of its rollouts."""
-        return {mark.state for mark in self.marks}
+"""Pixels of a page for each rollout, in both directions."""
+STATES = {
+    "ranked": "asked, chosen by score",
+    "every": "asked, as every candidate",
+    "explored": "asked, drawn at random",
+    "passed-over": "not asked",
+    "no-crop": "no crop, cannot be asked",
+}
 
 
 def shown_step(steps: Sequence[StepRecord]) -> StepRecord:
@@ -47,11 +27,10 @@ def shown_step(steps: Sequence[StepRecord]) -> StepRecord:
     return (ranked or steps)[-1]
 
 
-def step_drawing(step: StepRecord, *, policy: str) -> Drawing:
+def step_drawing(step: StepRecord, *, policy: str) -> Chart:
     """Draw a step of a run with that policy: full, random, learned, ..."""
     utility = dict(zip(step.selected, step.utility, strict=True))
-    known = [value for value in utility.values() if value is not None]
-    largest = max((*known, 1e-12))
+    largest = max((*(value for value in utility.values() if value is not None), 1e-12))
     marks = []
     for row, state in enumerate(_states(step, policy)):
         column, place = divmod(row, step.per_prompt)
@@ -60,18 +39,29 @@ def step_drawing(step: StepRecord, *, policy: str) -> Drawing:
         grown = math.sqrt(max(0.0, observed or 0.0) / largest)
         marks.append(
             Mark(
-                state=state,
-                x=(column + 0.5) * CELL,
-                y=(place + 0.5) * CELL,
-                radius=round(2.2 + 4 * grown, 2),
+                at=(column + 0.5, -place - 0.5),
+                style=state,
                 title=_title(step, row, observed),
+                size=0.5 if state == "passed-over" else 0.7 + 1.25 * grown,
             )
         )
-    return Drawing(
+    used = {mark.style for mark in marks}
+    panel = Panel(
+        x=Axis(high=len(step.examples)), y=Axis(low=-step.per_prompt, high=0), shapes=tuple(marks)
+    )
+    return Chart(
+        title="One step",
+        label=_sentence(step, utility, policy),
+        panels=(panel,),
+        keys=tuple(
+            Key(label=words, style=state, forms=("mark",))
+            for state, words in STATES.items()
+            if state in used
+        ),
+        caption="A column is one question, a mark one of its sampled answers; the larger the mark, "
+        "the higher its utility.",
         width=len(step.examples) * CELL,
         height=step.per_prompt * CELL,
-        marks=tuple(marks),
-        caption=_caption(step, utility, policy),
     )
 
 
@@ -97,7 +87,7 @@ def _title(step: StepRecord, row: int, observed: float | None) -> str:
     return "; ".join(parts)
 
 
-def _caption(step: StepRecord, utility: dict[int, float | None], policy: str) -> str:
+def _sentence(step: StepRecord, utility: dict[int, float | None], policy: str) -> str:
     drawn = drawn_rows(step)
     parts = []
     for name, rows in (

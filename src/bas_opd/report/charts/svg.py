@@ -162,7 +162,7 @@ def _shape(shape: Shape, x: _Scale, y: _Scale) -> Markup:
         case Line():
             return _drawn_line(shape, [(x(a), y(b)) for a, b in shape.points])
         case Mark(at=(a, b)):
-            return _mark((x(a), y(b)), shape.style, shape.title)
+            return _mark((x(a), y(b)), shape.style, shape.title, 3.2 * shape.size)
         case Bar(x=(left, right), y=(low, high)):
             return element(
                 "rect",
@@ -194,8 +194,7 @@ def _drawn_line(line: Line, points: list[Point]) -> Markup:
     corners += [
         (x1 - 8 * math.cos(angle + turn), y1 - 8 * math.sin(angle + turn)) for turn in (-0.4, 0.4)
     ]
-    written = " ".join(f"{_number(a)},{_number(b)}" for a, b in corners)
-    return drawn + element("polygon", points=written, class_=f"head {line.style}")
+    return drawn + element("polygon", points=_corners(*corners), class_=f"head {line.style}")
 
 
 def _whisker(whisker: Whisker, x: _Scale, y: _Scale) -> Markup:
@@ -216,19 +215,25 @@ def _line(points: list[Point] | tuple[Point, ...], style: str) -> Markup:
     return element("path", d="M" + "L".join(steps), class_=style)
 
 
-def _mark(at: Point, style: str, title: str = "") -> Markup:
+def _mark(at: Point, style: str, title: str = "", size: float = 3.2) -> Markup:
     """Draw a point in the shape of its style, so that styles differ not in colour alone."""
-    (x, y), size, look = at, 3.2, f"point {style}"
+    (x, y), look = at, f"point {style}"
     if style in ("explored", "best"):
         half = size * 1.3
-        corners = f"{x},{y - half} {x + half},{y} {x},{y + half} {x - half},{y}"
+        corners = _corners((x, y - half), (x + half, y), (x, y + half), (x - half, y))
         return element("polygon", title=title, points=corners, class_=look)
+    if style == "no-crop":
+        return element("path", title=title, d=f"M{_number(x - 2)} {y:g}h4", class_=look)
     if style in ("plain", "third"):
         side = 2 * size
         return element(
             "rect", title=title, x=x - size, y=y - size, width=side, height=side, class_=look
         )
     return element("circle", title=title, cx=x, cy=y, r=size, class_=look)
+
+
+def _corners(*points: Point) -> str:
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
 
 
 def _fitted(text: str, width: float) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bas_opd import __version__
 from bas_opd.commands.verify import Verification
-from bas_opd.report.arms import Entry
 from bas_opd.report.audits import AuditFigures
-from bas_opd.report.comparison import RunComparison, findings, headline
+from bas_opd.report.comparison import RUN_HEADER, RunComparison, findings, headline, run_rows
 from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.findings import (
     budget_sentence,
@@ -21,7 +20,7 @@ from bas_opd.report.findings import (
     value_text,
 )
 from bas_opd.report.run import Run
-from bas_opd.text import clock, markdown_table, percent, printable
+from bas_opd.text import markdown_table, printable
 
 EVALUATED = (
     "benchmark",
@@ -62,27 +61,20 @@ def comparison_card(
     audits: Mapping[str, AuditFigures],
 ) -> str:
     """Return the card of several runs; `checked` and `audits` are by label."""
-    header = (
-        "run",
-        "steps",
-        "accuracy",
-        "95 % CI",
-        "calls",
-        "scored tokens",
-        "processed tokens",
-        "time",
-        "records",
-    )
     evaluated = [
         (entry.label, *_evaluated(each))
         for entry in comparison.entries
         if entry.run.own_evaluation is not None
         for each in entry.run.own_evaluation.results
     ]
+    rows = [
+        (*row, "sound" if checked[entry.label].is_sound else "NOT sound")
+        for row, entry in zip(run_rows(comparison), comparison.entries, strict=True)
+    ]
     parts = [
         f"# {len(comparison.entries)} runs compared",
         escaped(headline(comparison)),
-        _table(header, [_compared(each, checked[each.label]) for each in comparison.entries]),
+        _table((*RUN_HEADER, "records"), rows),
         _table(("run", *EVALUATED), evaluated) if evaluated else "",
         _list(findings(comparison)),
         _list(
@@ -100,23 +92,6 @@ def escaped(text: str) -> str:
     """Return text that Markdown shows verbatim, on one line."""
     flat = " ".join(printable(text).split())
     return _SPECIAL.sub(r"\\\1", flat)
-
-
-def _compared(entry: Entry, checked: Verification) -> tuple[str, ...]:
-    sums = entry.run.totals
-    processed = entry.processed_share
-    return (
-        f"{entry.number} {entry.label}",
-        f"{len(entry.run.steps):,}",
-        value_text(entry.accuracy),
-        interval_text(entry.accuracy),
-        f"{sums['calls']:,} ({percent(sums['calls'], sums['candidates'])})",
-        f"{sums['scored_tokens']:,} ({percent(entry.token_share or 0, 1)})",
-        f"{sums['processed_tokens']:,}"
-        + ("" if processed is None else f" ({percent(processed, 1)})"),
-        clock(entry.run.seconds),
-        "sound" if checked.is_sound else "NOT sound",
-    )
 
 
 def _evaluated(result: BenchmarkResult) -> tuple[str, ...]:

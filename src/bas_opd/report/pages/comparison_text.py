@@ -6,29 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bas_opd.report.arms import ArmRuns, Entry
-from bas_opd.report.comparison import RunComparison, findings
+from bas_opd.report.arms import ArmRuns
+from bas_opd.report.comparison import RUN_HEADER, RunComparison, findings, run_rows
 from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.stats.intervals import Interval
-from bas_opd.text import aligned, duration, ends_of, percent, plus_minus, with_ends
-
-HEADER = (
-    "run",
-    "steps",
-    "calls",
-    "of candidates",
-    "scored tokens",
-    "of full",
-    "processed",
-    "of full",
-    "time",
-    "right, %",
-)
+from bas_opd.text import aligned, ends_of, plus_minus
 
 
 def comparison_text(comparison: RunComparison) -> str:
     """Return the table of runs, their differences, and what limits the comparison."""
-    parts = [aligned([HEADER, *(_row(entry) for entry in comparison.entries)])]
+    parts = [aligned([RUN_HEADER, *run_rows(comparison)])]
     if comparison.groups:
         parts.append("\n".join(_groups(comparison.groups)))
     if said := findings(comparison):
@@ -105,33 +92,6 @@ def _interval(name: str, value: Interval) -> dict[str, Any]:
     """Name a mean and its half width; none where it is unknown, for JSON has no infinity."""
     half_width = None if ends_of(value) is None else value.half_width
     return {name: value.mean, "half_width": half_width, "n": value.n}
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    run, sums = entry.run, entry.run.totals
-    return (
-        entry.label,
-        f"{sums['steps']:,}",
-        f"{sums['calls']:,}",
-        percent(sums["calls"], sums["candidates"]),
-        f"{sums['scored_tokens']:,}",
-        _share(entry.token_share),
-        f"{sums['processed_tokens']:,}",
-        _share(entry.processed_share),
-        duration(run.seconds),
-        _accuracy(entry),
-    )
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else percent(share, 1)
-
-
-def _accuracy(entry: Entry) -> str:
-    measure = entry.accuracy
-    if measure is None or measure.value is None:
-        return "-"
-    return with_ends(measure.value, measure.interval)
 
 
 def _groups(groups: Sequence[ArmRuns]) -> Iterator[str]:

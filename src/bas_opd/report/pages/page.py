@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -127,26 +126,11 @@ def _words() -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """The time of one phase."""
-
-    name: str
-    seconds: str
-    share: str
-    per_step: str
-
-
-def phases(run: Run) -> list[Phase]:
-    """Return the phases of a run in the order of a step, each with its mean a step."""
+def phases(run: Run) -> list[tuple[str, str, str, str]]:
+    """Return name, seconds, share and mean per step of each phase, in the order of a step."""
     steps = len(run.steps) or 1
     return [
-        Phase(
-            name=name,
-            seconds=f"{seconds:,.1f} s",
-            share=percent(seconds, run.seconds),
-            per_step=f"{seconds / steps:,.3f} s",
-        )
+        (name, f"{seconds:,.1f} s", percent(seconds, run.seconds), f"{seconds / steps:,.3f} s")
         for name, seconds in run.totals["seconds"].items()
     ]
 
@@ -170,37 +154,21 @@ def environment(run: Run) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One setting of a run."""
-
-    key: str
-    value: str
-    default: str
-    """Empty where there is none."""
-
-    @property
-    def is_changed(self) -> bool:
-        return self.value != self.default
-
-
-def settings(run: Run) -> list[Setting]:
-    """Return every setting, with the paper's value or ours as its default."""
+def settings(run: Run) -> list[tuple[str, str, str]]:
+    """Return key, value and default of every setting; paths have no default."""
     plain = Config(model=ModelConfig(path="-"), data=DataConfig(path="-"))
     defaults = flat(dump(plain))
     return [
-        Setting(
-            key=key,
-            value=_short(value) if key in PATHS and value else _written(value),
-            default="" if key in PATHS else _written(defaults[key]),
-        )
+        (key, _short(value), "")
+        if key in PATHS and value
+        else (key, _written(value), "" if key in PATHS else _written(defaults[key]))
         for key, value in flat(dump(run.config)).items()
     ]
 
 
 def differing_settings(runs: dict[str, Run]) -> dict[str, tuple[str, ...]]:
     """Return the settings in which runs differ, with the value of each run."""
-    written = [{each.key: each.value for each in settings(run)} for run in runs.values()]
+    written = [{key: value for key, value, _ in settings(run)} for run in runs.values()]
     return {
         key: values
         for key in written[0]

@@ -24,7 +24,7 @@ from bas_opd.report.arms import Arm, over_seeds
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
 from bas_opd.report.charts.geometry import geometry_figures
 from bas_opd.report.charts.model import Bar, Chart, Line, Panel, Text
-from bas_opd.report.charts.printed import LOOKS, printed, save
+from bas_opd.report.charts.printed import COLOURS, printed, save
 from bas_opd.report.charts.svg import svg
 from bas_opd.report.charts.utility import utility_figures
 from bas_opd.stats.resampling import Estimate
@@ -204,7 +204,7 @@ def test_both_forms_of_a_chart_have_the_same_names_words_and_legend(chart: Chart
 def test_print_has_a_look_for_every_style_of_the_pages() -> None:
     style = Path(printed.__code__.co_filename).parents[1] / "pages" / "style.css.jinja"
     named = re.findall(r"\.(?:line|point|whisker|bar)\.([a-z0-9-]+)", style.read_text())
-    assert set(named) - {"arrow", "faint-arrow"} <= set(LOOKS)
+    assert set(named) - {"arrow", "faint-arrow"} <= set(COLOURS)
 
 
 def test_a_figure_is_saved_as_svg_and_pdf_and_the_same_numbers_give_the_same_bytes(

@@ -38,11 +38,11 @@ def text(runs: list[Path]) -> str:
 def test_each_run_has_a_line_with_its_cost_and_accuracy(runs: list[Path]) -> None:
     header, full, learned = text(runs).splitlines()[:3]
     assert header.split()[:2] == ["run", "steps"]
-    assert full.startswith("full ")
+    assert full.startswith("1 full ")
     assert "100.0 %" in full
-    assert "100.0 (88.6 to 100.0)" in full  # the mean of two kinds, twenty questions each
+    assert "100.0 %  88.6 to 100.0" in full  # the mean of two kinds, twenty questions each
     assert "25.0 %" in learned
-    assert "50.0 (" in learned
+    assert "50.0 %" in learned
 
 
 def test_a_difference_is_told_with_its_interval_and_what_it_is_worth(runs: list[Path]) -> None:
@@ -71,8 +71,8 @@ def test_what_the_teacher_processed_is_told_beside_what_it_scored(runs: list[Pat
     header, full, learned = text(runs).splitlines()[:3]
     assert header.split().count("processed") == 1
     full_tokens, tokens = (read_run(run).totals["processed_tokens"] for run in runs)
-    assert f"{full_tokens:,} 100.0 %" in " ".join(full.split())
-    assert f"{tokens:,} {100 * tokens / full_tokens:.1f} %" in " ".join(learned.split())
+    assert f"{full_tokens:,} (100.0 %)" in full
+    assert f"{tokens:,} ({100 * tokens / full_tokens:.1f} %)" in learned
 
 
 def test_an_interval_that_is_not_known_is_none_in_json(tmp_path: Path, data: PreparedSet) -> None:
