@@ -135,13 +135,9 @@ class Arm:
     parts: Mapping[str, Estimate]
     """Accuracy on each benchmark, or on each kind of question, between 0 and 1."""
     mean: Estimate
-    """Accuracy over all parts, each counted alike."""
+    """Accuracy over all parts, equally weighted."""
     token_share: float | None = None
     """Scored tokens over those of full querying; none if that was not run."""
-
-    @property
-    def is_full(self) -> bool:
-        return self.budget == 1
 
 
 def entries_of(runs: Sequence[Run]) -> tuple[Entry, ...]:
@@ -221,7 +217,7 @@ def estimate_of(measure: Measure) -> Estimate | None:
 
 
 def comparable_accuracies(entries: Sequence[Entry]) -> list[float]:
-    """Return the accuracies, or nothing unless all have the same questions, scored alike."""
+    """Return the accuracies, or nothing unless all have the same questions and judge."""
     evaluations = [each for entry in entries if (each := entry.run.own_evaluation) is not None]
     values = [each.headline.value for each in evaluations]
     known = [value for value in values if value is not None]

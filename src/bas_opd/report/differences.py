@@ -115,7 +115,7 @@ def _partners(arms: Sequence[ArmRuns]) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _shared(a: Entry, b: Entry) -> Iterator[tuple[BenchmarkResult, BenchmarkResult]]:
-    """Yield the benchmarks on which both runs have scores for the same questions, scored alike."""
+    """Yield the benchmarks that both runs have, with the same questions and judge."""
     mine, theirs = a.run.own_evaluation, b.run.own_evaluation
     if mine is None or theirs is None:
         return

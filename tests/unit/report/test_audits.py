@@ -10,7 +10,7 @@ from page_fixtures import card_of, comparison_of, page_of, section, words_of
 from report_fixtures import audit, audit_gradients, synthetic_run
 
 from bas_opd.data.records import PreparedSet
-from bas_opd.report.audits import audit_figures
+from bas_opd.report.findings import audit_figures
 from bas_opd.report.run import read_run
 
 

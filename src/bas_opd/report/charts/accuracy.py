@@ -17,7 +17,6 @@ from bas_opd.report.charts.model import (
     Panel,
     Shape,
     Text,
-    Whisker,
     axis,
     named_columns,
     named_rows,
@@ -25,6 +24,7 @@ from bas_opd.report.charts.model import (
     round_ends,
     row_bars,
     value_axis,
+    whisker,
 )
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
@@ -59,7 +59,8 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     for row, arm in enumerate(trained):
         style = STYLES.get(arm.policy, "plain")
         if ends := _ends(arm.mean):
-            reached.append(Whisker(at=-row, ends=ends, style=style, is_across=True))
+            level = ((ends[0], -row), (ends[1], -row))
+            reached.append(Line(points=level, style=style, is_interval=True))
         reached.append(Mark(at=(arm.mean.value, -row), style=style))
         if arm.token_share is None:
             scored.append(Text(at=(0, -row), words="unknown"))
@@ -117,7 +118,7 @@ def accuracy_by_part(arms: Sequence[Arm]) -> Chart:
                 )
             )
             if ends := _ends(estimate):
-                shapes.append(Whisker(at=centre, ends=ends, style="ink"))
+                shapes.append(whisker(centre, ends, "ink"))
     highest = [each.high for arm in arms for each in (*arm.parts.values(), arm.mean)]
     return Chart(
         title="Accuracy by benchmark",
@@ -178,7 +179,7 @@ def _sweep(part: str, budgets: Sequence[float], values: Sequence[Estimate], *, n
     points = tuple((budget, each.value) for budget, each in zip(budgets, values, strict=True))
     best = max(points, key=lambda point: point[1])
     shapes: list[Shape] = [
-        Whisker(at=budget, ends=ends, style="ranked")
+        whisker(budget, ends, "ranked")
         for budget, each in zip(budgets, values, strict=True)
         if (ends := _ends(each))
     ]

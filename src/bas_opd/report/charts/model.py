@@ -41,6 +41,8 @@ class Line:
     style: str
     has_head: bool = False
     """Whether it is an arrow."""
+    is_interval: bool = False
+    """Whether it is upright or level with a short bar at both ends."""
     is_faint: bool = False
 
 
@@ -65,16 +67,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whisker:
-    """An interval: upright at an x, or across at a y."""
-
-    at: float
-    ends: Ends
-    style: str
-    is_across: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     """Words at a point: above it and centred, or right of it."""
 
@@ -83,7 +75,7 @@ class Text:
     is_above: bool = False
 
 
-Shape = Line | Mark | Bar | Whisker | Text
+Shape = Line | Mark | Bar | Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +196,11 @@ def named_rows(names: Sequence[str]) -> Axis:
     return Axis(low=0.5 - len(names), high=0.5, ticks=ticks)
 
 
+def whisker(x: float, ends: Ends, style: str) -> Line:
+    """Return an upright interval."""
+    return Line(points=((x, ends[0]), (x, ends[1])), style=style, is_interval=True)
+
+
 def line_chart(
     lines: Mapping[tuple[str, str], Sequence[Point]],
     *,
@@ -229,7 +226,7 @@ def line_chart(
     shapes: list[Shape] = list(more)
     for (_, style), line in lines.items():
         shapes += [
-            Whisker(at=point[0], ends=ends, style=style)
+            whisker(point[0], ends, style)
             for point, ends in zip(line, intervals, strict=False)
             if ends is not None
         ]
@@ -285,7 +282,7 @@ def column_chart(
             )
         )
         if ends is not None:
-            shapes.append(Whisker(at=float(place), ends=ends, style="ink"))
+            shapes.append(whisker(place, ends, "ink"))
     heights = [*values, *(end for each in intervals for end in each or ())]
     top = max(heights)
     for place, p in enumerate(p_values):

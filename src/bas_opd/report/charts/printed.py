@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bas_opd.errors import ConfigError
-from bas_opd.report.charts.model import Bar, Chart, Key, Line, Mark, Panel, Shape, Text, Whisker
+from bas_opd.report.charts.model import Bar, Chart, Key, Line, Mark, Panel, Shape, Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,13 +140,19 @@ def _draw(axes: Axes, panel: Panel, title: str) -> None:
     if panel.has_equal_units:
         axes.set_aspect("equal", adjustable="box")
     if panel.details:
-        place = {"transform": axes.transAxes, "va": "top", "fontsize": 7, "color": SOFT}
+        place: dict[str, Any] = {
+            "transform": axes.transAxes,
+            "va": "top",
+            "fontsize": 7,
+            "color": SOFT,
+        }
         axes.text(1.02, 1, "\n".join(panel.details), **place)
     for shape in panel.shapes:
         _shape(axes, shape)
 
 
 def _shape(axes: Axes, shape: Shape) -> None:
+    colour = INK if isinstance(shape, Text) else COLOURS[shape.style]
     match shape:
         case Text(at=(x, y)):
             across, up = ("center", "bottom") if shape.is_above else ("left", "center")
@@ -162,22 +168,21 @@ def _shape(axes: Axes, shape: Shape) -> None:
             )
         case Line(has_head=True):
             _arrow(axes, shape)
+        case Line(is_interval=True, points=((x, _), (end, _))):
+            marker = "_" if x == end else "|"
+            axes.plot(*_columns(shape), color=colour, marker=marker, linewidth=1, markersize=5)
         case Line():
-            look = {"color": COLOURS[shape.style], "linestyle": DASHES.get(shape.style, "-")}
-            axes.plot(*zip(*shape.points, strict=True), **look, linewidth=1.4)
+            dash = DASHES.get(shape.style, "-")
+            axes.plot(*_columns(shape), color=colour, linestyle=dash, linewidth=1.4)
         case Mark(at=(x, y)):
-            look = {"color": COLOURS[shape.style], "marker": MARKERS.get(shape.style, "o")}
-            axes.plot(x, y, **look, linestyle="", markersize=4.5 * shape.size, zorder=3)
+            marker = MARKERS.get(shape.style, "o")
+            axes.plot(x, y, marker, color=colour, markersize=4.5 * shape.size, zorder=3)
         case Bar(x=(left, right), y=(low, high)):
-            axes.bar(left, high - low, right - left, low, align="edge", color=COLOURS[shape.style])
-        case Whisker(at=at, ends=(low, high)):
-            ends = (
-                {"xerr": [[0], [high - low]]} if shape.is_across else {"yerr": [[0], [high - low]]}
-            )
-            x, y = (low, at) if shape.is_across else (at, low)
-            axes.errorbar(
-                x, y, fmt="none", ecolor=COLOURS[shape.style], elinewidth=1, capsize=2.5, **ends
-            )
+            axes.bar(left, high - low, right - left, low, align="edge", color=colour)
+
+
+def _columns(line: Line) -> tuple[list[float], list[float]]:
+    return [x for x, _ in line.points], [y for _, y in line.points]
 
 
 def _arrow(axes: Axes, line: Line) -> None:
@@ -202,9 +207,10 @@ def _handle(key: Key) -> Any:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    look = {"color": COLOURS[key.style], "label": key.label}
+    colour = COLOURS[key.style]
     if "bar" in key.forms:
-        return Patch(**look)
+        return Patch(color=colour, label=key.label)
     line = DASHES.get(key.style, "-") if "line" in key.forms else ""
     marker = MARKERS.get(key.style, "o") if "mark" in key.forms else ""
-    return Line2D([], [], linestyle=line, marker=marker, markersize=4.5, **look)
+    look: dict[str, Any] = {"linestyle": line, "marker": marker, "markersize": 4.5}
+    return Line2D([], [], color=colour, label=key.label, **look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -18,10 +19,10 @@ from bas_opd.report.charts.model import (
     Point,
     Shape,
     Text,
-    Whisker,
 )
 from bas_opd.text import printable
 
+Scale = Callable[[float], float]
 TEXT_WIDTH = 5.4
 """Of a character at the size of the labels, about."""
 LINE_HEIGHT = 13
@@ -89,25 +90,18 @@ class _Box:
     bottom: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scale:
-    """Where the values of an axis are in the drawing."""
-
-    axis: Axis
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        width = self.axis.high - self.axis.low
-        share = (value - self.axis.low) / width if width > 0 else 0.5
-        return self.start + share * (self.end - self.start)
+def _scale(axis: Axis, start: float, end: float) -> Scale:
+    """Return where the values of an axis are in the drawing."""
+    width = axis.high - axis.low
+    unit = (end - start) / width if width > 0 else 0.0
+    return lambda value: start + (value - axis.low) * unit if unit else (start + end) / 2
 
 
 def _panel(panel: Panel, box: _Box) -> Markup:
     inner = _inside(panel, box)
-    x = _Scale(axis=panel.x, start=inner.left, end=inner.right)
-    y = _Scale(axis=panel.y, start=inner.bottom, end=inner.top)
-    parts = [*_axes(x, y, inner, box)]
+    x = _scale(panel.x, inner.left, inner.right)
+    y = _scale(panel.y, inner.bottom, inner.top)
+    parts = _axes(panel, x, y, inner, box)
     words = (panel.title, *panel.details) if panel.title else panel.details
     parts += [
         element("text", line, x=box.left, y=box.top + 11 + LINE_HEIGHT * number, class_=style)
@@ -135,29 +129,29 @@ def _inside(panel: Panel, box: _Box) -> _Box:
     return _Box(inner.left + spare, inner.bottom - unit * height, inner.right - spare, inner.bottom)
 
 
-def _axes(x: _Scale, y: _Scale, inner: _Box, box: _Box) -> list[Markup]:
+def _axes(panel: Panel, x: Scale, y: Scale, inner: _Box, box: _Box) -> list[Markup]:
     parts = []
-    for value, name in y.axis.ticks:
-        if y.axis.has_grid:
+    for value, name in panel.y.ticks:
+        if panel.y.has_grid:
             parts.append(_line(((inner.left, y(value)), (inner.right, y(value))), "grid"))
         shown = _fitted(name, inner.left - box.left - 8)
         title = name if shown != name else ""
         at = {"x": inner.left - 5, "y": y(value) + 3.5}
         parts.append(element("text", shown, title=title, **at, class_="tick end"))
-    for value, name in x.axis.ticks:
-        if x.axis.has_grid:
+    for value, name in panel.x.ticks:
+        if panel.x.has_grid:
             parts.append(_line(((x(value), inner.top), (x(value), inner.bottom)), "grid"))
         parts.append(element("text", name, x=x(value), y=inner.bottom + 13, class_="tick middle"))
-    if x.axis.ticks:
+    if panel.x.ticks:
         parts.append(_line(((inner.left, inner.bottom), (inner.right, inner.bottom)), "axis"))
-    if name := x.axis.name:
+    if name := panel.x.name:
         parts.append(element("text", name, x=inner.right, y=box.bottom - 5, class_="axis-name end"))
-    if name := y.axis.name:
+    if name := panel.y.name:
         parts.append(element("text", name, x=box.left, y=box.top + 11, class_="axis-name"))
     return parts
 
 
-def _shape(shape: Shape, x: _Scale, y: _Scale) -> Markup:
+def _shape(shape: Shape, x: Scale, y: Scale) -> Markup:
     match shape:
         case Line():
             return _drawn_line(shape, [(x(a), y(b)) for a, b in shape.points])
@@ -173,8 +167,6 @@ def _shape(shape: Shape, x: _Scale, y: _Scale) -> Markup:
                 height=y(low) - y(high),
                 class_=f"bar {shape.style}",
             )
-        case Whisker():
-            return _whisker(shape, x, y)
         case Text(at=(a, b)):
             style = "value middle" if shape.is_above else "tick"
             left, up = (0, 4) if shape.is_above else (5, -3.5)
@@ -182,6 +174,11 @@ def _shape(shape: Shape, x: _Scale, y: _Scale) -> Markup:
 
 
 def _drawn_line(line: Line, points: list[Point]) -> Markup:
+    if line.is_interval:
+        # Short bars across the ends: level for an upright line, upright for a level one.
+        across, up = (3, 0) if points[0][0] == points[1][0] else (0, 3)
+        bars = [((x - across, y - up), (x + across, y + up)) for x, y in points]
+        return Markup("").join(_line(each, f"whisker {line.style}") for each in (points, *bars))
     style = f"line {line.style}"
     if line.has_head:
         style += " faint-arrow" if line.is_faint else " arrow"
@@ -197,20 +194,7 @@ def _drawn_line(line: Line, points: list[Point]) -> Markup:
     return drawn + element("polygon", points=_corners(*corners), class_=f"head {line.style}")
 
 
-def _whisker(whisker: Whisker, x: _Scale, y: _Scale) -> Markup:
-    low, high = whisker.ends
-    if whisker.is_across:
-        place, low, high = y(whisker.at), x(low), x(high)
-        lines = [((low, place), (high, place))]
-        lines += [((end, place - 3), (end, place + 3)) for end in (low, high)]
-    else:
-        place, low, high = x(whisker.at), y(low), y(high)
-        lines = [((place, low), (place, high))]
-        lines += [((place - 3, end), (place + 3, end)) for end in (low, high)]
-    return Markup("").join(_line(each, f"whisker {whisker.style}") for each in lines)
-
-
-def _line(points: list[Point] | tuple[Point, ...], style: str) -> Markup:
+def _line(points: Sequence[Point], style: str) -> Markup:
     steps = (f"{_number(a)} {_number(b)}" for a, b in points)
     return element("path", d="M" + "L".join(steps), class_=style)
 

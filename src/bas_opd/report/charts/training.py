@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from bas_opd.report.arms import Arm, Entry, estimate_of
 from bas_opd.report.charts.accuracy import STYLES, accuracy_cost
@@ -38,16 +37,6 @@ from bas_opd.text import ends_of, percent
 PHASES = 6
 """Phases beyond these repeat a colour."""
 SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectionCharts:
-    """What the selector did; none where the records do not say."""
-
-    utility: Chart | None
-    bands: Chart | None
-    kinds: Chart | None
-    lengths: Chart | None
 
 
 def budget_chart(run: Run) -> Chart | None:
@@ -87,15 +76,16 @@ def budget_chart(run: Run) -> Chart | None:
     )
 
 
-def selection_charts(run: Run, kinds: Mapping[str, str]) -> SelectionCharts:
-    """Draw what was selected and its utility; `kinds` are those of the examples."""
+def selection_charts(run: Run, kinds: Mapping[str, str]) -> list[Chart]:
+    """Draw what was selected and its utility, as far as recorded; `kinds` are by example."""
     by_kind = shares_by_kind(run.steps, kinds) if kinds and run.steps else {}
-    return SelectionCharts(
-        utility=_utility_chart(run),
-        bands=_band_chart(run, rank_bands(run.steps)),
-        kinds=_share_chart("Which kinds of question", "kind", by_kind),
-        lengths=_share_chart("Which lengths of answer", "length", shares_by_length(run.steps)),
+    charts = (
+        _utility_chart(run),
+        _band_chart(run, rank_bands(run.steps)),
+        _share_chart("Which kinds of question", "kind", by_kind),
+        _share_chart("Which lengths of answer", "length", shares_by_length(run.steps)),
     )
+    return [chart for chart in charts if chart is not None]
 
 
 def phase_chart(run: Run) -> Chart | None:

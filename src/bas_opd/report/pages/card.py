@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bas_opd import __version__
 from bas_opd.commands.verify import Verification
-from bas_opd.report.audits import AuditFigures
 from bas_opd.report.comparison import RUN_HEADER, RunComparison, findings, headline, run_rows
 from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.findings import (
+    AuditFigures,
     budget_sentence,
     interval_text,
     not_run,

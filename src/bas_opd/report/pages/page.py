@@ -13,7 +13,6 @@ from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.report.arms import PATHS
-from bas_opd.report.audits import AuditFigures
 from bas_opd.report.charts import training
 from bas_opd.report.charts.steps import shown_step, step_drawing
 from bas_opd.report.comparison import RunComparison, findings, headline
@@ -27,6 +26,7 @@ from bas_opd.report.costs import (
     token_table,
 )
 from bas_opd.report.findings import (
+    AuditFigures,
     budget_sentence,
     interval_text,
     not_run,

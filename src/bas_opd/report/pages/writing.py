@@ -9,9 +9,8 @@ from pathlib import Path
 from bas_opd.commands.verify import verify
 from bas_opd.errors import BasOpdError
 from bas_opd.files import write_text
-from bas_opd.report.audits import audit_figures
 from bas_opd.report.comparison import compare_runs, headline
-from bas_opd.report.findings import result
+from bas_opd.report.findings import audit_figures, result
 from bas_opd.report.pages.card import comparison_card, run_card
 from bas_opd.report.pages.examples import training_set
 from bas_opd.report.pages.page import comparison_page, run_page

@@ -22,7 +22,6 @@ from bas_opd.report.charts.model import (
     Panel,
     Shape,
     Text,
-    Whisker,
     axis,
     column_chart,
     line_chart,
@@ -30,6 +29,7 @@ from bas_opd.report.charts.model import (
     round_ends,
     round_step,
     short_number,
+    whisker,
 )
 from bas_opd.report.charts.svg import sample, svg
 from bas_opd.report.charts.training import budget_chart
@@ -82,7 +82,7 @@ def test_every_text_of_a_drawing_is_escaped() -> None:
         Line(points=((0, 0), (1, 1)), style=HOSTILE, has_head=True),
         Mark(at=(1, 1), style=HOSTILE, title=HOSTILE),
         Bar(x=(0, 1), y=(0, 1), style=HOSTILE, title=HOSTILE),
-        Whisker(at=1, ends=(0, 1), style=HOSTILE),
+        whisker(1, (0, 1), HOSTILE),
         Text(at=(1, 1), words=HOSTILE),
     )
     legend = sample(Key(label=HOSTILE, style=HOSTILE, forms=("line", "mark", "bar")))
