@@ -55,7 +55,7 @@ def test_one_command_makes_every_audit_and_again_only_prints_them(
     for text in (
         "Utility on training batches, after step 5 (learned, budget 0.25): ",
         "Utility on held-out batches, after step 5 (learned, budget 0.25): ",
-        "  budget            oracle",
+        "  budget  ",
         "  25 % (the run's)  ",
         "  quarter 1  ",
         "Spearman's correlation",

@@ -16,6 +16,7 @@ from bas_opd.text import aligned, finite_ends, plus_minus, with_ends
 
 RANKINGS: tuple[Ranking, ...] = ("oracle", "learned", "entropy", "random")
 UTILITY = ".2e"
+ANGLES = ("step", "batches", "norm ratio", "cosine", "ratio of means", "cosine of means", "angle")
 
 
 def utility_text(audit: UtilityAudit) -> str:
@@ -43,13 +44,12 @@ def utility_text(audit: UtilityAudit) -> str:
 
 def geometry_text(audit: GeometryAudit) -> str:
     """Return length ratios and angles of a gradient audit."""
-    header = ["step", "batches", "norm ratio", "cosine", "ratio of means", "cosine", "angle"]
     return "\n".join(
         [
             f"Gradients of the selected against the other rows ({audit.policy}, budget "
             f"{audit.query_ratio}), with 95 % confidence intervals over batches:",
             teacher_line(audit),
-            _table([header, *map(_angles, summarise(audit))]),
+            _table([ANGLES, *map(angle_cells, summarise(audit))]),
         ]
     )
 
@@ -121,15 +121,16 @@ def _prediction(found: Prediction | None) -> Iterator[str]:
     )
 
 
-def _angles(angles: Angles) -> list[str]:
+def angle_cells(angles: Angles) -> list[str]:
+    """Return the cells under `ANGLES`: first over batches, then of the mean gradients."""
     return [
-        f"{angles.step}",
+        f"{angles.step:,}",
         f"{angles.cosine.n}",
         plus_minus(angles.norm_ratio, ".3f"),
         plus_minus(angles.cosine, ".3f"),
         f"{angles.mean_norm_ratio:.3f}",
         f"{angles.mean_cosine:.3f}",
-        f"{angles.mean_degrees:.1f} deg",
+        f"{angles.mean_degrees:.1f}°",
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bas_opd.audit.angles import Angles, aligned, summarise
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit
-from bas_opd.audit.summary import teacher_line, teacher_note
+from bas_opd.audit.summary import angle_cells, teacher_line, teacher_note
 from bas_opd.report.charts.model import Axis, Chart, Key, Line, Panel, line_chart
 from bas_opd.text import counted, ends_of, plus_minus
 
@@ -27,8 +27,8 @@ class GeometryFigures:
     words: str
     arrows: Chart
     cosine: Chart
-    rows: tuple[tuple[str, str, str, str, str], ...]
-    """Step, norm ratio and cosine over batches, then ratio and angle of the mean gradients."""
+    rows: tuple[list[str], ...]
+    """Under the header `ANGLES`."""
 
 
 def geometry_figures(audit: GeometryAudit) -> GeometryFigures:
@@ -48,16 +48,7 @@ def geometry_figures(audit: GeometryAudit) -> GeometryFigures:
         ),
         arrows=_arrow_chart(audit, angles),
         cosine=_cosine_chart(audit, angles),
-        rows=tuple(
-            (
-                f"{each.step:,}",
-                plus_minus(each.norm_ratio),
-                plus_minus(each.cosine),
-                f"{each.mean_norm_ratio:.2f}",
-                f"{each.mean_degrees:.1f}°",
-            )
-            for each in angles
-        ),
+        rows=tuple(map(angle_cells, angles)),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bas_opd import __version__
-from bas_opd.audit.summary import RANKINGS
+from bas_opd.audit.summary import ANGLES, RANKINGS
 from bas_opd.commands.verify import Verification
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
@@ -63,6 +63,7 @@ def run_page(
         if run.steps
         else None,
         audits=audits,
+        angles=ANGLES,
         stale=stale_sentence(run),
         phases=phases(run),
         phase_chart=training.phase_chart(run),
@@ -93,6 +94,21 @@ def comparison_page(
         checked=checked,
         result=headline(comparison),
         findings=findings(comparison),
+        groups=[
+            (
+                group.name,
+                len(group.members),
+                plus_minus(group.accuracy, ".1f", 100) if group.accuracy else "-",
+                plus_minus(group.total("scored_tokens"), ",.0f"),
+                plus_minus(group.total("processed_tokens"), ",.0f"),
+                plus_minus(group.seconds, ",.1f"),
+            )
+            for group in comparison.groups
+        ],
+        contrasts=[
+            (f"{each.a} - {each.b}", each.difference.n, *points(each.difference))
+            for each in comparison.contrasts
+        ],
         plot=training.cost_chart(comparison.entries),
         budget_charts={label: training.budget_chart(run) for label, run in runs.items()},
         budgets={label: budget_sentence(run) for label, run in runs.items()},
@@ -121,7 +137,6 @@ def _words() -> dict[str, Any]:
         "clock": clock,
         "value_text": value_text,
         "interval_text": interval_text,
-        "plus_minus": plus_minus,
         "points": points,
     }
 
