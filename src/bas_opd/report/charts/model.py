@@ -210,7 +210,6 @@ def line_chart(
     y: Axis | str,
     intervals: Sequence[Ends | None] = (),
     titles: Sequence[str] = (),
-    has_marks: bool = True,
     more: Sequence[Shape] = (),
     caption: str = "",
 ) -> Chart:
@@ -218,10 +217,6 @@ def line_chart(
 
     A line without a label has no key. `intervals` and `titles` are of the points of a single line.
     """
-
-    def is_marked(line: Sequence[Point]) -> bool:
-        return has_marks and len(line) <= DENSE
-
     points = [point for line in lines.values() for point in line]
     shapes: list[Shape] = list(more)
     for (_, style), line in lines.items():
@@ -232,7 +227,7 @@ def line_chart(
         ]
         if len(line) > 1:
             shapes.append(Line(points=tuple(line), style=style))
-        if is_marked(line):
+        if len(line) <= DENSE:
             shapes += [
                 Mark(at=point, style=style, title=titles[number] if titles else "")
                 for number, point in enumerate(line)
@@ -249,7 +244,7 @@ def line_chart(
         label=label,
         panels=(Panel(x=x, y=y, shapes=tuple(shapes)),),
         keys=tuple(
-            Key(label=name, style=style, forms=("line", "mark")[: 1 + is_marked(line)])
+            Key(label=name, style=style, forms=("line",) if len(line) > DENSE else ("line", "mark"))
             for (name, style), line in lines.items()
             if name
         ),
