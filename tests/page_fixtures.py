@@ -6,7 +6,7 @@ import re
 from html import unescape
 from pathlib import Path
 
-from bas_opd.report.writing import write_comparison, write_report
+from bas_opd.report.pages.writing import write_comparison, write_report
 
 
 def page_of(run: Path) -> str:

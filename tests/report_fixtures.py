@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from audit_fixtures import PROVENANCE
-from bas_opd.run.step_record import parse_step, totals
 from synthetic_steps import synthetic_steps
 
 from bas_opd.audit.records import (
@@ -31,7 +30,8 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.files import sha256
 from bas_opd.report.evaluation import REPORT, SCORES
-from bas_opd.run.record import RecordWriter
+from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import RecordWriter, parse_step
 
 REPLAY_START = 8
 MODEL = ("config.json", "model.safetensors")
@@ -87,7 +87,7 @@ def synthetic_run(
             for name in MODEL:
                 (path / "model" / name).write_text("{}")
             hashes = {name: sha256(path / "model" / name) for name in MODEL}
-            sums = totals([parse_step(event) for event in events])
+            sums = Ledger.of(map(parse_step, events)).totals()
             writer.write({"event": "finished", "steps": steps, "totals": sums, "model": hashes})
     return path
 

@@ -14,7 +14,7 @@ from chromium import Browser, Page, browser, chromium
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
 from shapes import make_pictures
 
-from bas_opd.report.writing import write_comparison, write_report
+from bas_opd.report.pages.writing import write_comparison, write_report
 
 pytestmark = pytest.mark.browser
 

@@ -155,7 +155,8 @@ def constant_feature() -> None:
         features.values[:] = 1.0
         return select(self, features, *args, **kwargs)
 
-    LearnedSelector.select = levelled
+    owner: Any = LearnedSelector
+    owner.select = levelled
 
 
 @pytest.mark.parametrize(

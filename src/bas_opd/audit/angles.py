@@ -1,4 +1,4 @@
-"""What a gradient audit says: length ratios, angles, and the picture of them (Figure 4).
+"""Length ratios and angles of a gradient audit (Figure 4).
 
 Pure functions of the record; needs no torch.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
+from bas_opd.audit.records import GeometryAudit, Pair
 from bas_opd.stats.intervals import Interval, mean_interval
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,28 +26,6 @@ class Angles:
     """Of the two gradients averaged over the batches first."""
     mean_cosine: float
     mean_degrees: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrows:
-    """Two gradients in the plane they span: the selected along x, the other at its angle above."""
-
-    selected: tuple[float, float]
-    unselected: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """One panel of Figure 4, aligned: each gradient of selected rows has length 1 along x.
-
-    The gradients of single batches are noisy, hence much longer than their mean; in a common unit
-    the means could not be seen.
-    """
-
-    step: int
-    mean: Arrows
-    pairs: tuple[Arrows, ...]
-    """Of each batch, in the unit of its own selected gradient."""
 
 
 def summarise(audit: GeometryAudit) -> tuple[Angles, ...]:
@@ -63,22 +43,15 @@ def summarise(audit: GeometryAudit) -> tuple[Angles, ...]:
     )
 
 
-def picture(checkpoint: CheckpointGeometry) -> Picture:
-    """Return the aligned coordinates of a checkpoint."""
-    return Picture(
-        step=checkpoint.step,
-        mean=_arrows(checkpoint.mean),
-        pairs=tuple(_arrows(pair) for pair in checkpoint.pairs),
-    )
+def aligned(pair: Pair) -> tuple[Point, Point]:
+    """Return the tips of the selected and the unselected gradient in the plane they span.
+
+    The unit is the selected gradient, along x. Gradients of single batches are noisy, hence much
+    longer than their mean; in a common unit the means could not be seen.
+    """
+    length = 1 / _ratio(pair)
+    return (1.0, 0.0), (length * pair.cosine, length * math.sqrt(1 - pair.cosine**2))
 
 
 def _ratio(pair: Pair) -> float:
     return pair.selected_norm / pair.unselected_norm
-
-
-def _arrows(pair: Pair) -> Arrows:
-    length = pair.unselected_norm / pair.selected_norm
-    return Arrows(
-        selected=(1.0, 0.0),
-        unselected=(length * pair.cosine, length * math.sqrt(1 - pair.cosine**2)),
-    )

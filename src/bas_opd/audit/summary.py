@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from textwrap import indent
 from typing import Any
 
 from bas_opd.audit.angles import Angles, summarise
 from bas_opd.audit.records import GeometryAudit, Provenance, UtilityAudit
 from bas_opd.audit.utility import Prediction, Ranking, UtilityDiagnostics, diagnose
-from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
+from bas_opd.text import aligned, finite_ends, plus_minus, with_ends
 
 RANKINGS: tuple[Ranking, ...] = ("oracle", "learned", "entropy", "random")
-STAND_IN = (
-    "Teacher: the student itself, on the crop, in place of the run's own; the paper did the same."
-)
+UTILITY = ".2e"
+ANGLES = ("step", "batches", "norm ratio", "cosine", "ratio of means", "cosine of means", "angle")
 
 
 def utility_text(audit: UtilityAudit) -> str:
@@ -31,10 +31,11 @@ def utility_text(audit: UtilityAudit) -> str:
         [
             f"{head}{dropped}.",
             teacher_line(audit),
-            f"Mean utility {_utility(found.utility)}.",
+            f"Mean utility {_estimate(found.utility, UTILITY)}.",
             "",
-            "Share of the utility captured, %, with 95 % bootstrap intervals over batches:",
-            *_columns(_captures(found, audit.query_ratio)),
+            "Share of the utility captured, %, with 95 % confidence intervals by bootstrap over "
+            "batches:",
+            _table(_captures(found, audit.query_ratio)),
             "",
             *_prediction(found.prediction),
         ]
@@ -43,20 +44,29 @@ def utility_text(audit: UtilityAudit) -> str:
 
 def geometry_text(audit: GeometryAudit) -> str:
     """Return length ratios and angles of a gradient audit."""
-    header = ["step", "batches", "norm ratio", "cosine", "ratio of means", "cosine", "angle"]
     return "\n".join(
         [
             f"Gradients of the selected against the other rows ({audit.policy}, budget "
-            f"{audit.query_ratio}), with 95 % intervals over batches:",
+            f"{audit.query_ratio}), with 95 % confidence intervals over batches:",
             teacher_line(audit),
-            *_columns([header, *map(_angles, summarise(audit))]),
+            _table([ANGLES, *map(angle_cells, summarise(audit))]),
         ]
     )
 
 
 def teacher_line(audit: Provenance) -> str:
-    """Say who was asked; a stand-in is named wherever results are shown."""
-    return f"Teacher: the run's own ({audit.teacher_mode})." if audit.teacher == "own" else STAND_IN
+    """Return who was asked: the run's teacher, or the student in its place."""
+    if audit.teacher == "own":
+        return f"Teacher: the run's own ({audit.teacher_mode})."
+    return (
+        "Teacher = student: the frozen student stood in for the run's teacher, as in the paper; "
+        "the run's own teacher may value rollouts differently."
+    )
+
+
+def teacher_note(audit: Provenance) -> str:
+    """Return a mark for every figure of an audit whose teacher was the student; else nothing."""
+    return "" if audit.teacher == "own" else "Teacher = student."
 
 
 def utility_data(audit: UtilityAudit) -> dict[str, Any]:
@@ -82,23 +92,23 @@ def _captures(found: UtilityDiagnostics, own: str) -> Iterator[list[str]]:
         mark = " (the run's)" if float(capture.ratio) == float(own) else ""
         yield [
             f"{100 * float(capture.ratio):g} %{mark}",
-            *(_percent(capture.shares[ranking]) for ranking in shown),
+            *(_estimate(capture.shares[ranking], ".1f", 100) for ranking in shown),
         ]
 
 
 def _prediction(found: Prediction | None) -> Iterator[str]:
     if found is None:
-        yield "No predictions: the policy has none, or had learnt nothing yet."
+        yield "No predictions: the policy has none, or had not been trained yet."
         return
     if found.bands is None:
         yield "No rank bands: a batch has fewer than four candidates."
     else:
-        yield "Mean utility by quarter of the predicted rank; p of being worth more than the next,"
+        yield "Mean utility by quarter of the predicted rank; p of being above the next,"
         yield "one-sided, from all sign flips of the batches, Holm-adjusted:"
-        yield from _columns(
+        yield _table(
             [
                 f"quarter {place}",
-                _utility(band.utility),
+                _estimate(band.utility, UTILITY),
                 "" if band.p_above_next is None else f"p {band.p_above_next:.4f}",
             ]
             for place, band in enumerate(found.bands, start=1)
@@ -106,47 +116,30 @@ def _prediction(found: Prediction | None) -> Iterator[str]:
     within, pooled = found.correlation.within, found.correlation.pooled
     yield (
         "Spearman's correlation of predicted with observed utility: "
-        f"{'none' if within is None else _interval(within)} within batches, "
+        f"{'none' if within is None else plus_minus(within, '.3f')} within batches, "
         f"{'none' if pooled is None else f'{pooled:.3f}'} over all."
     )
 
 
-def _angles(angles: Angles) -> list[str]:
+def angle_cells(angles: Angles) -> list[str]:
+    """Return the cells under `ANGLES`: first over batches, then of the mean gradients."""
     return [
-        f"{angles.step}",
+        f"{angles.step:,}",
         f"{angles.cosine.n}",
-        _interval(angles.norm_ratio),
-        _interval(angles.cosine),
+        plus_minus(angles.norm_ratio, ".3f"),
+        plus_minus(angles.cosine, ".3f"),
         f"{angles.mean_norm_ratio:.3f}",
         f"{angles.mean_cosine:.3f}",
-        f"{angles.mean_degrees:.1f} deg",
+        f"{angles.mean_degrees:.1f}°",
     ]
 
 
-def _columns(rows: Iterator[list[str]] | Sequence[list[str]]) -> Iterator[str]:
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    return indent(aligned(list(rows)), "  ")
 
 
-def _percent(share: Estimate) -> str:
-    return _estimate(share, lambda value: f"{100 * value:.1f}")
-
-
-def _utility(mean: Estimate) -> str:
-    return _estimate(mean, lambda value: f"{value:.2e}")
-
-
-def _estimate(estimate: Estimate, shown: Callable[[float], str]) -> str:
-    if math.isinf(estimate.high):
-        return shown(estimate.value)
-    return f"{shown(estimate.value)} ({shown(estimate.low)} to {shown(estimate.high)})"
-
-
-def _interval(interval: Interval) -> str:
-    spread = "" if math.isinf(interval.half_width) else f" ± {interval.half_width:.3f}"
-    return f"{interval.mean:.3f}{spread}"
+def _estimate(estimate: Estimate, shape: str, scale: float = 1.0) -> str:
+    return with_ends(estimate.value, finite_ends(estimate.low, estimate.high), shape, scale)
 
 
 def _finite(value: Any) -> Any:

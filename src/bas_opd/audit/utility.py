@@ -1,4 +1,4 @@
-"""What a utility audit says: capture, rank bands, correlation, calibration (Figure 3).
+"""Capture, rank bands, correlation and calibration of a utility audit (Figure 3).
 
 Rankings are made within each batch, as a step makes them, and a budget gives each batch its own K.
 Pure functions of the record; needs no torch.
@@ -25,7 +25,8 @@ Batches = Sequence[Sequence[Candidate]]
 Item = TypeVar("Item")
 PAPER_BUDGETS = ("0.1", "0.25", "0.5")
 CURVE = tuple(Decimal(percent) / 100 for percent in range(101))
-BANDS = 4
+QUARTERS = ("top 25 %", "25-50 %", "50-75 %", "bottom 25 %")
+"""Bands of ranks, from the highest."""
 CALIBRATION_BINS = 10
 
 
@@ -44,7 +45,7 @@ class Band:
 
     utility: Estimate
     p_above_next: float | None
-    """Of its being worth more than the next: one-sided, Holm-adjusted; none for the last."""
+    """Of its mean being above the next: one-sided, Holm-adjusted; none for the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +103,12 @@ class UtilityDiagnostics:
     curve: Mapping[Ranking, tuple[float, ...]]
     """Share captured at each ratio of `CURVE`."""
     prediction: Prediction | None
-    """None where the policy of the run predicts nothing."""
+    """None where the policy of the run makes no predictions."""
     kinds: tuple[Kind, ...]
 
 
 def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
-    """Work out the diagnostics of an audit."""
+    """Compute the diagnostics of an audit."""
     batches = _batches(audit)
     totals = [_total(batch) for batch in batches]
     if math.fsum(totals) <= 0:
@@ -208,9 +209,11 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _bands(ranked: Batches) -> tuple[Band, ...] | None:
-    if min(map(len, ranked)) < BANDS:
+    if min(map(len, ranked)) < len(QUARTERS):
         return None
-    by_batch = [[_total(part) / len(part) for part in _cut(batch, BANDS)] for batch in ranked]
+    by_batch = [
+        [_total(part) / len(part) for part in _cut(batch, len(QUARTERS))] for batch in ranked
+    ]
     means = list(zip(*by_batch, strict=True))
     tests = [
         sign_flip_p([a - b for a, b in zip(upper, lower, strict=True)])

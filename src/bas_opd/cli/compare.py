@@ -1,4 +1,4 @@
-"""`bas-opd compare`: runs side by side, in text."""
+"""`bas-opd compare`: several runs in one table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two runs or more.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Show what runs cost and reached, and whether their differences are more than chance."""
+    """Show cost and accuracy of runs, and whether they differ significantly."""
     import json
 
     from bas_opd.errors import ConfigError
     from bas_opd.report.comparison import compare_runs
-    from bas_opd.report.comparison_text import comparison_data, comparison_text
+    from bas_opd.report.pages.comparison_text import comparison_data, comparison_text
     from bas_opd.report.run import read_run
     from bas_opd.text import printable
 

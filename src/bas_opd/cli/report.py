@@ -1,4 +1,4 @@
-"""`bas-opd report`: what came of a run, or of several, as a page to send."""
+"""`bas-opd report`: the results of one run or several as a page."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the files go; unset: the run itself, or ./report for several."),
+        typer.Option(help="Output folder; unset: the run, or ./report for several."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Where the training data of the run lies now, if it has moved."),
+        typer.Option(help="Training data of the run, if its folder has moved."),
     ] = None,
 ) -> None:
-    """Write report.html, one page that needs nothing else, and card.md, from records alone."""
+    """Write report.html, a self-contained page, and card.md, from the records of runs."""
     from bas_opd.errors import ConfigError
-    from bas_opd.report.writing import write_comparison, write_report
+    from bas_opd.report.pages.writing import write_comparison, write_report
     from bas_opd.text import printable
 
     if data is not None and len(runs) > 1:
         raise ConfigError(
             "--data is for the page of one run, which shows pictures; a comparison shows none. "
-            "Leave it out, or name a single run."
+            "Omit it, or name a single run."
         )
     written = (
         write_report(runs[0], out or runs[0], data=data)

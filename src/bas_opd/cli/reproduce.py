@@ -14,20 +14,20 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of every run.")
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Runs of each arm.")]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Runs side by side; unset: one for each CPU core.")
-]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs in parallel; unset: one per CPU core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")]
-Data = Annotated[Path | None, typer.Option(help="Folder of train, val and test; unset: OUT/data.")]
-Base = Annotated[
-    Path | None, typer.Option(help="Model to start from; unset: the one that is shipped.")
+Data = Annotated[
+    Path | None, typer.Option(help="Folder with train, val and test; unset: OUT/data.")
 ]
-TrainN = Annotated[int, typer.Option(min=1, help="Examples to train on.")]
-TestN = Annotated[int, typer.Option(min=1, help="Questions to judge by.")]
+Base = Annotated[
+    Path | None, typer.Option(help="Base model; unset: the small one that is included.")
+]
+TrainN = Annotated[int, typer.Option(min=1, help="Training examples.")]
+TestN = Annotated[int, typer.Option(min=1, help="Test questions.")]
 
 
 class Scale(StrEnum):
-    """How large the runs are."""
+    """Size of the runs."""
 
     small = "small"
     paper = "paper"
@@ -36,26 +36,27 @@ class Scale(StrEnum):
 @app.callback(invoke_without_command=True)
 def _reproduce(
     listed: Annotated[
-        bool, typer.Option("--list", help="Show the paper's tables and figures, and which exist.")
+        bool,
+        typer.Option("--list", help="List the paper's tables and figures, and which can be made."),
     ] = False,
 ) -> None:
     """Make the paper's tables and figures from runs: table1 to table8, figure0 to figure5."""
     if listed:
-        from bas_opd.reproduce.listing import listing
+        from bas_opd.reproduce.catalogue import listing
 
         typer.echo(listing())
 
 
 @app.command()
 def policies(
-    out: Annotated[Path, typer.Option(help="Where data, runs and results go.")],
+    out: Annotated[Path, typer.Option(help="Folder for data, runs and results.")],
     overrides: Overrides = None,
     scale: Annotated[str, typer.Option(help="small: FineSearch and the small model.")] = "small",
     arms: Annotated[
-        str | None, typer.Option(help="Only these, as in full,learned25; unset: all twelve.")
+        str | None, typer.Option(help="Arms to run, as in full,learned25; unset: all twelve.")
     ] = None,
     seeds: Seeds = 5,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of a run; unset: 111.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps per run; unset: 111.")] = None,
     jobs: Jobs = None,
     device: Device = "auto",
     data: Data = None,
@@ -64,10 +65,10 @@ def policies(
     test_n: TestN = 4200,
     lr_sweep: Annotated[
         str | None,
-        typer.Option(help="Instead, judge these learning rates on val, as in 3e-5,1e-4."),
+        typer.Option(help="Instead, compare learning rates on val, as in 3e-5,1e-4."),
     ] = None,
 ) -> None:
-    """Train every policy over several seeds and print the table. Again, it goes on."""
+    """Train every policy over several seeds and print the table. Rerun to resume."""
     import os
 
     from bas_opd.cli.progress import Board
@@ -96,10 +97,10 @@ def policies(
 def table(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results (*.json).")],
     write: Annotated[
-        Path | None, typer.Option(help="Replace the table of this Markdown file instead.")
+        Path | None, typer.Option(help="Write the table into this Markdown file instead.")
     ] = None,
 ) -> None:
-    """Print the table of policies from results alone."""
+    """Print the table of policies from its results, without any run."""
     from bas_opd.reproduce.results import read_results
     from bas_opd.reproduce.table import policies_table, write_table
 
@@ -108,7 +109,7 @@ def table(
         typer.echo(text, nl=False)
     else:
         write_table(write, text)
-        typer.echo(f"The table in {write} is that of {folder}.")
+        typer.echo(f"Updated the table in {write} from {folder}.")
 
 
 def _command(name: str) -> None:
@@ -116,16 +117,16 @@ def _command(name: str) -> None:
 
     @app.command(name, help=f"Make {name} of the paper.", hidden=True)
     def make(
-        out: Annotated[Path, typer.Option(help="Where runs, tables and figures go.")],
+        out: Annotated[Path, typer.Option(help="Folder for runs, tables and figures.")],
         overrides: Overrides = None,
         scale: Annotated[
-            Scale, typer.Option(help="small: trains what is missing. paper: says what to run.")
+            Scale, typer.Option(help="small: train what is missing. paper: print the commands.")
         ] = Scale.small,
         run: Annotated[
-            list[Path] | None, typer.Option(help="Make it of this run instead; repeatable.")
+            list[Path] | None, typer.Option(help="Use this run instead; repeatable.")
         ] = None,
         results: Annotated[
-            Path | None, typer.Option(help="Make it of results (*.json) that were kept.")
+            Path | None, typer.Option(help="Use results (*.json) in this folder instead.")
         ] = None,
         seeds: Seeds = 5,
         jobs: Jobs = None,
@@ -138,7 +139,7 @@ def _command(name: str) -> None:
         import os
 
         from bas_opd.cli.progress import Board
-        from bas_opd.reproduce.making import make_item
+        from bas_opd.reproduce.material import make_item
         from bas_opd.reproduce.policies import Request
 
         request = Request(
@@ -154,8 +155,8 @@ def _command(name: str) -> None:
             overrides=tuple(overrides or ()),
         )
         with Board() as board:
-            told = make_item(name, request, board, runs=tuple(run or ()), results=results)
-        typer.echo(told)
+            text = make_item(name, request, board, runs=tuple(run or ()), results=results)
+        typer.echo(text)
 
 
 for _name in (*(f"table{n}" for n in range(1, 9)), *(f"figure{n}" for n in range(6))):

@@ -1,6 +1,6 @@
-"""Several runs side by side: what each cost and reached, and what can be said of the differences.
+"""Several runs side by side: cost, accuracy, and whether they differ significantly.
 
-Pages and texts show the same object, so that they cannot disagree.
+Pages and texts show the same object, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -10,36 +10,38 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.errors import DataError
-from bas_opd.report.entries import Entry, entries_of
+from bas_opd.report.arms import ArmRuns, Entry, entries_of, group_by_arm
+from bas_opd.report.differences import Paired, SeedContrast, paired, seed_contrasts
 from bas_opd.report.evaluation import BenchmarkResult
-from bas_opd.report.families import seeds_of
-from bas_opd.report.findings import stale_sentence
-from bas_opd.report.numerals import counted, percent, plus_minus, points
-from bas_opd.report.pairs import Paired, paired
+from bas_opd.report.findings import interval_text, stale_sentence, value_text
 from bas_opd.report.run import Run
-from bas_opd.report.seeds import (
-    Family,
-    SeedContrast,
-    SeedGroup,
-    families_of,
-    seed_contrasts,
-    seed_groups,
-)
+from bas_opd.text import clock, counted, percent, plus_minus, points
 
+RUN_HEADER = (
+    "run",
+    "steps",
+    "accuracy",
+    "95 % CI",
+    "calls",
+    "scored tokens",
+    "processed tokens",
+    "time",
+)
 FEW = 4
 """Runs that a heading names one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """What several runs say together."""
+    """Several runs and their differences."""
 
     entries: tuple[Entry, ...]
     pairs: tuple[Paired, ...]
-    groups: tuple[SeedGroup, ...]
+    groups: tuple[ArmRuns, ...]
+    """Arms of several seeds."""
     contrasts: tuple[SeedContrast, ...]
     notes: tuple[str, ...]
-    """What stands in the way of comparing them."""
+    """What limits the comparison."""
 
 
 def compare_runs(runs: Sequence[Run]) -> RunComparison:
@@ -47,18 +49,40 @@ def compare_runs(runs: Sequence[Run]) -> RunComparison:
     if len({run.path.resolve() for run in runs}) < len(runs):
         raise DataError("The same run was given twice. Name each run once.")
     entries = entries_of(runs)
-    families = families_of(entries)
+    arms = group_by_arm(entries)
     return RunComparison(
         entries=entries,
-        pairs=paired(families),
-        groups=tuple(seed_groups(families)),
-        contrasts=tuple(seed_contrasts(families)),
-        notes=tuple(_notes(entries, families)),
+        pairs=paired(arms),
+        groups=tuple(arm for arm in arms if arm.is_seeds),
+        contrasts=tuple(seed_contrasts(arms)),
+        notes=tuple(_notes(entries, arms)),
     )
 
 
+def run_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
+    """Return a row for each run under `RUN_HEADER`, shares of full querying in brackets."""
+    return [
+        (
+            f"{entry.number} {entry.label}",
+            f"{len(entry.run.steps):,}",
+            value_text(entry.accuracy),
+            interval_text(entry.accuracy),
+            _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
+            _with_share(sums["scored_tokens"], entry.token_share),
+            _with_share(sums["processed_tokens"], entry.processed_share),
+            clock(entry.run.seconds),
+        )
+        for entry in comparison.entries
+        for sums in [entry.run.totals]
+    ]
+
+
+def _with_share(count: int, share: float | None) -> str:
+    return f"{count:,}" if share is None else f"{count:,} ({percent(share)})"
+
+
 def findings(comparison: RunComparison) -> tuple[str, ...]:
-    """Say of each difference over seeds, then of each pair, what it is worth."""
+    """Return a sentence for each difference over seeds, then for each pair."""
     return (
         *map(_over_seeds, comparison.contrasts),
         *(_of_pair(pair) for pair in comparison.pairs),
@@ -66,7 +90,7 @@ def findings(comparison: RunComparison) -> tuple[str, ...]:
 
 
 def headline(comparison: RunComparison) -> str:
-    """Return the comparison in one sentence: over seeds, or against full querying, or neutral."""
+    """Return one sentence: over seeds, else against full querying, else on all runs alike."""
     if comparison.contrasts:
         return _over_seeds(comparison.contrasts[0])
     lead = next(iter(comparison.pairs), None)
@@ -75,17 +99,17 @@ def headline(comparison: RunComparison) -> str:
     same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
     if len(same) == 1:
         return _of_pair(lead, with_p=False)
-    gains = sum(pair.is_shown and pair.comparison.difference.mean > 0 for pair in same)
-    losses = sum(pair.is_shown for pair in same) - gains
+    gains = sum(pair.is_significant and pair.comparison.difference.mean > 0 for pair in same)
+    losses = sum(pair.is_significant for pair in same) - gains
     return (
         f"{lead.a.label} against {lead.b.label} on {len(same)} benchmarks, for these two runs: a "
-        f"gain on {gains}, a loss on {losses}, neither shown to be better on "
+        f"gain on {gains}, a loss on {losses}, not significantly different on "
         f"{len(same) - gains - losses}."
     )
 
 
 def _neutral(comparison: RunComparison) -> str:
-    """Say what was reached, or else what was asked, and single nothing out."""
+    """Return the accuracies, or else the calls, of all runs alike."""
     if not comparison.pairs:
         return _unpaired(comparison)
     reached = {
@@ -100,10 +124,10 @@ def _neutral(comparison: RunComparison) -> str:
         right = ", ".join(
             f"{label} has {percent(each, 1)} right" for label, each in reached.items()
         )
-    shown = sum(pair.is_shown for pair in comparison.pairs)
+    significant = sum(pair.is_significant for pair in comparison.pairs)
     return (
-        f"{right}; {shown} of {counted(len(comparison.pairs), 'difference')} between them "
-        f"{'is' if shown == 1 else 'are'} shown, question by question."
+        f"{right}; {significant} of {counted(len(comparison.pairs), 'difference')} between them "
+        f"{'is' if significant == 1 else 'are'} significant, question by question."
     )
 
 
@@ -131,10 +155,10 @@ def _over_seeds(contrast: SeedContrast) -> str:
     mean, interval = points(contrast.difference)
     verdict = "a gain" if contrast.difference.mean > 0 else "a loss"
     if contrast.difference.holds_zero:
-        verdict = "a difference inside its interval, so neither is shown to be better"
+        verdict = "not significantly different"
     return (
         f"{contrast.a} against {contrast.b} over {contrast.difference.n} seeds: {mean} points of "
-        f"accuracy (95 % interval {interval}), {verdict}."
+        f"accuracy (95 % CI {interval}), {verdict}."
     )
 
 
@@ -148,11 +172,11 @@ def _of_pair(pair: Paired, *, with_p: bool = True) -> str:
     p = f", adjusted p {pair.adjusted_p:.2g}" if with_p else ""
     return (
         f"{pair.a.label} against {pair.b.label} on {pair.benchmark}: {mean} points over "
-        f"{counted(result.n, 'question')} (95 % interval {interval}{p}), {pair.verdict}."
+        f"{counted(result.n, 'question')} (95 % CI {interval}{p}), {pair.verdict}."
     )
 
 
-def _notes(entries: Sequence[Entry], families: Sequence[Family]) -> Iterator[str]:
+def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
     runs = [entry.run for entry in entries]
     unevaluated = [entry.label for entry in entries if entry.run.evaluation is None]
     if unevaluated:
@@ -165,7 +189,7 @@ def _notes(entries: Sequence[Entry], families: Sequence[Family]) -> Iterator[str
             yield f"{entry.label}: {stale} They are left out of every comparison."
     unfinished = [entry.label for entry in entries if not entry.run.is_finished]
     if unfinished:
-        yield f"Not finished: {', '.join(unfinished)}; shown is what they did so far."
+        yield f"Not finished: {', '.join(unfinished)}; their steps so far are shown."
     for what, values in (
         ("on different data", {run.started.data.fingerprint for run in runs}),
         ("from different base models", {run.started.base for run in runs}),
@@ -175,11 +199,9 @@ def _notes(entries: Sequence[Entry], families: Sequence[Family]) -> Iterator[str
         if len(values) > 1:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
     if not any(run.policy == "full" for run in runs):
-        yield (
-            "No run with full querying is among them, so shares are of each run's own candidates."
-        )
+        yield ("No run has full querying, so shares are of each run's own candidates.")
     yield from _judge_notes(entries)
-    yield from _seed_notes(families)
+    yield from _seed_notes(arms)
 
 
 def _judge_notes(entries: Sequence[Entry]) -> Iterator[str]:
@@ -194,20 +216,20 @@ def _judge_notes(entries: Sequence[Entry]) -> Iterator[str]:
         judges = "; ".join(f"{entry.label}: {each.judge or 'no judge'}" for entry, each in those)
         yield (
             f"On {those[0][1].title} the runs had different judges ({judges}); runs whose deferred "
-            "answers were not judged alike are not compared there."
+            "answers had different judges are not compared there."
         )
 
 
-def _seed_notes(families: Sequence[Family]) -> Iterator[str]:
-    for family in families:
-        for a, b in combinations(family.members, 2):
-            if seeds_of(a.run) == seeds_of(b.run):
+def _seed_notes(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    for arm in arms:
+        for a, b in combinations(arm.members, 2):
+            if a.seeds == b.seeds:
                 yield (
-                    f"{a.label} and {b.label} are the same seed of {family.name}, so its runs are "
-                    "not summed up as seeds. Leave one of them out."
+                    f"{a.label} and {b.label} have the same seed of {arm.name}, so its runs are "
+                    "not averaged over seeds. Leave one of them out."
                 )
-    if not any(family.is_seeds for family in families):
+    if not any(arm.is_seeds for arm in arms):
         yield (
-            "One seed of each policy: intervals are over questions and leave out how much another "
-            "seed would change."
+            "One seed of each policy: confidence intervals are over questions and do not include "
+            "the variation between seeds."
         )

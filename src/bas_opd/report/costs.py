@@ -1,11 +1,11 @@
-"""What a run cost, in the layout of the paper's Tables 7 and 8, beside the paper's own rows."""
+"""The cost of runs in the layout of the paper's Tables 7 and 8, with the paper's own rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bas_opd.report.numerals import percent
 from bas_opd.report.run import Run
+from bas_opd.text import percent
 
 SUPERVISION_HEADER = (
     "policy",
@@ -37,7 +37,7 @@ ODDITIES = (
     "The accuracies that the paper sets beside these costs are not quoted: two of Random-25 "
     "(V*Bench 86.43, ZoomBench 56.51) are no whole number of right answers out of 191 and 845.",
 )
-"""What a reader must know of the quoted rows."""
+"""Notes on the quoted rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,9 @@ _TIME_QUOTED = (
 
 
 def supervision_table(runs: dict[str, Run], full: dict[str, Run] | None = None) -> list[CostRow]:
-    """Return calls and scored tokens of each run (Table 7); `full` names whom to compare it with.
+    """Return calls and scored tokens of each run (Table 7); `full` holds the reference of each.
 
-    A run without a full-query partner is compared with its own candidates.
+    A run without a full-query reference is compared with its own candidates.
     """
     return [
         *(_supervision(label, run, (full or {}).get(label)) for label, run in runs.items()),
@@ -84,10 +84,9 @@ def time_table(runs: dict[str, Run]) -> list[CostRow]:
 
 
 def token_table(runs: dict[str, Run], full: dict[str, Run]) -> list[CostRow]:
-    """Return what the teacher and the student really processed, prompts counted: what costs.
+    """Return all tokens that teacher and student processed, prompts included.
 
-    A run without a full-query partner has none to be compared with: prompts that nobody asked
-    about were never counted.
+    A run without a full-query reference has no share: it never counted unselected prompts.
     """
     return [
         CostRow(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bas_opd import __version__
+from bas_opd.report.charts.steps import shown_step, step_drawing
 from bas_opd.report.demo_results import LABELS, TRAINED, DemoResults, finding, gap, table
-from bas_opd.report.pictures import Framed, framed, varied
-from bas_opd.report.step_drawing import shown_step, step_drawing
-from bas_opd.report.templates import template
+from bas_opd.report.pages.pictures import Framed, framed, varied
+from bas_opd.report.pages.templates import template
 from bas_opd.types import Example
 
 GROUPS = {
@@ -26,7 +26,7 @@ def write_page(results: DemoResults) -> Path:
     """Write `page.html`, one file that needs nothing else, and return its path."""
     page = results.folder / "page.html"
     page.write_text(
-        template("demo_page.html.jinja").render(
+        template("demo_page.html.jinja", Path(__file__).parent).render(
             rows=table(results),
             models=LABELS,
             gap=gap(results),

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.run.record import read_records
-from bas_opd.run.step_record import StepRecord, parse_step, totals
+from bas_opd.run.record import QueryRecord, parse_step, read_records
 from bas_opd.stats.intervals import paired_difference, wilson_interval
 from bas_opd.text import aligned
 from bas_opd.types import Example
@@ -44,7 +43,7 @@ class DemoResults:
     examples: tuple[Example, ...]
     answers: dict[str, dict[str, Answer]]
     """Model -> id of the question -> answer, in the order of the questions."""
-    steps: dict[str, tuple[StepRecord, ...]]
+    steps: dict[str, tuple[QueryRecord, ...]]
     """Run -> its steps."""
 
     def outcomes(self, model: str) -> list[bool]:

@@ -1,14 +1,16 @@
-"""What a run came to, in words and numbers that the page and the card share."""
+"""The result of a run, in words and numbers that the page and the card share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bas_opd.audit.records import Provenance
-from bas_opd.report.numerals import accuracy_text, clock, counted, ends_text, percent, value_text
+from bas_opd.evaluate.benchmarks import Measure
+from bas_opd.report.charts.geometry import GeometryFigures, geometry_figures
+from bas_opd.report.charts.utility import UtilityFigures, utility_figures
 from bas_opd.report.run import Run
 from bas_opd.run.verify import Verification
+from bas_opd.text import clock, counted, ends_text, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,16 @@ class Tile:
     name: str
     value: str
     detail: str
+
+
+def value_text(measure: Measure | None, digits: int = 1) -> str:
+    """Return a measure in percent, or a dash."""
+    return "-" if measure is None or measure.value is None else percent(measure.value, 1, digits)
+
+
+def interval_text(measure: Measure | None) -> str:
+    """Return the confidence interval of a measure in percent, or a dash."""
+    return ends_text(None if measure is None else measure.interval) or "-"
 
 
 def result(run: Run) -> str:
@@ -37,18 +49,25 @@ def result(run: Run) -> str:
         )
         return f"{run.policy} trained for {steps}, {asked}; {what}."
     return (
-        f"{run.policy} reaches {accuracy_text(evaluation.headline)} on "
-        f"{evaluation.headline_name} after {steps}, {asked}."
+        f"{run.policy} reaches {_accuracy(evaluation.headline)} on {evaluation.headline_name} "
+        f"after {steps}, {asked}."
     )
 
 
+def _accuracy(measure: Measure) -> str:
+    if measure.value is None:
+        return "an unknown accuracy"
+    interval = "" if measure.interval is None else f" (95 % CI {interval_text(measure)})"
+    return f"{value_text(measure)}{interval}"
+
+
 def stale_sentence(run: Run) -> str:
-    """Say that an evaluation is not of this run's model; nothing where it is, or may be."""
+    """Return that the evaluation is of other weights; nothing where it is not, or unknown."""
     if run.evaluation is None or run.own_evaluation is not None:
         return ""
     return (
         "The evaluation on record is of other weights than this run's model, so its numbers are "
-        "not the run's. The same `bas-opd eval` command makes it anew."
+        "not the run's. Rerun `bas-opd eval` to update it."
     )
 
 
@@ -85,7 +104,7 @@ def _accuracy_tile(run: Run) -> Tile:
         stale = "evaluated with other weights" if stale_sentence(run) else "not evaluated"
         return Tile(name="accuracy", value="-", detail=stale)
     headline = evaluation.headline
-    ends = "" if headline.interval is None else f"{ends_text(headline)}, "
+    ends = "" if headline.interval is None else f"{interval_text(headline)}, "
     return Tile(
         name="accuracy",
         value=value_text(headline),
@@ -93,27 +112,8 @@ def _accuracy_tile(run: Run) -> Tile:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn:
-    """Who was asked in an audit; `note`, for every figure, is empty if it was the run's teacher."""
-
-    sentence: str
-    note: str = ""
-
-
-def stand_in(audit: Provenance) -> StandIn:
-    """Say who was asked: the run's teacher, or who stood in for it."""
-    if audit.teacher == "own":
-        return StandIn(sentence=f"Teacher: the run's own ({audit.teacher_mode}).")
-    return StandIn(
-        sentence="Teacher = student: the frozen student stood in for the run's teacher, as in the "
-        "paper; the run's own teacher may value rollouts differently.",
-        note="Teacher = student.",
-    )
-
-
 def budget_sentence(run: Run) -> str:
-    """Say whether any step asked more than it was allowed."""
+    """Return whether any step made more calls than its budget allowed."""
     if not run.steps:
         return "No step is on record yet, so nothing was asked."
     over = sum(step.calls > step.budget for step in run.steps)
@@ -134,11 +134,11 @@ def budget_sentence(run: Run) -> str:
 
 
 def not_run(run: Run, checked: Verification) -> Iterator[str]:
-    """Yield what a reader might take for done that was not."""
+    """Yield what was not done, and the command that does it."""
     if not run.is_finished:
         yield (
             f"The run has not finished: {len(run.steps):,} of {run.planned_steps:,} steps are on "
-            "record. The same `bas-opd train` command goes on."
+            "record. Rerun `bas-opd train` to resume it."
         )
     if not checked.is_sound:
         yield "The records did not pass every check, so nothing on this page is certain."
@@ -157,8 +157,8 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     if not run.shown:
         yield "No rollout's text is on record (run.examples_per_step was 0), so none is shown."
     yield (
-        "No other run stands beside this one: `bas-opd report RUN RUN` compares, with full "
-        "querying or a random choice for one. The base model was not measured here."
+        "No comparison with another run; `bas-opd report RUN RUN` makes one, for example with "
+        "full querying or random selection. The base model was not evaluated here."
     )
 
 
@@ -177,3 +177,26 @@ def _evaluation_gaps(run: Run) -> Iterator[str]:
             f"No judge was asked; answers that no rule could read, {deferred:,} of them, count as "
             "not correct."
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFigures:
+    """What the audits of a run show."""
+
+    utility: tuple[UtilityFigures, ...]
+    geometry: GeometryFigures | None
+
+    def sentences(self) -> Iterator[tuple[str, str]]:
+        """Yield the subject of each audit, and its result with who was asked."""
+        for each in self.utility:
+            yield f"Utility on {each.source} batches", f"{each.words} {each.teacher}"
+        if self.geometry is not None:
+            yield "Gradients", f"{self.geometry.words} {self.geometry.teacher}"
+
+
+def audit_figures(run: Run) -> AuditFigures:
+    """Describe the audits on record."""
+    return AuditFigures(
+        utility=tuple(utility_figures(each) for each in run.utility_audits),
+        geometry=None if run.geometry is None else geometry_figures(run.geometry),
+    )

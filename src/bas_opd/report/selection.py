@@ -1,4 +1,4 @@
-"""What the selector did, told from the steps of a run alone."""
+"""What the selector did, from the step records of a run alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles
 
-from bas_opd.run.step_record import StepRecord
+from bas_opd.audit.utility import QUARTERS
+from bas_opd.report.run import Run
+from bas_opd.run.record import QueryRecord
 from bas_opd.stats.intervals import Interval, mean_interval
 
-BANDS = ("top 25 %", "25-50 %", "50-75 %", "bottom 25 %")
 BUCKETS = 4
 
 
@@ -33,7 +34,7 @@ class Band:
     name: str
     rows: int
     utility: Interval
-    """Of the means of steps, which stand for themselves where rows of one prompt do not."""
+    """Over the means of steps, which are independent; rows of one prompt are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,12 @@ class Reach:
     """The same share, as the mean of steps."""
 
 
-def utility_by_step(steps: Iterable[StepRecord]) -> list[StepUtility]:
+def learns(run: Run) -> bool:
+    """Return whether the selector of a run is trained on observed utility."""
+    return run.config.select.policy in ("learned", "regressed")
+
+
+def utility_by_step(steps: Iterable[QueryRecord]) -> list[StepUtility]:
     """Return, for each step with an observed utility, that of its ranked and of its drawn rows."""
     found = []
     for step in steps:
@@ -63,27 +69,27 @@ def utility_by_step(steps: Iterable[StepRecord]) -> list[StepUtility]:
     return found
 
 
-def drawn_rows(step: StepRecord) -> set[int]:
-    """Return the rows chosen by no score: all of them, before there is one to go by."""
+def drawn_rows(step: QueryRecord) -> set[int]:
+    """Return the rows drawn at random: all of them, as long as there are no scores."""
     return set(step.explored if step.score_of else step.selected)
 
 
-def rank_bands(steps: Iterable[StepRecord]) -> tuple[Band, ...]:
+def rank_bands(steps: Iterable[QueryRecord]) -> tuple[Band, ...]:
     """Return the utility that was observed in each quarter of the ranking of candidates.
 
     The rows that a step chose by score are all known; of those ranked below, only the explored
     ones, which were drawn from them uniformly. A quarter that holds rows of both leans to its
     upper part.
     """
-    means: list[list[float]] = [[] for _ in BANDS]
-    rows = [0] * len(BANDS)
+    means: list[list[float]] = [[] for _ in QUARTERS]
+    rows = [0] * len(QUARTERS)
     for step in steps:
         scores = step.score_of
         if not scores or not step.explored:
             continue
         order = sorted(scores, key=lambda row: (-scores[row], row))
-        place = {row: number * len(BANDS) // len(order) for number, row in enumerate(order)}
-        observed: list[list[float]] = [[] for _ in BANDS]
+        place = {row: number * len(QUARTERS) // len(order) for number, row in enumerate(order)}
+        observed: list[list[float]] = [[] for _ in QUARTERS]
         for row, utility in zip(step.selected, step.utility, strict=True):
             if utility is not None and row in place:
                 observed[place[row]].append(utility)
@@ -93,13 +99,13 @@ def rank_bands(steps: Iterable[StepRecord]) -> tuple[Band, ...]:
                 means[band].append(fmean(values))
     return tuple(
         Band(name=name, rows=count, utility=mean_interval(values))
-        for name, count, values in zip(BANDS, rows, means, strict=True)
+        for name, count, values in zip(QUARTERS, rows, means, strict=True)
         if len(values) > 1
     )
 
 
 def shares_by_kind(
-    steps: Iterable[StepRecord], kinds: Mapping[str, str]
+    steps: Iterable[QueryRecord], kinds: Mapping[str, str]
 ) -> dict[str, tuple[float, float]]:
     """Return each kind's share of the candidates and of the selected rows, largest first."""
     candidates: Counter[str] = Counter()
@@ -111,7 +117,7 @@ def shares_by_kind(
     return _paired(named, {kind or "no kind": count for kind, count in selected.items()})
 
 
-def shares_by_length(steps: Sequence[StepRecord]) -> dict[str, tuple[float, float]]:
+def shares_by_length(steps: Sequence[QueryRecord]) -> dict[str, tuple[float, float]]:
     """Return the share of candidates and of selected rows in each quarter of response lengths."""
     lengths = [step.response_tokens[row] for step in steps for row in step.candidates]
     chosen = [step.response_tokens[row] for step in steps for row in step.selected]
@@ -134,7 +140,7 @@ def shares_by_length(steps: Sequence[StepRecord]) -> dict[str, tuple[float, floa
     )
 
 
-def reach(steps: Sequence[StepRecord]) -> Reach:
+def reach(steps: Sequence[QueryRecord]) -> Reach:
     """Count the prompts that the teacher was asked about at least once."""
     seen: set[str] = set()
     asked: set[str] = set()

@@ -1,14 +1,19 @@
-"""The paper's tables and figures by name: what each shows, and what it is made of here."""
+"""The paper's tables and figures by name: what each shows, and how it is made here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit
 from bas_opd.errors import ConfigError, DataError
-from bas_opd.report import figures
+from bas_opd.report.arms import Arm
+from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
+from bas_opd.report.charts.geometry import geometry_figures
+from bas_opd.report.charts.model import Chart
+from bas_opd.report.charts.printed import printed
+from bas_opd.report.charts.utility import utility_figures
 from bas_opd.report.costs import (
     ODDITIES,
     SUPERVISION_HEADER,
@@ -17,11 +22,12 @@ from bas_opd.report.costs import (
     supervision_table,
     time_table,
 )
-from bas_opd.report.figures import Arm
 from bas_opd.report.run import Run
 from bas_opd.reproduce.arms import BASE, FULL
 from bas_opd.reproduce.settings import run_settings, selector_settings
-from bas_opd.reproduce.texts import markdown, policy_table
+from bas_opd.stats.intervals import Interval
+from bas_opd.stats.resampling import Estimate
+from bas_opd.text import markdown_table, plus_minus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,14 +40,14 @@ BUDGETS = ("learned10", "learned25", "learned50", FULL)
 
 
 class Material(Protocol):
-    """Where the runs behind a table come from: made on the spot, or named by the user."""
+    """The runs behind a table or figure: trained for it, or named by the user."""
 
     def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
         """Return accuracy and cost of policies, and a sentence on what they were measured on."""
         ...
 
     def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
-        """Return one run of each policy, by the name a table gives it, and what they are of."""
+        """Return one run of each policy, by its name in a table, and a sentence on them."""
         ...
 
     def utility(self) -> list[UtilityAudit]: ...
@@ -50,10 +56,13 @@ class Material(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A table as Markdown, or figures by the end of their file names."""
+    """A table as Markdown, or figures by the suffix of their file names."""
 
     text: str = ""
-    figures: dict[str, Figure] | None = None
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+
+
+Make = Callable[[Material, Sequence[str]], Made]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +73,13 @@ class Item:
     shows: str
     arms: tuple[str, ...] = ()
     """The presets whose runs it is made of."""
-    make: Callable[[Material, Sequence[str]], Made] | None = None
+    make: Make | None = None
     absent: str = ""
     """Why it cannot be made, if it cannot."""
 
 
 def item(name: str) -> Item:
-    """Return an item, or say which there are."""
+    """Return an item by name."""
     for each in ITEMS:
         if each.name == name:
             return each
@@ -79,25 +88,66 @@ def item(name: str) -> Item:
     )
 
 
+def listing() -> str:
+    """Return a line for each item and the commands, as `bas-opd reproduce --list` prints them."""
+    lines = [
+        f"{each.name:<9}{each.shows}" + (f" - not here: {each.absent}" if each.absent else "")
+        for each in ITEMS
+    ]
+    return "\n".join(
+        (
+            *lines,
+            "",
+            "bas-opd reproduce NAME --out DIR                FineSearch, small model; trains "
+            "what is missing",
+            "bas-opd reproduce NAME --out DIR --run RUN ...  from your own runs",
+            "bas-opd reproduce NAME --out DIR --scale paper  the commands for Qwen3.5-4B",
+            "bas-opd reproduce policies --out DIR            every policy and ablation in a table",
+        )
+    )
+
+
+def policy_table(arms: Sequence[Arm]) -> str:
+    """Return accuracy and teacher cost of policies, in the layout of Tables 3 and 4."""
+    header = ["policy", "query ratio", "token ratio", *arms[0].parts, "mean"]
+    rows = [
+        [
+            arm.name.replace("|", r"\|"),  # it may be the name of a folder
+            *(
+                "-" if each is None else f"{100 * each:.2f}"
+                for each in (arm.budget, arm.token_share)
+            ),
+            *(_points(value) for value in (*arm.parts.values(), arm.mean)),
+        ]
+        for arm in arms
+        for ratios in [(arm.budget, arm.token_share)]
+    ]
+    return markdown_table(header, rows)
+
+
+def _points(value: Estimate) -> str:
+    reach = (value.high - value.low) / 2
+    return plus_minus(Interval(mean=value.value, half_width=reach, n=1), ".1f", 100)
+
+
 def _policies(material: Material, names: Sequence[str]) -> Made:
     arms, source = material.arms(names)
     return Made(text=f"{policy_table(arms)}\n\n{source}")
 
 
-def _benchmarks(material: Material, names: Sequence[str]) -> Made:
-    arms, source = material.arms(names)
-    return Made(figures={"": figures.accuracy_by_part(arms, source=source)})
+def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
+    """Return how a figure is made that `draw` describes."""
+
+    def make(material: Material, names: Sequence[str]) -> Made:
+        arms, source = material.arms(names)
+        chart = draw(arms)
+        return Made(figures={"": printed([chart], note=f"{chart.caption} {source}".strip())})
+
+    return make
 
 
-def _cost_plot(material: Material, names: Sequence[str]) -> Made:
-    arms, source = material.arms(names)
-    return Made(figures={"": figures.accuracy_cost(arms, source=source)})
-
-
-def _sweep(material: Material, names: Sequence[str]) -> Made:
-    arms, source = material.arms(names)
-    swept = [arm for arm in arms if arm.is_full or arm.name.startswith("learned")]
-    return Made(figures={"": figures.budget_sweep(swept, source=source)})
+def _sweep(arms: Sequence[Arm]) -> Chart:
+    return budget_sweep([arm for arm in arms if arm.policy in ("full", "learned")])
 
 
 def _supervision(material: Material, names: Sequence[str]) -> Made:
@@ -112,21 +162,29 @@ def _seconds(material: Material, names: Sequence[str]) -> Made:
 
 
 def _cost(header: Sequence[str], rows: Sequence[CostRow], source: str) -> str:
+    quoted = " (quoted from the paper)"
+    cells = [[f"{row.cells[0]}{quoted * row.is_quoted}", *row.cells[1:]] for row in rows]
     notes = "\n".join(f"- {oddity}" for oddity in ODDITIES)
-    return f"{markdown(header, rows)}\n\nOurs: {source}\n\n{notes}"
+    return f"{markdown_table(header, cells)}\n\nOurs: {source}\n\n{notes}"
 
 
 def _utility(material: Material, names: Sequence[str]) -> Made:
-    audits = material.utility()
-    if not audits:
+    found = [utility_figures(audit) for audit in material.utility()]
+    if not found:
         raise DataError("The run has no utility audit. Make one with `bas-opd audit RUN`.")
-    return Made(
-        figures={f"-{audit.source}": figures.utility_diagnostics(audit) for audit in audits}
-    )
+    made = {}
+    for each in found:
+        if each.capture is None:
+            raise DataError(each.words)
+        charts = [each.capture] if each.bands is None else [each.capture, each.bands]
+        made[f"-{each.source}"] = printed(charts, note=f"{each.words} {each.teacher}")
+    return Made(figures=made)
 
 
 def _geometry(material: Material, names: Sequence[str]) -> Made:
-    return Made(figures={"": figures.gradient_geometry(material.geometry())})
+    found = geometry_figures(material.geometry())
+    note = f"{found.arrows.caption} {found.words} {found.teacher}"
+    return Made(figures={"": printed([found.arrows], note=note)})
 
 
 ITEMS = (
@@ -174,14 +232,14 @@ ITEMS = (
         name="figure0",
         shows="accuracy over benchmarks, above the abstract",
         arms=(BASE, *POLICIES),
-        make=_benchmarks,
+        make=_of_arms(accuracy_by_part),
     ),
     Item(
         name="figure1",
         shows="the method",
         absent="it is a drawing, not a measurement: docs/loop.svg",
     ),
-    Item(name="figure2", shows="accuracy over query budgets", arms=BUDGETS, make=_sweep),
+    Item(name="figure2", shows="accuracy over query budgets", arms=BUDGETS, make=_of_arms(_sweep)),
     Item(name="figure3", shows="utility captured, and by rank", arms=("learned25",), make=_utility),
     Item(
         name="figure4",
@@ -193,6 +251,6 @@ ITEMS = (
         name="figure5",
         shows="accuracy over cost",
         arms=(BASE, *POLICIES),
-        make=_cost_plot,
+        make=_of_arms(accuracy_cost),
     ),
 )

@@ -1,21 +1,25 @@
-"""The runs behind a table or figure: trained here at the small scale, or named by the user."""
+"""Makes a table or figure from runs trained here, runs the user names, or kept results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
-from bas_opd.errors import DataError
-from bas_opd.report.figures import Arm, arms_of_runs
+from bas_opd.errors import ConfigError, DataError
+from bas_opd.files import write_text
+from bas_opd.report.arms import Arm, arms_of_runs, over_seeds
+from bas_opd.report.charts.printed import save
 from bas_opd.report.run import Run, read_run
-from bas_opd.reproduce.arms import arm_config
-from bas_opd.reproduce.figures import arms_of, source_of
+from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config
+from bas_opd.reproduce.catalogue import Made, Material, item
+from bas_opd.reproduce.paper_scale import instructions
 from bas_opd.reproduce.policies import Request, common_inputs, reproduce
-from bas_opd.reproduce.results import read_results
-from bas_opd.run.progress import Progress as Board
+from bas_opd.reproduce.results import RunResult, read_results
+from bas_opd.run.progress import Progress, StepsAsBar
 
 if TYPE_CHECKING:
     from bas_opd.audit.session import Outcome
@@ -25,12 +29,52 @@ KEEP_EVERY = 18
 """Leaves six checkpoints of 111 steps, besides the last."""
 
 
+def make_item(
+    name: str,
+    request: Request,
+    progress: Progress,
+    *,
+    runs: tuple[Path, ...] = (),
+    results: Path | None = None,
+) -> str:
+    """Make a table or figure and return what to print: the table, or the files of the figures.
+
+    It is made from `runs` or from kept `results` if they are given, else from new runs.
+    """
+    wanted = item(name)
+    if wanted.make is None:
+        raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
+    material: Material
+    if runs:
+        material = GivenRuns(runs)
+    elif results is not None:
+        material = KeptResults(results)
+    elif request.scale == "paper" and wanted.arms:
+        return instructions(wanted)
+    else:
+        material = SmallScale(request=request, progress=progress)
+    return _write(name, wanted.make(material, wanted.arms), request.out)
+
+
+def _write(name: str, made: Made, out: Path) -> str:
+    out.mkdir(parents=True, exist_ok=True)
+    if made.text:
+        write_text(out / f"{name}.md", f"{made.text}\n")
+        return made.text
+    files = [
+        file
+        for suffix, figure in made.figures.items()
+        for file in save(figure, out / f"{name}{suffix}")
+    ]
+    return "\n".join(str(file) for file in files)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallScale:
     """FineSearch and the small model: whatever is missing is trained."""
 
     request: Request
-    board: Board
+    progress: Progress
 
     def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
         """Train the policies that have no result yet, and return them."""
@@ -54,7 +98,7 @@ class SmallScale:
         return geometry
 
     def _train(self, names: Sequence[str], seeds: int) -> None:
-        reproduce(replace(self.request, arms=tuple(names), seeds=seeds), self.board)
+        reproduce(replace(self.request, arms=tuple(names), seeds=seeds), self.progress)
 
     def _audit(self, only: Literal["utility", "geometry"]) -> Outcome:
         from transformers.utils import logging
@@ -64,7 +108,7 @@ class SmallScale:
         from bas_opd.run import loop
 
         logging.disable_progress_bar()
-        inputs = common_inputs(self.request, self.board, split="val")
+        inputs = common_inputs(self.request, self.progress, split="val")
         config = arm_config(
             AUDITED,
             0,
@@ -79,7 +123,7 @@ class SmallScale:
                 f"run.output={self.request.out / 'runs' / f'{AUDITED}-audited'}",
             ],
         )
-        run = loop.train(config, _OnBoard(self.board)).directory
+        run = loop.train(config, StepsAsBar(self.progress)).directory
         held_out = PreparedSet.load(inputs.questions.folder)
         asked = session.Request(
             run=run,
@@ -88,7 +132,7 @@ class SmallScale:
             held_out=held_out.folder,
             device=self.request.device,
         )
-        return session.audit_run(asked, self.board)
+        return session.audit_run(asked, self.progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +145,14 @@ class GivenRuns:
         """Return the policies of these runs, whatever they are."""
         runs = self._read()
         arms = arms_of_runs(runs)
-        return arms, f"{_task(runs)}; 95 % intervals {_over(arms)}."
+        return arms, f"{_task(runs)}; 95 % confidence intervals {_over(arms)}."
 
     def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
         """Return these runs by policy."""
         read = self._read()
         runs = {run.policy: run for run in read}
         if len(runs) < len(self.paths):
-            raise DataError("Two of the runs have the same policy. Name one run of each.")
+            raise DataError("Two of the runs have the same policy. Name one run of each policy.")
         return runs, f"{_task(read)}."
 
     def utility(self) -> list[UtilityAudit]:
@@ -135,7 +179,7 @@ class GivenRuns:
 
 
 def _task(runs: Sequence[Run]) -> str:
-    """Name model and data by their last parts: a table that is sent on shows no folders."""
+    """Name model and data without their folders, for a table that may be sent on."""
     models = {Path(run.config.model.path).name for run in runs}
     sets = {Path(run.started.data.folder).name for run in runs}
     steps = {f"{len(run.steps):,}" for run in runs}
@@ -191,23 +235,36 @@ def _arms(folder: Path, names: Sequence[str], seeds: int | None = None) -> tuple
     ]
     if not results:
         raise DataError(f"None of {', '.join(names)} has a result in {folder}.")
-    return arms_of(results), source_of(results)
+    return arms_of_results(results), source_of(results)
 
 
-@dataclass(frozen=True, slots=True)
-class _OnBoard:
-    """Shows the steps of a run on the board of a reproduction."""
+def arms_of_results(results: Sequence[RunResult]) -> list[Arm]:
+    """Return every arm that has results, in the order of the table."""
+    full = [each.cost.scored_tokens for each in results if each.arm == FULL and each.cost]
+    by_arm = {arm: [each for each in results if each.arm == arm] for arm in ARMS}
+    return [_arm(arm, mine, fmean(full) if full else None) for arm, mine in by_arm.items() if mine]
 
-    board: Board
 
-    def start(self, total_steps: int, *, done: int = 0) -> None:
-        self.board.start(total_steps)
-        self.board.advance(done)
+def source_of(results: Sequence[RunResult]) -> str:
+    """Return what the arms were measured on, in a sentence."""
+    seeds = max((result.seed or 0) for result in results) + 1
+    task, n = results[0].task, results[0].n
+    return (
+        f"{task}, small model: {n:,} questions, {seeds} seeds; 95 % Student-t confidence intervals."
+    )
 
-    def step(self, event: Mapping[str, Any]) -> None:
-        self.board.advance(1)
 
-    def message(self, text: str) -> None:
-        self.board.message(text)
-
-    def finish(self, totals: Mapping[str, Any]) -> None: ...
+def _arm(name: str, results: Sequence[RunResult], full_tokens: float | None) -> Arm:
+    tokens = [result.cost.scored_tokens for result in results if result.cost]
+    select = arm_config(name, 0, ["model.path=x", "data.path=x"]).select
+    return Arm(
+        name=name,
+        policy="" if name == BASE else select.policy,
+        budget=None if name == BASE else float(select.query_ratio),
+        parts={
+            kind: over_seeds([result.kinds[kind].accuracy for result in results])
+            for kind in results[0].kinds
+        },
+        mean=over_seeds([result.mean for result in results]),
+        token_share=fmean(tokens) / full_tokens if tokens and full_tokens else None,
+    )

@@ -1,4 +1,4 @@
-"""What a table or figure takes at the scale of the paper, as commands to type."""
+"""The commands that make a table or figure at the scale of the paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COSTS = ("table7", "table8")
 
 
 def instructions(item: Item) -> str:
-    """Return the commands that make an item with a real model, and what they take."""
+    """Return the commands that make an item with a real model, and their memory and time."""
     policies = [arm for arm in item.arms if arm != BASE]
     keep = " run.checkpoint_every=18 run.keep_every=18" if item.name == "figure4" else ""
     sizes = ", ".join(f"{gigabytes} GB for {config}" for config, gigabytes in MODELS.items())

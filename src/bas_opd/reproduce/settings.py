@@ -1,4 +1,4 @@
-"""The settings in force, in the layout of the paper's Tables 5 and 6."""
+"""The settings of the presets, in the layout of the paper's Tables 5 and 6."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def run_settings(policies: Sequence[str]) -> str:
 
 
 def overrides_of(policy: str, base: str = "qwen3.5-4b") -> list[str]:
-    """Return what must be said on the command line to make the paper's run follow a preset."""
+    """Return the command-line overrides that turn the paper's main run into that of a preset."""
     plain, wanted = _settings(None, base), _settings(policy, base)
     return [f"{key}={_written(wanted[key])}" for key in wanted if wanted[key] != plain[key]]
 
 
 def _settings(policy: str | None, base: str = "qwen3.5-4b") -> dict[str, object]:
-    """The settings of a policy laid over those of the paper's main run."""
+    """The settings of a policy on top of those of the paper's main run."""
     config = (
         load_config(preset(base), ["data.path=DATA"])
         if policy is None

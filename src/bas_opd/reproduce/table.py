@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from bas_opd.errors import DataError
+from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, effective
 from bas_opd.reproduce.results import Cost, RunResult
 from bas_opd.stats.intervals import Interval, mean_interval, paired_difference
-from bas_opd.text import markdown_table
+from bas_opd.text import ends_of, ends_text, markdown_table, plus_minus
 
 REFERENCES = (FULL, "random25")
-"""What all are held against: every query, and as many as a quarter of them left to chance."""
+"""What all are compared with: full querying, and random selection of a quarter."""
 MARKERS = ("<!-- table: policies -->", "<!-- /table -->")
-"""What stands between them in a page is the table's."""
+"""The table of a page is between them."""
 
 Arms = dict[str, list[RunResult]]
 """Arm -> its results by seed, arms in the order of the table."""
 
 
 def policies_table(results: Sequence[RunResult]) -> str:
-    """Return accuracy, cost and what can be said of each difference to full querying."""
+    """Return accuracy, cost, and whether each arm differs significantly from full querying."""
     _check_comparable(results)
     arms: Arms = {
         arm: sorted((r for r in results if r.arm == arm), key=lambda result: result.seed or 0)
@@ -38,11 +38,11 @@ def policies_table(results: Sequence[RunResult]) -> str:
 
 
 def write_table(path: Path, table: str) -> None:
-    """Put a table into its place in a page, and leave the rest of the page as it is."""
+    """Replace the table of a page, and leave the rest as it is."""
     try:
         page = path.read_text(encoding="utf-8")
         replaced = replace_table(page, table)
-        path.write_text(replaced, encoding="utf-8")
+        write_text(path, replaced)
     except OSError as error:
         raise DataError(f"The table cannot be put into {path}: {error.strerror}.") from error
     except DataError as error:
@@ -56,13 +56,13 @@ def replace_table(page: str, table: str) -> str:
     if len(pattern.findall(page)) != 1 or page.count(first) != 1:
         raise DataError(
             f"The page must hold one place for the table: a line {first} and, after it, a line "
-            f"{last}. Add them where the table shall stand."
+            f"{last}. Add them where the table belongs."
         )
     return pattern.sub(lambda _: f"{first}\n{table}{last}", page)
 
 
 def _check_comparable(results: Sequence[RunResult]) -> None:
-    """Refuse to put into one table what was not measured alike."""
+    """Refuse results that were measured differently."""
     if any(result.split != "test" for result in results):
         raise DataError(
             "Some of the results were judged on val, which is for choosing settings. Take them out "
@@ -103,7 +103,7 @@ def _heading(results: Sequence[RunResult]) -> str:
         f"{any_result.task}, small model: {any_result.n:,} test questions, "
         f"{' or '.join(map(str, steps)) or 'no'} steps a run, learning rate "
         f"{any_result.learning_rate:g}. Entries are means over seeds ± half the width of their 95 "
-        "% Student-t interval; differences are paired seed by seed. Made by "
+        "% Student-t confidence interval; differences are paired by seed. Made by "
         f"`{command}`."
     )
 
@@ -122,7 +122,7 @@ def _accuracy(arms: Arms) -> str:
                 str(len(results)) if arm != BASE else "-",
                 _percent(results, lambda result: result.mean),
                 *(
-                    "-" if difference is None else _spread(difference, "{:+.2f}", scale=100)
+                    "-" if difference is None else plus_minus(difference, "+.2f", 100)
                     for difference in differences
                 ),
                 _percent(results, _without_existence),
@@ -148,7 +148,7 @@ def _pairs(arms: Arms) -> Iterator[str]:
     for arm, results in arms.items():
         shares = [result.pairs.accuracy for result in results if result.pairs]
         if shares:
-            cells.append(f"{arm} {_spread(mean_interval(shares), '{:.1f}', scale=100)}")
+            cells.append(f"{arm} {plus_minus(mean_interval(shares), '.1f', 100)}")
     if cells:
         yield f"Pairs with both questions right, in %: {', '.join(cells)}."
 
@@ -167,18 +167,18 @@ def _cost(arms: Arms) -> str:
     shared = sorted({result.jobs for result in runs})
     note = (
         f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} with "
-        f"{' or '.join(map(str, shared))} runs side by side, which wait for each other."
+        f"{' or '.join(map(str, shared))} runs in parallel, which slow each other down."
     )
     return f"{markdown_table(header, rows)}\n\n{note}"
 
 
 def _cost_cells(costs: Sequence[tuple[Cost, int]]) -> Iterator[str]:
     for name in ("calls", "scored_tokens", "processed_tokens"):
-        yield _spread(mean_interval([getattr(cost, name) for cost, _ in costs]), "{:,.0f}")
-    yield _spread(mean_interval([cost.seconds.get("teacher", 0.0) for cost, _ in costs]), "{:.1f}")
+        yield plus_minus(mean_interval([getattr(cost, name) for cost, _ in costs]), ",.0f")
+    yield plus_minus(mean_interval([cost.seconds.get("teacher", 0.0) for cost, _ in costs]), ".1f")
     per_step = [sum(cost.seconds.values()) / steps for cost, steps in costs]
-    yield _spread(mean_interval(per_step), "{:.3f}")
-    yield _spread(mean_interval([cost.ranked_steps for cost, _ in costs]), "{:.0f}")
+    yield plus_minus(mean_interval(per_step), ".3f")
+    yield plus_minus(mean_interval([cost.ranked_steps for cost, _ in costs]), ".0f")
     yield str(max(cost.overrun for cost, _ in costs))
 
 
@@ -198,33 +198,19 @@ def _difference(arms: Arms, arm: str, reference: str) -> Interval | None:
 
 
 def _findings(arms: Arms) -> Iterator[str]:
-    """Say of each arm whether it was told apart from full querying."""
+    """Yield for each arm whether it differs significantly from full querying."""
     for arm in arms:
         difference = _difference(arms, arm, FULL)
         if difference is None:
             continue
         points = f"{100 * difference.mean:+.2f} points against full querying"
         if difference.n < 2:
-            yield f"- {arm}: {points} with one seed, of which no interval can be given."
+            yield f"- {arm}: {points} with one seed, which has no confidence interval."
             continue
-        low = 100 * (difference.mean - difference.half_width)
-        high = 100 * (difference.mean + difference.half_width)
-        where = f"interval {low:+.2f} to {high:+.2f}, {difference.n} seeds"
-        said = (
-            "zero lies inside, so no difference is established"
-            if difference.holds_zero
-            else "zero lies outside"
-        )
-        yield f"- {arm}: {points} ({where}): {said}."
+        interval = f"95 % CI {ends_text(ends_of(difference), '+.2f')}, {difference.n} seeds"
+        verdict = "not significantly" if difference.holds_zero else "significantly"
+        yield f"- {arm}: {points} ({interval}): {verdict} different."
 
 
 def _percent(results: Sequence[RunResult], value: Callable[[RunResult], float]) -> str:
-    return _spread(mean_interval([value(result) for result in results]), "{:.1f}", scale=100)
-
-
-def _spread(interval: Interval, shape: str, *, scale: float = 1) -> str:
-    """Return mean ± half width; a width of nothing, or of one value alone, is left out."""
-    text = shape.format(scale * interval.mean)
-    if interval.half_width == 0 or math.isinf(interval.half_width):
-        return text
-    return f"{text} ± {shape.replace('+', '').format(scale * interval.half_width)}"
+    return plus_minus(mean_interval([value(result) for result in results]), ".1f", 100)

@@ -7,7 +7,7 @@ import math
 import pytest
 from audit_fixtures import PROVENANCE
 
-from bas_opd.audit.angles import picture, summarise
+from bas_opd.audit.angles import aligned, summarise
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair
 
 
@@ -34,10 +34,7 @@ def test_ratio_and_angle_are_those_of_the_gradients() -> None:
 
 
 def test_the_gradient_of_the_selected_rows_is_the_unit_along_x() -> None:
-    drawn = picture(CHECKPOINT)
-    assert drawn.step == 7
-    assert drawn.mean.selected == (1.0, 0.0)
-    assert drawn.mean.unselected == pytest.approx((0.25, 0.25 * math.sqrt(3)))
-    assert drawn.pairs[0].selected == (1.0, 0.0)
-    assert drawn.pairs[0].unselected == pytest.approx((0.25, 0.25 * math.sqrt(3)))
-    assert drawn.pairs[1].unselected == pytest.approx((0.0, 1.0))
+    selected, unselected = aligned(pair(2.0, 1.0, 0.5))
+    assert selected == (1.0, 0.0)
+    assert unselected == pytest.approx((0.25, 0.25 * math.sqrt(3)))
+    assert aligned(pair(3.0, 3.0, 0.0))[1] == pytest.approx((0.0, 1.0))

@@ -10,7 +10,7 @@ from page_fixtures import card_of, comparison_of, page_of, section, words_of
 from report_fixtures import audit, audit_gradients, synthetic_run
 
 from bas_opd.data.records import PreparedSet
-from bas_opd.report.audits import audit_figures
+from bas_opd.report.findings import audit_figures
 from bas_opd.report.run import read_run
 
 
@@ -63,7 +63,7 @@ def test_an_audit_of_one_batch_is_shown_without_intervals(run: Path, tmp_path: P
     page = page_of(run)
     words = words_of(section(page, "audit"))
     assert "16 candidates of 1 training batch, all scored at step 6" in words
-    assert "one batch gives no intervals" in words
+    assert "one batch gives no confidence intervals" in words
     assert "At 6 checkpoints, 1 batch each" in words
     for text in (page, card_of(run), *comparison_of(tmp_path / "out", run, _other(run))):
         assert "1 batches" not in text
@@ -81,6 +81,6 @@ def test_a_comparison_shows_what_each_audit_captured(run: Path, tmp_path: Path) 
     page, card = comparison_of(tmp_path / "out", run, _other(run))
     words = words_of(section(page, "audit"))
     assert "96 candidates of 6 training batches, all scored at step 6; Teacher = student." in words
-    assert "learned-25, training batches: mean utility by predicted rank" in words
+    assert "learned-25, training batches: Mean utility by predicted rank" in words
     assert section(page, "audit").count('<svg class="chart"') == 2
     assert "learned-25: Utility on training batches." in card

@@ -52,14 +52,16 @@ def test_full_querying_on_other_data_is_no_measure(learned: Path, tmp_path: Path
     assert any("on different data" in note for note in comparison.notes)
 
 
-def test_a_difference_inside_its_interval_is_called_that(learned: Path, full: Path) -> None:
+def test_a_difference_whose_interval_holds_zero_is_called_not_significant(
+    learned: Path, full: Path
+) -> None:
     evaluate(learned, [*HALF[:-1], True])
     evaluate(full, HALF)
     comparison = compare_runs(read(learned, full))
     (sentence,) = findings(comparison)
     assert "+2.5 points over 40 questions" in sentence
-    assert "inside its interval, so neither is shown to be better" in sentence
-    assert not comparison.pairs[0].is_shown
+    assert "not significantly different" in sentence
+    assert not comparison.pairs[0].is_significant
     assert headline(comparison).startswith("learned-25 against full on FineSearch: +2.5 points")
 
 
@@ -81,8 +83,8 @@ def test_a_difference_must_outlast_the_adjustment_for_all_pairs(learned: Path, f
     comparison = compare_runs(read(learned, full))
     assert not comparison.pairs[0].comparison.difference.holds_zero
     assert comparison.pairs[0].adjusted_p == 0.0625
-    assert not comparison.pairs[0].is_shown
-    assert findings(comparison)[0].endswith("not shown, since its adjusted p is above 0.05.")
+    assert not comparison.pairs[0].is_significant
+    assert findings(comparison)[0].endswith("since the adjusted p is above 0.05.")
 
 
 def test_equal_answers_are_called_equal(learned: Path, full: Path) -> None:
@@ -147,7 +149,7 @@ def test_without_full_querying_the_heading_takes_no_side(
     evaluate(random, HALF)
     assert headline(compare_runs(read(learned, random))) == (
         "learned-25 has 100.0 % right, random-25 has 50.0 % right; 1 of 1 difference between them "
-        "is shown, question by question."
+        "is significant, question by question."
     )
 
 
@@ -191,7 +193,7 @@ def test_what_stands_in_the_way_is_said(
         "Not evaluated: learned-25, random-25",
         "Not finished: random-25",
         "for different numbers of steps",
-        "No run with full querying",
+        "No run has full querying",
         "One seed of each policy",
     ):
         assert words in notes

@@ -13,7 +13,7 @@ from shapes import make_pictures
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import RunComparison, compare_runs, findings, headline
-from bas_opd.report.comparison_text import comparison_data
+from bas_opd.report.pages.comparison_text import comparison_data
 from bas_opd.report.run import read_run
 
 Make = Callable[..., Path]
@@ -39,7 +39,7 @@ def compared(*paths: Path) -> RunComparison:
 def test_a_copy_of_a_run_is_no_second_seed(made: Make) -> None:
     comparison = compared(made("learned", 0, 10), made("learned", 0, 12), made("full", 0, 9))
     assert comparison.groups == ()
-    assert any("are the same seed of learned-25" in note for note in comparison.notes)
+    assert any("have the same seed of learned-25" in note for note in comparison.notes)
 
 
 def test_runs_on_other_data_are_no_seeds_of_each_other(made: Make, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bas_opd.run.step_record import StepRecord
 
+from bas_opd.report.charts.model import Mark
+from bas_opd.report.charts.steps import step_drawing
 from bas_opd.report.selection import (
     rank_bands,
     reach,
@@ -14,10 +15,10 @@ from bas_opd.report.selection import (
     shares_by_length,
     utility_by_step,
 )
-from bas_opd.report.step_drawing import step_drawing
+from bas_opd.run.record import QueryRecord
 
 
-def step(number: int = 0, **changes: Any) -> StepRecord:
+def step(number: int = 0, **changes: Any) -> QueryRecord:
     """Two prompts of four rollouts; rows 0 to 7 are candidates, ranked in their order."""
     values: dict[str, Any] = {
         "step": number,
@@ -47,10 +48,10 @@ def step(number: int = 0, **changes: Any) -> StepRecord:
         "dropped_labels": 0,
         "seconds": {},
     }
-    return StepRecord(**{**values, **changes})
+    return QueryRecord(**{**values, **changes})
 
 
-def test_utility_is_told_apart_by_how_a_row_was_chosen() -> None:
+def test_utility_is_split_by_how_a_row_was_chosen() -> None:
     (found,) = utility_by_step([step()])
     assert found.ranked == pytest.approx(0.5)
     assert found.drawn == pytest.approx(0.1)
@@ -108,10 +109,11 @@ def test_reach_counts_prompts_once() -> None:
 def test_a_drawn_step_shows_each_rollout_as_what_became_of_it() -> None:
     shown = step(candidates=list(range(7)), features=[[]] * 7, scores=[1.0] * 7)
     drawn = step_drawing(shown, policy="learned")
-    assert [mark.state for mark in drawn.marks] == [
+    marks = [shape for shape in drawn.panels[0].shapes if isinstance(shape, Mark)]
+    assert [mark.style for mark in marks] == [
         *["ranked"] * 3,
         *["passed-over"] * 3,
         "explored",
         "no-crop",
     ]
-    assert drawn.marks[0].radius > drawn.marks[1].radius
+    assert marks[0].size > marks[1].size

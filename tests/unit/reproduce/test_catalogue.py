@@ -13,15 +13,12 @@ from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.reproduce.arms import ARMS
-from bas_opd.reproduce.catalogue import ITEMS, item
-from bas_opd.reproduce.figures import arms_of, source_of
-from bas_opd.reproduce.listing import listing
-from bas_opd.reproduce.making import make_item
+from bas_opd.reproduce.catalogue import ITEMS, item, listing, policy_table
+from bas_opd.reproduce.material import arms_of_results, make_item, source_of
 from bas_opd.reproduce.paper_scale import instructions
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.results import write_result
 from bas_opd.reproduce.settings import overrides_of, run_settings, selector_settings
-from bas_opd.reproduce.texts import policy_table
 
 
 class Quiet:
@@ -143,7 +140,7 @@ def test_runs_on_other_benchmarks_do_not_stand_in_one_figure(
     report = runs[0] / "eval" / "report.json"
     report.write_text(report.read_text().replace('"finesearch"', '"pope"'))
     (runs[0] / "eval" / "finesearch").rename(runs[0] / "eval" / "pope")
-    with pytest.raises(DataError, match="not put to the same benchmarks"):
+    with pytest.raises(DataError, match="evaluated on different benchmarks"):
         make_item("table3", request(tmp_path / "out"), Quiet(), runs=runs)
 
 
@@ -193,7 +190,7 @@ def test_arms_of_results_have_their_budgets_and_shares_of_full_querying() -> Non
         result("learned25", 0, 6, cost=cost(scored_tokens=900)),
         result("learned25", 1, 8, cost=cost(scored_tokens=1100)),
     ]
-    base, full, learned = arms_of(results)
+    base, full, learned = arms_of_results(results)
     assert (base.budget, base.token_share) == (None, None)
     assert (full.budget, full.token_share) == (1.0, 1.0)
     assert (learned.budget, learned.token_share) == (0.25, 0.25)

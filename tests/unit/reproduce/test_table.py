@@ -36,21 +36,20 @@ def test_a_difference_is_paired_by_seed() -> None:
     full, other = three_seeds("full", (3, 6, 9)), three_seeds("random25", (2, 5, 8))
     table = policies_table([*other[::-1], *full])
     assert cells(table, "random25")[0][3] == "-5.00 ± 0.00"
-    assert (
-        "- random25: -5.00 points against full querying (interval -5.00 to -5.00, 3 seeds): "
-        in (table)
+    assert "- random25: -5.00 points against full querying (95 % CI -5.00 to -5.00, 3 seeds): " in (
+        table
     )
-    assert "zero lies outside." in table
+    assert "significantly different." in table
 
 
-def test_a_difference_inside_its_interval_is_called_that() -> None:
+def test_a_difference_that_may_be_zero_is_not_significant() -> None:
     full, other = three_seeds("full", (5, 6, 7)), three_seeds("random25", (7, 6, 6))
     line = next(
         line
         for line in policies_table([*full, *other]).splitlines()
         if line.startswith("- random25")
     )
-    assert line.endswith("zero lies inside, so no difference is established.")
+    assert line.endswith("not significantly different.")
     assert "+1.67 points" in line
 
 
@@ -75,7 +74,7 @@ def test_the_table_says_what_it_is_of_and_what_made_it() -> None:
     table = policies_table(runs)
     assert "20 test questions, 2 steps a run, learning rate 5e-05" in table
     assert "--seeds 2 --train-n 3120 --test-n 20 --arms full run.steps=2`" in table
-    assert "on CPU with 4 runs side by side" in table
+    assert "on CPU with 4 runs in parallel" in table
 
 
 def test_pairs_are_told_of_where_there_are_any() -> None:

@@ -1,0 +1,201 @@
+"""Accuracy over benchmarks, over budgets (Figure 2) and beside cost (Figure 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bas_opd.errors import DataError
+from bas_opd.report.arms import Arm
+from bas_opd.report.charts.model import (
+    Axis,
+    Bar,
+    Chart,
+    Key,
+    Line,
+    Mark,
+    Panel,
+    Shape,
+    Text,
+    axis,
+    named_columns,
+    named_rows,
+    percent_tick,
+    round_ends,
+    row_bars,
+    value_axis,
+    whisker,
+)
+from bas_opd.stats.resampling import Estimate
+from bas_opd.text import percent
+
+STYLES = {
+    "learned": "ranked",
+    "regressed": "ranked",
+    "random": "explored",
+    "entropy": "third",
+    "full": "plain",
+}
+"""The look of each policy."""
+PANELS_PER_ROW = 4
+PARTS = 6
+"""Bars of more arms than this repeat a colour."""
+
+
+def accuracy_cost(arms: Sequence[Arm]) -> Chart:
+    """Draw accuracy beside the share of tokens the teacher scored, a row for each arm (Figure 5).
+
+    Arms that were not trained are vertical lines.
+    """
+    trained = [arm for arm in arms if arm.budget is not None]
+    if not any(arm.token_share is not None for arm in trained):
+        raise DataError(
+            "Cost is counted against full querying, and no run with select.policy=full is among "
+            "these. Add one."
+        )
+    rows = named_rows([arm.name for arm in trained])
+    reached: list[Shape] = []
+    scored: list[Shape] = []
+    for row, arm in enumerate(trained):
+        style = STYLES.get(arm.policy, "plain")
+        if ends := _ends(arm.mean):
+            level = ((ends[0], -row), (ends[1], -row))
+            reached.append(Line(points=level, style=style, is_interval=True))
+        reached.append(Mark(at=(arm.mean.value, -row), style=style))
+        if arm.token_share is None:
+            scored.append(Text(at=(0, -row), words="unknown"))
+        else:
+            scored += row_bars(row, [arm.token_share], ["faded"])
+    for arm in arms:
+        if arm.budget is None:
+            rows = replace(rows, high=1.0)
+            line = ((arm.mean.value, rows.low), (arm.mean.value, 0.5))
+            reached.append(Line(points=line, style="faint"))
+            reached.append(Text(at=line[1], words=arm.name, is_above=True))
+    values = [end for arm in arms for end in (arm.mean.low, arm.mean.value, arm.mean.high)]
+    ends = round_ends(values, zero=False)
+    accuracy = axis("accuracy", ends, tick=percent_tick, wanted=2, grid=True)
+    most = max(1.0, *(arm.token_share or 0.0 for arm in trained))
+    spoken = "; ".join(
+        f"{arm.name}: {percent(arm.mean.value)} right"
+        + ("" if arm.token_share is None else f" at {percent(arm.token_share)} of the tokens")
+        for arm in arms
+    )
+    return Chart(
+        title="Accuracy and cost",
+        label=f"Accuracy, and scored tokens as a share of full querying. {spoken}.",
+        panels=(
+            Panel(x=accuracy, y=rows, shapes=tuple(reached)),
+            Panel(
+                x=Axis(
+                    name="scored tokens vs. full",
+                    high=1.35 * most,
+                    ticks=((0.5, "50 %"), (1.0, "100 %")),
+                ),
+                y=replace(rows, ticks=()),
+                shapes=tuple(scored),
+            ),
+        ),
+        columns=(3, 2),
+        height=60 + 24 * len(trained),
+    )
+
+
+def accuracy_by_part(arms: Sequence[Arm]) -> Chart:
+    """Draw the accuracy of every arm on every benchmark (the figure above the paper's abstract)."""
+    parts = [*arms[0].parts, "mean"]
+    width = 0.84 / len(arms)
+    shapes: list[Shape] = []
+    for place, arm in enumerate(arms):
+        for part, estimate in enumerate((*arm.parts.values(), arm.mean)):
+            centre = part + (place - (len(arms) - 1) / 2) * width
+            shapes.append(
+                Bar(
+                    x=(centre - 0.46 * width, centre + 0.46 * width),
+                    y=(0.0, estimate.value),
+                    style=f"part-{place % PARTS}",
+                    title=f"{arm.name}, {parts[part]}: {percent(estimate.value)}",
+                )
+            )
+            if ends := _ends(estimate):
+                shapes.append(whisker(centre, ends, "ink"))
+    highest = [each.high for arm in arms for each in (*arm.parts.values(), arm.mean)]
+    return Chart(
+        title="Accuracy by benchmark",
+        label="Accuracy by benchmark; their mean: "
+        + "; ".join(f"{arm.name} {percent(arm.mean.value)}" for arm in arms)
+        + ".",
+        panels=(
+            Panel(
+                x=named_columns(parts),
+                y=value_axis("accuracy", highest, tick=percent_tick),
+                shapes=tuple(shapes),
+            ),
+        ),
+        keys=tuple(
+            Key(label=arm.name, style=f"part-{place % PARTS}", forms=("bar",))
+            for place, arm in enumerate(arms)
+        ),
+        width=150 + 85 * len(parts),
+        height=215,
+    )
+
+
+def budget_sweep(arms: Sequence[Arm]) -> Chart:
+    """Draw accuracy over the query budget, a panel for each benchmark and one for the mean.
+
+    Each panel marks its maximum; the dashed line is full querying (Figure 2).
+    """
+    swept = sorted(
+        ((arm.budget, arm) for arm in arms if arm.budget is not None), key=lambda pair: pair[0]
+    )
+    if len(swept) < 2:
+        raise DataError("A sweep needs runs of one policy with at least two budgets.")
+    budgets = [budget for budget, _ in swept]
+    parts = [*swept[0][1].parts, "mean"]
+    panels = [
+        _sweep(
+            part,
+            budgets,
+            [arm.mean if part == "mean" else arm.parts[part] for _, arm in swept],
+            name="" if number % PANELS_PER_ROW else "accuracy",
+        )
+        for number, part in enumerate(parts)
+    ]
+    return Chart(
+        title="Accuracy over the query budget",
+        label="Accuracy over the query budget; the mean: "
+        + "; ".join(f"{percent(arm.mean.value)} at {100 * budget:g} %" for budget, arm in swept)
+        + ".",
+        panels=tuple(panels),
+        columns=(1,) * PANELS_PER_ROW,
+        caption="Share of candidates queried, in %. Diamond: maximum. Dashed: full querying.",
+        width=780,
+        height=145 * -(-len(parts) // PANELS_PER_ROW),
+    )
+
+
+def _sweep(part: str, budgets: Sequence[float], values: Sequence[Estimate], *, name: str) -> Panel:
+    points = tuple((budget, each.value) for budget, each in zip(budgets, values, strict=True))
+    best = max(points, key=lambda point: point[1])
+    shapes: list[Shape] = [
+        whisker(budget, ends, "ranked")
+        for budget, each in zip(budgets, values, strict=True)
+        if (ends := _ends(each))
+    ]
+    if budgets[-1] == 1:
+        shapes.append(Line(points=((0.0, points[-1][1]), points[-1]), style="limit"))
+    shapes.append(Line(points=points, style="ranked"))
+    shapes += [Mark(at=point, style="best" if point == best else "ranked") for point in points]
+    ends = [end for each in values for end in (each.low, each.high)]
+    return Panel(
+        x=Axis(high=1.05, ticks=tuple((budget, f"{100 * budget:g}") for budget in budgets)),
+        y=value_axis(name, ends, zero=False, tick=percent_tick),
+        shapes=tuple(shapes),
+        title=part,
+    )
+
+
+def _ends(estimate: Estimate) -> tuple[float, float] | None:
+    """Return both ends of an interval; none where it is unknown, as with one seed."""
+    return (estimate.low, estimate.high) if estimate.low < estimate.high else None

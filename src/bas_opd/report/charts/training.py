@@ -1,0 +1,245 @@
+"""The charts of training runs, from their steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from bas_opd.report.arms import Arm, Entry, estimate_of
+from bas_opd.report.charts.accuracy import STYLES, accuracy_cost
+from bas_opd.report.charts.model import (
+    Axis,
+    Bar,
+    Chart,
+    Key,
+    Line,
+    Panel,
+    Shape,
+    axis,
+    column_chart,
+    line_chart,
+    named_rows,
+    row_bars,
+    value_axis,
+)
+from bas_opd.report.findings import budget_sentence
+from bas_opd.report.run import Run
+from bas_opd.report.selection import (
+    Band,
+    learns,
+    rank_bands,
+    shares_by_kind,
+    shares_by_length,
+    utility_by_step,
+)
+from bas_opd.text import ends_of, percent
+
+PHASES = 6
+"""Phases beyond these repeat a colour."""
+SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
+
+
+def budget_chart(run: Run) -> Chart | None:
+    """Draw the calls of each step as a column, and its K as the line they must not cross."""
+    if not run.steps:
+        return None
+    gap = 0.15 if len(run.steps) < 60 else 0.05
+    bars: list[Shape] = []
+    edge = []
+    for number, step in enumerate(run.steps, start=1):
+        bars.append(
+            Bar(
+                x=(number - 0.5 + gap, number + 0.5 - gap),
+                y=(0.0, step.calls),
+                style="ranked" if step.calls <= step.budget else "over",
+                title=f"step {number}: {step.calls:,} of {step.budget:,}",
+            )
+        )
+        edge += [(number - 0.5, step.budget), (number + 0.5, step.budget)]
+    steps = axis("step", (0.5, len(run.steps) + 0.5))
+    whole = tuple((value, name) for value, name in steps.ticks if value == int(value))
+    highest = max(max(step.calls, step.budget) for step in run.steps)
+    return Chart(
+        title="Calls against K, step by step",
+        label=f"Teacher calls of each step against its budget. {budget_sentence(run)}",
+        panels=(
+            Panel(
+                x=Axis(name="step", low=steps.low, high=steps.high, ticks=whole),
+                y=value_axis("teacher calls", [0, 1.04 * highest]),
+                shapes=(*bars, Line(points=tuple(edge), style="edge")),
+            ),
+        ),
+        keys=(
+            Key(label="teacher calls", style="ranked", forms=("bar",)),
+            Key(label="budget K", style="edge", forms=("line",)),
+        ),
+    )
+
+
+def selection_charts(run: Run, kinds: Mapping[str, str]) -> list[Chart]:
+    """Draw what was selected and its utility, as far as recorded; `kinds` are by example."""
+    by_kind = shares_by_kind(run.steps, kinds) if kinds and run.steps else {}
+    charts = (
+        _utility_chart(run),
+        _band_chart(run, rank_bands(run.steps)),
+        _share_chart("Which kinds of question", "kind", by_kind),
+        _share_chart("Which lengths of answer", "length", shares_by_length(run.steps)),
+    )
+    return [chart for chart in charts if chart is not None]
+
+
+def phase_chart(run: Run) -> Chart | None:
+    """Draw where the time went, as one bar; its keys are in the order of the phases."""
+    if not run.seconds:
+        return None
+    bars = []
+    done = 0.0
+    keys = []
+    for number, (name, seconds) in enumerate(run.totals["seconds"].items()):
+        style, share = f"part-{number % PHASES}", seconds / run.seconds
+        title = f"{name} {percent(share)}"
+        bars.append(Bar(x=(done, done + share), y=(0.0, 1.0), style=style, title=title))
+        keys.append(Key(label=name, style=style, forms=("bar",)))
+        done += share
+    return Chart(
+        title="Where the time went",
+        label=f"Share of the time in each phase: {', '.join(bar.title for bar in bars)}.",
+        panels=(Panel(x=Axis(), y=Axis(), shapes=tuple(bars)),),
+        keys=tuple(keys),
+        width=720,
+        height=30,
+        is_stretched=True,
+    )
+
+
+def loss_chart(run: Run) -> Chart | None:
+    """Draw the loss of each step that has one."""
+    points = [
+        (float(number), loss)
+        for number, loss in enumerate(run.losses, start=1)
+        if loss is not None and math.isfinite(loss)
+    ]
+    if len(points) < 2:
+        return None
+    return line_chart(
+        {("", "ranked"): points},
+        title="Loss",
+        label=f"Loss of each step, from {points[0][1]:.3g} at the first to {points[-1][1]:.3g} at "
+        "the last.",
+        x="step",
+        y="distillation loss on selected tokens",
+    )
+
+
+def cost_chart(entries: Sequence[Entry]) -> Chart | None:
+    """Draw accuracy and cost of runs, numbered as in their table; none if none was evaluated."""
+    arms = [
+        Arm(
+            name=f"{entry.number} {entry.label}",
+            policy=entry.run.config.select.policy,
+            budget=float(entry.run.config.select.query_ratio),
+            parts={},
+            mean=mean,
+            token_share=entry.token_share,
+        )
+        for entry in entries
+        if entry.accuracy is not None
+        and (mean := estimate_of(entry.accuracy)) is not None
+        and entry.token_share is not None
+    ]
+    return accuracy_cost(arms) if arms else None
+
+
+def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
+    """Draw the mean observed utility of each step's selected rows, for each run."""
+    lines = {
+        (f"{entry.number} {entry.label}", STYLES[entry.run.config.select.policy]): [
+            (float(each.step), each.mean) for each in utility_by_step(entry.run.steps)
+        ]
+        for entry in entries
+    }
+    lines = {key: points for key, points in lines.items() if len(points) > 1}
+    if not lines:
+        return None
+    return line_chart(
+        lines,
+        title="Utility of the teacher's replies",
+        label="Mean observed utility of the rows asked about, step by step, for each run.",
+        x="step",
+        y="mean observed utility",
+        caption="Mean observed utility of the rows asked about. The better a policy selects, the "
+        "higher it is.",
+    )
+
+
+def _utility_chart(run: Run) -> Chart | None:
+    steps = utility_by_step(run.steps)
+    if len(steps) < 2:
+        return None
+    drawn = (
+        ("every candidate", "plain") if run.policy == "full" else ("drawn at random", "explored")
+    )
+    lines = {
+        ("chosen by score", "ranked"): [
+            (float(each.step), each.ranked) for each in steps if each.ranked is not None
+        ],
+        drawn: [(float(each.step), each.drawn) for each in steps if each.drawn is not None],
+    }
+    return line_chart(
+        {key: points for key, points in lines.items() if points},
+        title="Utility of the teacher's replies",
+        label="Mean observed utility of each step, by how its rows were chosen.",
+        x="step",
+        y="mean observed utility",
+        caption="Utility as observed."
+        + (
+            " Once rows are ranked, the random ones are drawn from the rest." if learns(run) else ""
+        ),
+    )
+
+
+def _band_chart(run: Run, bands: Sequence[Band]) -> Chart | None:
+    """Draw utility by rank; the caption says which rows are known under the run's budget."""
+    if len(bands) < 2:
+        return None
+    select = run.config.select
+    chosen = 100 * float(select.query_ratio * (1 - select.exploration))
+    rows = ", ".join(f"{band.rows:,}" for band in bands)
+    spoken = ", ".join(f"{band.name} {band.utility.mean:.2g}" for band in bands)
+    return column_chart(
+        [band.name for band in bands],
+        [band.utility.mean for band in bands],
+        [ends_of(band.utility) for band in bands],
+        title="Predicted against observed",
+        label=f"Mean observed utility by place in the ranking: {spoken}.",
+        x_name="place in the ranking of its step",
+        y_name="mean observed utility",
+        caption=f"Rows by their place in the ranking of their step ({rows} rows). The teacher was "
+        f"asked about the upper {chosen:.3g} % of each step; of the rows below, only those drawn "
+        "at random are known. 95 % confidence intervals over steps.",
+    )
+
+
+def _share_chart(title: str, what: str, rows: Mapping[str, tuple[float, float]]) -> Chart | None:
+    if not rows:
+        return None
+    spoken = "; ".join(
+        f"{name} {100 * of_all:.0f} % and {100 * of_some:.0f} %"
+        for name, (of_all, of_some) in rows.items()
+    )
+    styles = list(SHARE_BARS.values())
+    shapes = tuple(
+        shape for row, pair in enumerate(rows.values()) for shape in row_bars(row, pair, styles)
+    )
+    largest = max(max(pair) for pair in rows.values()) or 1.0
+    return Chart(
+        title=title,
+        label=f"Share of the candidates and of the rows asked about, by {what}: {spoken}.",
+        panels=(
+            Panel(x=Axis(high=1.25 * largest), y=named_rows(list(rows)), shapes=tuple(shapes)),
+        ),
+        keys=tuple(
+            Key(label=name, style=style, forms=("bar",)) for name, style in SHARE_BARS.items()
+        ),
+        height=34 * len(rows) + 4,
+    )

@@ -1,0 +1,1 @@
+"""Pages and cards: the reports a reader opens."""
