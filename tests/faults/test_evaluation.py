@@ -485,7 +485,7 @@ def test_at_the_ceiling_it_stops_spending_says_so_and_goes_on_later(
 ) -> None:
     ended = served(tmp_path, "--judge-requests", 5)
     assert ended.code == 0, ended.output
-    said = f"{N - 5} of {N} answers to ZoomBench have no verdict: The ceiling of 5 requests"
+    said = f"{N - 5} of {N} answers to ZoomBench have no verdict: The limit of 5 requests"
     assert said in ended.output
     assert asked_for(server, JUDGE) == 5
     assert result(tmp_path).unscored == N - 5

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from bas_opd.evaluate.cases import Case, fresh_mark, messages
 from bas_opd.evaluate.store import key_of
 from bas_opd.evaluate.verdicts import Said, VerdictCache
-from bas_opd.serving.client import AccessError, CeilingError, ChatClient, ServerError
+from bas_opd.serving.client import AccessError, ChatClient, ServerError, SpendingLimitError
 
 Outcome = Literal["correct", "wrong", "unscored"]
 
@@ -138,7 +138,7 @@ class Judge:
             said = (*said, latest)
         is_cached = len(said) == len(before) and failure is None
         verdict = _verdict(said, cached=is_cached, reason=str(failure or ""))
-        if not isinstance(failure, CeilingError):
+        if not isinstance(failure, SpendingLimitError):
             self._count(verdict)
         return verdict
 
@@ -147,14 +147,14 @@ class Judge:
     ) -> Iterator[tuple[int, Verdict]]:
         """Yield the place of each case and its verdict as they come, several asked side by side.
 
-        Equal cases are asked once. `poll` may raise to stop; see `ChatClient.side_by_side`.
+        Equal cases are asked once. `poll` may raise to stop; see `ChatClient.in_parallel`.
         """
         places: dict[str, list[int]] = {}
         for place, case in enumerate(cases):
             places.setdefault(self.key(case), []).append(place)
         equal = list(places.values())
         firsts = (cases[group[0]] for group in equal)
-        for number, verdict in self._client.side_by_side(self.judge, firsts, poll=poll):
+        for number, verdict in self._client.in_parallel(self.judge, firsts, poll=poll):
             for place in equal[number]:
                 yield place, verdict
 

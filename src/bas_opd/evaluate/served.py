@@ -48,7 +48,7 @@ class ServedAnswerer:
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         """Yield the place of each question and its answer, as they come."""
-        yield from self.client.side_by_side(self._answer, questions, poll=self.poll)
+        yield from self.client.in_parallel(self._answer, questions, poll=self.poll)
 
     def _answer(self, question: Question) -> Output:
         messages = [picture_message(question)]

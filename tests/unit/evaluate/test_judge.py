@@ -393,7 +393,7 @@ def test_at_the_ceiling_the_rest_is_unscored_and_says_why(play: Start) -> None:
     assert len(bench.server.requests) == 5
     reasons = {verdict.reason for verdict in verdicts.values() if verdict.outcome == "unscored"}
     (reason,) = reasons
-    assert reason.startswith("The ceiling of 4 requests is reached")
+    assert reason.startswith("The limit of 4 requests is reached")
 
 
 def test_a_ceiling_of_tokens_stops_the_asking_too(play: Start) -> None:
