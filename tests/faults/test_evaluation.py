@@ -19,10 +19,11 @@ from process import Ended, Fault, at, bas_opd, die
 from safetensors.torch import load_file, save_file
 from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
-from bas_opd.evaluate.harness import OUTPUTS, SCORES, Evaluation
+from bas_opd.evaluate import evaluation as evaluations
+from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Judge
-from bas_opd.evaluate.store import SampleStore
-from bas_opd.evaluate.verdicts import VerdictCache
+from bas_opd.evaluate.samples import OUTPUTS, SCORES, SampleStore
+from bas_opd.evaluate.verdict_cache import VerdictCache
 from bas_opd.serving import endpoint as endpoints
 from bas_opd.serving.client import ChatClient
 from bas_opd.serving.endpoint import Endpoint
@@ -36,6 +37,8 @@ MODEL, JUDGE = "a-model", "a-judge"
 KEY = "sk-canary-8c1f0d2e77"
 TORN = '{"key":"0123456789abcdef'
 REPORTS = ("report.md", "report.tex", "report.json")
+
+BEFORE_SCORES = at(evaluations, "write_samples", die, call=1, before=True)
 
 Evaluate = Callable[..., Ended]
 """`evaluate(out, *options, fault=None)`: one `bas-opd eval` from its beginning to its end."""
@@ -327,7 +330,7 @@ def test_no_answer_talks_the_judge_into_a_grade(server: ChatServer, tmp_path: Pa
         pytest.param(at(SampleStore, "add", die, call=5), id="at the end of a batch"),
         pytest.param(torn(SampleStore, call=8), id="in the middle of a line"),
         pytest.param(at(SampleStore, "add", die, call=N), id="at the last answer"),
-        pytest.param(at(SampleStore, "add", die, call=N + 1), id="before the scores are there"),
+        pytest.param(BEFORE_SCORES, id="before the scores are there"),
         pytest.param(at(Evaluation, "score", die, call=1), id="before the report"),
     ],
 )
@@ -353,7 +356,7 @@ def test_killed_it_keeps_every_answer_of_a_model_and_asks_for_the_others(
         pytest.param(at(VerdictCache, "add", die, call=1), id="at the first verdict"),
         pytest.param(torn(VerdictCache, call=6), id="in the middle of a verdict"),
         pytest.param(at(VerdictCache, "add", die, call=N), id="at the last verdict"),
-        pytest.param(at(SampleStore, "add", die, call=N + 1), id="before the scores are there"),
+        pytest.param(BEFORE_SCORES, id="before the scores are there"),
     ],
 )
 def test_killed_it_sends_and_pays_for_nothing_twice_that_is_on_record(

@@ -34,7 +34,7 @@ _TEX = {
 
 
 def markdown(model: str, summaries: Sequence[Summary]) -> str:
-    """Return the whole report: the paper's layout, then every number of every benchmark."""
+    """Return the whole report: the paper's table, then every number of every benchmark."""
     overview = _overview(model, summaries)
     header = ["model", *(benchmark(name).title for name in overview.names), "average of seven"]
     rows = [
@@ -47,7 +47,7 @@ def markdown(model: str, summaries: Sequence[Summary]) -> str:
 
 
 def latex(model: str, summaries: Sequence[Summary]) -> str:
-    """Return a table of booktabs in the paper's layout, the paper's rows marked as quoted."""
+    """Return a booktabs table in the paper's layout; the paper's rows are marked as quoted."""
     overview = _overview(model, summaries)
     titles = [_tex(benchmark(name).title) for name in overview.names]
     mine = [f"{_tex_number(cell.text)}{_tex_marks(cell.marks)}" for cell in overview.cells]
@@ -75,7 +75,7 @@ def latex(model: str, summaries: Sequence[Summary]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """One number, with the marks of what a reader must know about it."""
+    """One number, with the marks of its footnotes."""
 
     text: str
     marks: str = ""
@@ -83,7 +83,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overview:
-    """The model's row beside the paper's: the seven, what else was asked, the average."""
+    """The model's row and the paper's: the seven benchmarks, any others, the average."""
 
     model: str
     names: tuple[str, ...]
@@ -92,7 +92,7 @@ class _Overview:
 
     @property
     def marks(self) -> list[str]:
-        """Those that stand at some number."""
+        """The marks that occur in this table."""
         return [mark for mark in NOTES if any(mark in cell.marks for cell in self.cells)]
 
 
@@ -127,7 +127,7 @@ def _overview(model: str, summaries: Sequence[Summary]) -> _Overview:
 
 
 def _marked(measure: Measure, behind: Sequence[Summary]) -> _Cell:
-    """Return a number with the marks of everything that it comes from."""
+    """Return a number with the marks of all summaries behind it."""
     partial = "†" if any(each.is_partial for each in behind) else ""
     unscored = "‡" if any(each.unscored for each in behind) else ""
     return _Cell(text=_percent(measure), marks=partial + unscored)
@@ -175,7 +175,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Names of groups come from a dataset: they may steer neither a terminal nor the table."""
+    """Escape text of a dataset, which must not control the terminal or break the table."""
     return printable(text).replace("|", r"\|").replace("\n", " ")
 
 

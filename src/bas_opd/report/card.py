@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bas_opd import __version__
 from bas_opd.commands.verify import Verification
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.audits import AuditFigures
 from bas_opd.report.comparison import RunComparison, findings, headline
 from bas_opd.report.entries import Entry
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.findings import budget_sentence, not_run, result, stale_sentence, tiles
 from bas_opd.report.numerals import clock, ends_text, percent, value_text
 from bas_opd.report.run import Run

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.errors import DataError
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.entries import Entry, entries_of
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.families import seeds_of
 from bas_opd.report.findings import stale_sentence
 from bas_opd.report.numerals import counted, percent, plus_minus, points

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.comparison import RunComparison, findings
 from bas_opd.report.entries import Entry
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.numerals import ends_of, ends_text, percent, plus_minus
 from bas_opd.report.seeds import SeedGroup
 from bas_opd.stats.intervals import Interval

@@ -1,4 +1,4 @@
-"""The page of a demo: the table, examples to look at, and which rollouts a step asked about."""
+"""The page of a demo: the table, example pictures, and the rollouts that one step queried."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GROUPS = {
     "still wrong": ("Still wrong", 2),
     "right": ("Right all along", 2),
 }
-"""What became of a question: its heading, and how many examples of it the page wants."""
+"""Change of a question through training: its heading, and how many examples are shown."""
 
 
 def write_page(results: DemoResults) -> Path:
-    """Write `page.html`, one file that needs nothing else, and return its path."""
+    """Write `page.html`, a single self-contained file, and return its path."""
     page = results.folder / "page.html"
     page.write_text(
         template("demo_page.html.jinja").render(
@@ -44,8 +44,8 @@ def write_page(results: DemoResults) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a model said to the question of an example."""
+class ModelAnswer:
+    """A model's answer to the question of an example."""
 
     model: str
     output: str
@@ -58,12 +58,12 @@ class Shown:
 
     example: Example
     framed: Framed
-    said: tuple[Said, ...]
+    answers: tuple[ModelAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Examples of one fate, and how many of all questions shared it."""
+    """Examples of one group, and how many of all questions are in it."""
 
     title: str
     count: int
@@ -71,11 +71,11 @@ class Group:
 
 
 def _groups(results: DemoResults) -> list[Group]:
-    fates = {example.id: fate(results, example.id) for example in results.examples}
-    counts = Counter(fates.values())
+    changes = {example.id: change(results, example.id) for example in results.examples}
+    counts = Counter(changes.values())
     boxed = [each for each in results.examples if each.crop is not None and each.crop.box]
     chosen = {
-        name: varied((each for each in boxed if fates[each.id] == name), wanted)
+        name: varied((each for each in boxed if changes[each.id] == name), wanted)
         for name, (_, wanted) in GROUPS.items()
     }
     return [
@@ -88,8 +88,8 @@ def _groups(results: DemoResults) -> list[Group]:
     ]
 
 
-def fate(results: DemoResults, question: str) -> str:
-    """Say what became of a question: fixed or broken if either run changed it."""
+def change(results: DemoResults, question: str) -> str:
+    """Return the group of a question: fixed or broken if either run changed it."""
     before = results.answers["base"][question].is_correct
     after = [results.answers[run][question].is_correct for run in TRAINED]
     if before:
@@ -101,9 +101,9 @@ def _shown(results: DemoResults, example: Example) -> Shown:
     return Shown(
         example=example,
         framed=framed(example),
-        said=tuple(
-            Said(model=label, output=said.output, is_correct=said.is_correct)
+        answers=tuple(
+            ModelAnswer(model=label, output=answer.output, is_correct=answer.is_correct)
             for model, label in LABELS.items()
-            for said in [results.answers[model][example.id]]
+            for answer in [results.answers[model][example.id]]
         ),
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.evaluate.comparing import Comparison, compare
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.entries import Entry
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.families import seeds_of
 from bas_opd.report.seeds import Family
 from bas_opd.stats.resampling import holm

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.config.schema import Config
 from bas_opd.errors import DataError
-from bas_opd.report.evaluation import RunEvaluation, read_evaluation
+from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.following import RecordFollower
 from bas_opd.run.step_record import StepRecord, parse_step, totals
 

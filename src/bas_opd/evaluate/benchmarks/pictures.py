@@ -50,13 +50,17 @@ def sketch(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_file(path: Path) -> bytes:
-    """Return the bytes of a picture file, once they have been seen to be a picture."""
+def file_bytes(path: Path) -> bytes:
+    """Return the bytes of a picture file, which are not checked yet."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"The picture {path} cannot be read ({error.strerror}).") from error
-    return _checked(data, str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a picture file after checking that they can be decoded."""
+    return _checked(file_bytes(path), str(path))
 
 
 def read_cell(cell: Any, *, where: str, folder: Path) -> bytes:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.report.evaluation import RunEvaluation
+from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.report.families import family_names, family_of, seeds_of
 from bas_opd.report.run import Run
 from bas_opd.stats.intervals import mean_interval

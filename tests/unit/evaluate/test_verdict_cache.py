@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd.evaluate.verdicts import Said, VerdictCache
+from bas_opd.evaluate.verdict_cache import CachedReply, VerdictCache
 
 
-def said(text: str = "Yes") -> Said:
-    return Said(text=text, finish="stop", tokens=3, fallbacks=("f",))
+def said(text: str = "Yes") -> CachedReply:
+    return CachedReply(text=text, finish="stop", tokens=3, fallbacks=("f",))
 
 
 @pytest.mark.parametrize("keep", [1, 20, -2, -1])
