@@ -173,7 +173,7 @@ def _judge(request: Request, held: ExitStack) -> Judge | None:
         return None
     cache = held.enter_context(VerdictCache(request.out / "verdicts.jsonl"))
     requests, tokens = cache.spent()
-    request.spending.resume(requests=requests, tokens=tokens)
+    request.spending.add(requests=requests, tokens=tokens)
     return Judge(ChatClient(request.judge, spending=request.spending), cache)
 
 

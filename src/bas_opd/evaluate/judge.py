@@ -53,10 +53,6 @@ class Verdict:
     outcome: Outcome
     text: str
     """The judge's last reply; empty if there is none."""
-    tries: int
-    """Cached replies for this answer, including those that were no verdict."""
-    cached: bool
-    """Whether no request was sent, and so nothing billed, this time."""
     fallbacks: tuple[str, ...]
     """Parameters that were left out or renamed because the server rejected them."""
     reason: str = ""
@@ -139,8 +135,7 @@ class Judge:
             )
             self._cache.add(key, latest)
             replies = (*replies, latest)
-        is_cached = len(replies) == len(before) and failure is None
-        verdict = _verdict(replies, cached=is_cached, reason=str(failure or ""))
+        verdict = _verdict(replies, reason=str(failure or ""))
         if not isinstance(failure, SpendingLimitError):
             self._count(verdict)
         return verdict
@@ -191,15 +186,13 @@ def _is_settled(replies: Sequence[CachedReply]) -> bool:
     return bool(replies) and _outcome(replies[-1]) != "unscored"
 
 
-def _verdict(replies: Sequence[CachedReply], *, cached: bool, reason: str) -> Verdict:
+def _verdict(replies: Sequence[CachedReply], *, reason: str) -> Verdict:
     is_settled = _is_settled(replies)
     if not is_settled and not reason:
         reason = f"None of the judge's {len(replies)} replies was Yes or No and nothing else."
     return Verdict(
         outcome=_outcome(replies[-1]) if is_settled else "unscored",
         text=replies[-1].text if replies else "",
-        tries=len(replies),
-        cached=cached,
         fallbacks=replies[-1].fallbacks if replies else (),
         reason="" if is_settled else reason,
     )

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedReply:
+class CachedReply(BaseModel):
     """One reply of a judge."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     text: str
     finish: str | None
@@ -56,7 +56,7 @@ class VerdictCache:
 
     def add(self, key: str, reply: CachedReply) -> None:
         """Append one reply and wait until it is on disk."""
-        record = {"schema_version": SCHEMA_VERSION, "key": key, **asdict(reply)}
+        record = {"schema_version": SCHEMA_VERSION, "key": key, **reply.model_dump()}
         line = json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
         with self._lock, self._exclusive():
             size = os.fstat(self._file).st_size
@@ -95,22 +95,10 @@ class VerdictCache:
                 record = _Record.model_validate_json(line)
             except ValidationError:
                 continue
-            self._replies.setdefault(record.key, []).append(
-                CachedReply(
-                    text=record.text,
-                    finish=record.finish,
-                    tokens=record.tokens,
-                    fallbacks=tuple(record.fallbacks),
-                )
-            )
+            reply = CachedReply(**record.model_dump(exclude={"schema_version", "key"}))
+            self._replies.setdefault(record.key, []).append(reply)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Record(CachedReply):
     schema_version: int
     key: str
-    text: str
-    finish: str | None
-    tokens: int
-    fallbacks: list[str]

@@ -10,13 +10,13 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from bas_opd.errors import BasOpdError
 from bas_opd.serving.endpoint import Endpoint
-from bas_opd.serving.transport import RequestFailure, Transport
+from bas_opd.serving.transport import Reply, RequestFailure, Transport
 
 Message = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -53,22 +53,6 @@ class StoppedError(BasOpdError):
     """A request was cancelled because the program is stopping."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """A completion, and how it was obtained."""
-
-    text: str
-    finish: str | None
-    """The finish reason in the server's own word; `length` means cut at the token limit."""
-    tokens: int
-    """Tokens of prompt and completion as the server counts; without a count, bytes of both."""
-    tries: int
-    fallbacks: tuple[str, ...]
-    """Parameters that were left out or renamed because the server rejected them."""
-    decoding: Mapping[str, Any]
-    """The parameters of the request that was answered."""
-
-
 class Spending:
     """Counts requests and tokens, and refuses requests above a limit.
 
@@ -92,13 +76,8 @@ class Spending:
                 raise self._reached(self.max_tokens, "tokens")
             self.requests += 1
 
-    def charge(self, tokens: int) -> None:
-        """Count the tokens of a reply."""
-        with self._lock:
-            self.tokens += tokens
-
-    def resume(self, *, requests: int, tokens: int) -> None:
-        """Add what earlier commands spent: the limit covers all of them together."""
+    def add(self, *, requests: int = 0, tokens: int = 0) -> None:
+        """Count tokens of a reply, or what earlier commands spent: the limit covers all of it."""
         with self._lock:
             self.requests += requests
             self.tokens += tokens
@@ -137,7 +116,7 @@ class ChatClient:
             decoding = _without(wanted, rejected)
             body = json.dumps({**asked, **decoding}).encode("ascii")
             try:
-                completion = self._transport.post(body)
+                reply = self._transport.post(body)
             except RequestFailure as failure:
                 name = failure.parameter
                 if failure.status in (400, 422) and name in decoding and name in _REPLACED_BY:
@@ -148,15 +127,8 @@ class ChatClient:
                     self._wait_after(failure, tries)
                     tries += 1
                 continue
-            self.spending.charge(completion.tokens)
-            return Reply(
-                text=completion.text,
-                finish=completion.finish,
-                tokens=completion.tokens,
-                tries=tries,
-                fallbacks=tuple(_FALLBACK[name] for name in sorted(rejected)),
-                decoding=decoding,
-            )
+            self.spending.add(tokens=reply.tokens)
+            return replace(reply, fallbacks=tuple(_FALLBACK[name] for name in sorted(rejected)))
 
     def in_parallel(
         self,

@@ -32,12 +32,16 @@ _OBJECTION = re.compile(r"support|unknown|unrecogni|unexpected|deprecat|permitte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """The reply to one request."""
+class Reply:
+    """A completion, and how it was obtained."""
 
     text: str
     finish: str | None
+    """The finish reason in the server's own word; `length` means cut at the token limit."""
     tokens: int
+    """Tokens of prompt and completion as the server counts; without a count, bytes of both."""
+    fallbacks: tuple[str, ...] = ()
+    """Parameters that were left out or renamed because the server rejected them."""
 
 
 class RequestFailure(Exception):  # noqa: N818
@@ -90,7 +94,7 @@ class Transport:
             ) from None
         self.close = weakref.finalize(self, self._http.close)
 
-    def post(self, body: bytes) -> Completion:
+    def post(self, body: bytes) -> Reply:
         """Send one request. Neither the result nor any error contains the key."""
         key = self._endpoint.key()
         headers = {"Content-Type": "application/json"}
@@ -103,17 +107,17 @@ class Transport:
                 if not response.is_success:
                     raise _rejection(response, deadline, key)
                 raw = _read(response, deadline)
-            reply = _Reply.model_validate_json(raw)
+            completion = _Completion.model_validate_json(raw)
         except ValidationError:
             raise RequestFailure("sent something that is no chat completion") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             what = str(error) or type(error).__name__
             raise RequestFailure(f"could not be reached ({_redacted(what, key)})") from None
-        choice = reply.choices[0]
-        return Completion(
+        choice = completion.choices[0]
+        return Reply(
             text=_redacted(choice.message.content or "", key),
             finish=choice.finish_reason and _redacted(choice.finish_reason, key)[:40],
-            tokens=_tokens(reply.usage, len(body) + len(raw)),
+            tokens=_tokens(completion.usage, len(body) + len(raw)),
         )
 
 
@@ -126,7 +130,7 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
 
 
-class _Reply(BaseModel):
+class _Completion(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
     usage: Any = None
 

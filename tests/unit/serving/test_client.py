@@ -19,12 +19,12 @@ from bas_opd.serving.client import (
     AccessError,
     ChatClient,
     RefusedError,
-    Reply,
     ServerError,
     Spending,
     SpendingLimitError,
 )
 from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.transport import Reply
 
 HELLO = [{"role": "user", "content": "Hello"}]
 KEY = "sk-canary-8c1f0d2e77"
@@ -47,7 +47,7 @@ def failure(play: Play, **settings: Any) -> tuple[ServerError, ChatServer]:
         return caught.value, server
 
 
-def test_a_request_says_what_it_wants_and_the_reply_what_was_sent() -> None:
+def test_a_request_carries_its_settings_and_no_authorization_without_a_key() -> None:
     extra = {"chat_template_kwargs": {"enable_thinking": False}}
     with ChatServer(in_turn("Hi")).running() as server:
         client = ChatClient(server.endpoint(extra=extra))
@@ -56,9 +56,7 @@ def test_a_request_says_what_it_wants_and_the_reply_what_was_sent() -> None:
     assert server.requests == [{"model": "a-judge", "messages": HELLO, **decoding, **extra}]
     assert server.headers[0]["path"] == "/v1/chat/completions"
     assert "Authorization" not in server.headers[0]
-    assert reply == Reply(
-        text="Hi", finish="stop", tokens=11, tries=1, fallbacks=(), decoding=decoding
-    )
+    assert reply == Reply(text="Hi", finish="stop", tokens=11)
 
 
 def test_a_reply_without_text_is_empty_and_says_how_it_ended() -> None:
@@ -88,7 +86,7 @@ def test_a_reply_without_text_is_empty_and_says_how_it_ended() -> None:
 def test_a_temporary_failure_is_retried(bad: Act) -> None:
     is_slow = bad.wait_seconds or bad.drip_seconds
     reply, server = ask(in_turn(bad, "Hi"), timeout_seconds=1.0 if is_slow else 5.0)
-    assert (reply.text, reply.tries, len(server.requests)) == ("Hi", 2, 2)
+    assert (reply.text, len(server.requests)) == ("Hi", 2)
 
 
 def test_a_reply_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +223,8 @@ def test_a_retry_after_beyond_the_longest_wait_ends_the_request(value: str) -> N
 
 @pytest.mark.parametrize("value", ["-5", "nan", "inf", "soon", "", "Thu, 01 Jan 1970 00:00:00 GMT"])
 def test_an_unreadable_retry_after_is_ignored(value: str) -> None:
-    reply, _ = ask(in_turn(fails(429, Retry_After=value), "Hi"))
-    assert reply.tries == 2
+    _, server = ask(in_turn(fails(429, Retry_After=value), "Hi"))
+    assert len(server.requests) == 2
 
 
 def picky(*rejected: str, message: str = "Unsupported: '{}'", named: bool = True) -> Play:
@@ -246,7 +244,8 @@ def test_a_rejected_parameter_is_left_out_or_renamed_and_that_is_on_record(named
         reply = client.ask(HELLO, max_tokens=7, seed=42)
         again = client.ask(HELLO, max_tokens=7, seed=42)
     assert len(server.requests) == 4, "what was rejected once is not sent again"
-    assert reply.decoding == {"max_completion_tokens": 7, "seed": 42}
+    assert (server.requests[-1]["max_completion_tokens"], server.requests[-1]["seed"]) == (7, 42)
+    assert not {"max_tokens", "temperature"} & set(server.requests[-1])
     assert reply.fallbacks == again.fallbacks
     assert reply.fallbacks == (
         "sent max_completion_tokens in place of max_tokens",
@@ -274,7 +273,7 @@ def test_a_server_that_takes_no_seed_is_asked_without_it_and_that_is_on_record(
 ) -> None:
     with ChatServer(lambda request: refusal if "seed" in request else "Hi").running() as server:
         reply = ChatClient(server.endpoint(tries=1)).ask(HELLO, max_tokens=7, seed=42)
-    assert reply.decoding == {"temperature": 0, "max_tokens": 7}
+    assert (server.requests[-1]["temperature"], server.requests[-1]["max_tokens"]) == (0, 7)
     assert reply.fallbacks == ("sent without seed",)
 
 
@@ -395,12 +394,12 @@ def test_the_spending_limit_counts_tokens_as_the_server_does() -> None:
 
 def test_the_spending_limit_counts_what_earlier_commands_spent() -> None:
     spending = Spending(max_requests=3, max_tokens=100)
-    spending.resume(requests=2, tokens=99)
+    spending.add(requests=2, tokens=99)
     spending.reserve()
     with pytest.raises(SpendingLimitError, match=r"3 requests .* earlier commands included"):
         spending.reserve()
     tokens = Spending(max_tokens=100)
-    tokens.resume(requests=9, tokens=100)
+    tokens.add(requests=9, tokens=100)
     with pytest.raises(SpendingLimitError, match="100 tokens"):
         tokens.reserve()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 from PIL import Image
@@ -43,14 +44,7 @@ def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str,
     sample = Sample(question=question, output=Output(text=results[0], is_cut=False))
     scored = by_rule(benchmark(doc["benchmark"]), sample) or by_judge(question, None)
     return {
-        "rule_only": {
-            "benchmark": doc["benchmark"],
-            "id": scored.id,
-            "outcome": scored.outcome,
-            "source": scored.source,
-            "value": scored.value,
-            "groups": dict(scored.groups),
-        },
+        "rule_only": {"benchmark": doc["benchmark"], **asdict(scored)},
         "deferred": float(scored.source == "judge"),
     }
 
@@ -60,15 +54,7 @@ def rule_only(verdicts: Sequence[Mapping[str, Any]]) -> float:
 
     It is NaN if a part of the benchmark that it needs has no question, as under `--limit`.
     """
-    scored = [
-        Scored(
-            id=each["id"],
-            outcome=each["outcome"],
-            source=each["source"],
-            value=each["value"],
-            groups=each["groups"],
-        )
-        for each in verdicts
-    ]
+    names = [each.name for each in fields(Scored)]
+    scored = [Scored(**{name: each[name] for name in names}) for each in verdicts]
     value = benchmark(verdicts[0]["benchmark"]).summarise(scored).rule_only.value
     return math.nan if value is None else value
