@@ -1,4 +1,4 @@
-"""Pictures of a benchmark, read from where they lie when a question is asked."""
+"""Pictures of a benchmark, read from disk when a question is asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SKETCH_BYTES = 1 << 16
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the file that a benchmark names, which may not lie outside its folder.
+    """Return the file that a benchmark names, which must be inside its folder.
 
     In the hub's own cache a snapshot is a folder of links into the blobs beside it; those belong
     to the snapshot.
@@ -71,7 +71,7 @@ def read_cell(cell: Any, *, where: str, folder: Path) -> bytes:
         cell = cell.get("bytes")
     if isinstance(cell, str):
         try:
-            # Line breaks every 76 letters are customary, anything else outside the alphabet is not.
+            # Line breaks every 76 letters are common; other characters outside base64 are errors.
             cell = base64.b64decode("".join(cell.split()), validate=True)
         except (binascii.Error, ValueError) as error:
             raise DataError(
