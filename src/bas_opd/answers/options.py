@@ -125,7 +125,7 @@ class Ballot:
         ]
 
     def told(self, low: str) -> str | None:
-        """Return the one option that a sentence states in other small words ("is riding a bike")."""
+        """Return the one option that a sentence states in other words ("is riding a bike")."""
         if _OPEN.search(low) or NEGATION.search(low):
             return None
         said = f" {_gist(low)} "

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from bas_opd.cli.benchmark_options import Bench, Data
-
-
-class Only(StrEnum):
-    """The steps of an evaluation."""
-
-    generate = "generate"
-    score = "score"
-    report = "report"
 
 
 def eval_(
@@ -30,7 +21,9 @@ def eval_(
         Path | None,
         typer.Option(help="Output folder; default: RUN/eval, or a folder in eval/ for a model."),
     ] = None,
-    only: Annotated[Only | None, typer.Option(help="Run this step only.")] = None,
+    only: Annotated[
+        Literal["generate", "score", "report"] | None, typer.Option(help="Run this step only.")
+    ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Accept a set of a different size; results say so.")
     ] = False,
@@ -91,7 +84,7 @@ def eval_(
         benchmarks=names,
         data=sources(data, names),
         out=out or _default_out(model),
-        only=None if only is None else only.value,
+        only=only,
         partial=partial,
         device=device,
         batch=batch,

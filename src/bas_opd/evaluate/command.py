@@ -15,11 +15,11 @@ from bas_opd.errors import (
     RunDirectoryError,
 )
 from bas_opd.evaluate.answering import LocalAnswerer, ServedAnswerer
-from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet, benchmark
+from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Judge
 from bas_opd.evaluate.questions import View
-from bas_opd.evaluate.results import write_report
+from bas_opd.evaluate.results import report_entry, write_report
 from bas_opd.evaluate.verdict_cache import VerdictCache
 from bas_opd.evaluate.weights import find_checkpoint
 from bas_opd.files import hash_of
@@ -87,10 +87,12 @@ def evaluate_model(
     """
     with _disk_failures_explained(request.out), ExitStack() as held:
         chosen = [benchmark(name) for name in dict.fromkeys(request.benchmarks)]
-        sets = [_loaded(each, request) for each in chosen]
-        _make_folder(request.out)
+        sets = [
+            each.load(request.data[each.name], partial=request.partial, view=request.view)
+            for each in chosen
+        ]
         stop = StopFlag()
-        held.enter_context(_held(request.out))
+        held.enter_context(_locked(request.out))
         held.enter_context(stop.listening())
         answerer = _answerer(request, stop.poll, prompts)
         settings = answerer.settings
@@ -128,20 +130,18 @@ def evaluate_model(
             settings=settings,
             weights=answerer.hashes if isinstance(answerer, LocalAnswerer) else None,
             entries=[
-                each.entry(judge, those) for each, those in zip(evaluations, scores, strict=True)
+                report_entry(each, judge, those)
+                for each, those in zip(evaluations, scores, strict=True)
             ],
         )
 
 
-def _make_folder(out: Path) -> None:
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Make and lock the folder; raise errors that fit this command."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file. Name a folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Lock the folder, or raise an error that names its owner."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(out))
@@ -198,13 +198,3 @@ def _answerer(
         prompts=prompts,
         poll=poll,
     )
-
-
-def _loaded(each: Benchmark, request: Request) -> LoadedSet:
-    source = request.data.get(each.name)
-    if source is None:
-        raise ConfigError(
-            f"The folder of {each.title} was not given. Add --data {each.name}=FOLDER, or name a "
-            f"folder with one folder for each benchmark. {each.obtain}"
-        )
-    return each.load(source, partial=request.partial, view=request.view)

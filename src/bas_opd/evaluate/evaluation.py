@@ -15,7 +15,6 @@ from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet
 from bas_opd.evaluate.benchmarks.summary import Source
 from bas_opd.evaluate.judge import Judge, Verdict
 from bas_opd.evaluate.questions import Question, Sample
-from bas_opd.evaluate.results import report_entry
 from bas_opd.evaluate.samples import (
     OUTPUTS,
     SCORES,
@@ -166,16 +165,6 @@ class Evaluation:
             )
             for source in SOURCES
         }
-
-    def entry(self, judge: Judge | None, scores: BenchmarkScores) -> dict[str, Any]:
-        """Return everything that the report holds about this benchmark."""
-        return report_entry(
-            fingerprint=self.loaded.fingerprint,
-            judge=None if judge is None else judge.settings,
-            scorings=list(self.scorings(judge).values()),
-            scores=scores,
-            summary=self.benchmark.summarise(scores.scored),
-        )
 
     def _is_answered(
         self, question: Question, store: SampleStore | Mapping[str, dict[str, Any]]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -27,6 +27,10 @@ from bas_opd.evaluate.samples import (
 from bas_opd.evaluate.tables import latex, markdown
 from bas_opd.evaluate.weights import ADAPTER
 from bas_opd.files import hash_of, write_text
+
+if TYPE_CHECKING:  # The reader needs no HTTP client.
+    from bas_opd.evaluate.evaluation import Evaluation
+    from bas_opd.evaluate.judge import Judge
 
 REPORT = "report.json"
 
@@ -116,20 +120,18 @@ class RunEvaluation:
 
 
 def report_entry(
-    *,
-    fingerprint: str,
-    judge: Mapping[str, Any] | None,
-    scorings: Sequence[str],
-    scores: BenchmarkScores,
-    summary: Summary,
+    evaluation: Evaluation, judge: Judge | None, scores: BenchmarkScores
 ) -> dict[str, Any]:
     """Return everything that the report holds about one benchmark."""
+    judged_by = None
+    if judge is not None:
+        judged_by = {**judge.settings, "fallbacks": scores.judge_fallbacks}
     return {
-        "fingerprint": fingerprint,
+        "fingerprint": evaluation.loaded.fingerprint,
         "fallbacks": scores.fallbacks,
-        "judge": None if judge is None else {**judge, "fallbacks": scores.judge_fallbacks},
-        "scores": scorings,
-        **asdict(summary),
+        "judge": judged_by,
+        "scores": list(evaluation.scorings(judge).values()),
+        **asdict(evaluation.benchmark.summarise(scores.scored)),
     }
 
 

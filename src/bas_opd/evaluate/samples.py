@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Scored
-from bas_opd.evaluate.judge import Verdict
 from bas_opd.evaluate.questions import Output, Question, Sample
 from bas_opd.files import hash_of, write_text
+
+if TYPE_CHECKING:
+    from bas_opd.evaluate.judge import Verdict
 
 OUTPUTS, SCORES = "outputs.jsonl", "scores.jsonl"
 

@@ -32,6 +32,7 @@ def write_page(results: DemoResults) -> Path:
             gap=gap(results),
             finding=finding(results),
             groups=_groups(results),
+            answers=results.answers,
             drawing=step_drawing(shown_step(results.steps["learned25"]), policy="learned"),
             steps=len(results.steps["learned25"]),
             questions=len(results.examples),
@@ -44,30 +45,12 @@ def write_page(results: DemoResults) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelAnswer:
-    """A model's answer to the question of an example."""
-
-    model: str
-    output: str
-    is_correct: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """An example as the page shows it."""
-
-    example: Example
-    framed: Framed
-    answers: tuple[ModelAnswer, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Examples of one group, and how many of all questions are in it."""
 
     title: str
     count: int
-    shown: tuple[Shown, ...]
+    shown: tuple[tuple[Example, Framed], ...]
 
 
 def _groups(results: DemoResults) -> list[Group]:
@@ -82,7 +65,7 @@ def _groups(results: DemoResults) -> list[Group]:
         Group(
             title=title,
             count=counts[name],
-            shown=tuple(_shown(results, example) for example in chosen[name]),
+            shown=tuple((example, framed(example)) for example in chosen[name]),
         )
         for name, (title, _) in GROUPS.items()
     ]
@@ -95,15 +78,3 @@ def change(results: DemoResults, question: str) -> str:
     if before:
         return "right" if all(after) else "broken"
     return "fixed" if any(after) else "still wrong"
-
-
-def _shown(results: DemoResults, example: Example) -> Shown:
-    return Shown(
-        example=example,
-        framed=framed(example),
-        answers=tuple(
-            ModelAnswer(model=label, output=answer.output, is_correct=answer.is_correct)
-            for model, label in LABELS.items()
-            for answer in [results.answers[model][example.id]]
-        ),
-    )

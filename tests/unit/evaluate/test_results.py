@@ -11,7 +11,7 @@ from bas_opd.evaluate import results
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
 from bas_opd.evaluate.evaluation import Evaluation
-from bas_opd.evaluate.results import REPORT, read_evaluation, write_report
+from bas_opd.evaluate.results import REPORT, read_evaluation, report_entry, write_report
 from bas_opd.evaluate.samples import SCORES, BenchmarkScores
 
 
@@ -25,7 +25,8 @@ def result(name: str, *, correct: int = 3, judge: str = "") -> dict[str, Any]:
         Scored(id=str(n), outcome="correct" if n < correct else "wrong", groups={"category": "x"})
         for n in range(4)
     )
-    made = each.entry(None, BenchmarkScores(scored=scored, fallbacks=(), judge_fallbacks=()))
+    scores = BenchmarkScores(scored=scored, fallbacks=(), judge_fallbacks=())
+    made = report_entry(each, None, scores)
     return {**made, "judge": {"model": judge} if judge else None}
 
 
