@@ -1,4 +1,4 @@
-"""An evaluation whose model, judge or process fails, lies or costs money, as a person types it."""
+"""An evaluation whose model, judge or process fails, misbehaves or costs money."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def running() -> Iterator[ChatServer]:
 
 @pytest.fixture
 def server(running: ChatServer, served_whole: Path) -> ChatServer:
-    """A model and a judge behind one address, both well until told otherwise."""
+    """A model and a judge behind one address, both healthy until a test says otherwise."""
     running.play = CALM
     running.requests.clear()
     running.headers.clear()
@@ -243,7 +243,7 @@ def test_a_server_that_fails_for_a_while_changes_nothing(
 
 
 @pytest.mark.parametrize("down", [fails(503, "overloaded"), says("A", keep_bytes=9)])
-def test_a_model_that_is_gone_stops_it_and_it_goes_on_later(
+def test_a_model_that_is_gone_stops_it_and_it_resumes_later(
     down: Act, server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     server.play = both(lambda sign: down if sign >= 4 else unclear(sign), judged)
@@ -359,7 +359,7 @@ def test_killed_it_keeps_every_answer_of_a_model_and_asks_for_the_others(
         pytest.param(BEFORE_SCORES, id="before the scores are there"),
     ],
 )
-def test_killed_it_sends_and_pays_for_nothing_twice_that_is_on_record(
+def test_killed_it_neither_sends_nor_pays_twice_for_what_is_saved(
     fault: Fault, server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     assert served(tmp_path, fault=fault).code == -9
@@ -423,7 +423,7 @@ def test_weights_of_another_name_behind_the_same_address_never_get_these_answers
 # Same cache, other judge
 
 
-def test_another_judge_never_takes_over_a_verdict_or_a_score(
+def test_another_judge_never_reuses_a_verdict_or_a_score(
     server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     shared = shutil.copytree(served_whole, tmp_path / "shared")
@@ -483,7 +483,7 @@ def test_the_key_is_in_no_byte_that_is_written_or_printed(
 # Spending ceiling
 
 
-def test_at_the_ceiling_it_stops_spending_says_so_and_goes_on_later(
+def test_at_the_spending_limit_it_stops_says_so_and_resumes_later(
     server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     ended = served(tmp_path, "--judge-requests", 5)

@@ -40,7 +40,7 @@ SMALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """A demo that was run: where it lies, and what it printed."""
+    """A finished demo: its folder and its output."""
 
     home: Path
     output: str
@@ -199,7 +199,7 @@ def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo
         assert len(re.findall(r'<span class="mark (right|wrong)">\1</span>', article)) == 3
 
 
-def test_the_page_is_made_from_what_lies_in_the_folder_without_torch(first: Demo) -> None:
+def test_the_page_is_made_from_the_folder_without_torch(first: Demo) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from bas_opd.report.demo_page import write_page\n"

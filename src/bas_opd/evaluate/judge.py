@@ -7,7 +7,7 @@ The defences against such injections, and their limits:
   a random mark that is new for each request. An answer cannot contain that mark, cannot begin a
   line, and cannot write a chat template's own tokens, because brackets and invisible characters are
   escaped. So no answer can close the block or imitate another message: this is guaranteed.
-- The judge's rules come before the block and its task after it, whatever is inside. This is
+- The judge's rules come before the block and its task after it, for any content. This is
   guaranteed too. Whether the judge follows them rather than the data is not: that is a property of
   the judge, which no quoting can guarantee. A weak judge may still be talked into a verdict.
 - Only a single word counts, after at most one whole block of thinking. Anything else is no verdict:

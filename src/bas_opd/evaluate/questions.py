@@ -1,4 +1,4 @@
-"""A question of a benchmark, and the output of a model, whichever they are."""
+"""A question of any benchmark, and the output of any model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """HTTP requests to a chat-completions server: the completion, or a failure with its class.
 
-Redirects are not followed, because they would carry question and key to whatever address the
+Redirects are not followed, because they would carry question and key to any address that the
 server names.
 """
 

@@ -61,7 +61,7 @@ def test_a_run_keeps_its_evaluation(here: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("here")
-def test_what_a_judge_and_a_server_shall_hear_besides_reaches_them(
+def test_extra_request_fields_reach_judge_and_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extras = ("--judge-extra", '{"think": false}', "--server-extra", '{"top_k": 1}')

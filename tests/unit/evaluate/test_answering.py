@@ -120,7 +120,7 @@ def test_a_rotated_picture_goes_upright() -> None:
     assert Image.open(io.BytesIO(data)).size == (4, 8)
 
 
-def test_a_transparent_picture_goes_on_white() -> None:
+def test_a_transparent_picture_is_sent_on_white() -> None:
     kind, data = sent_picture(picture(Image.new("RGBA", (3, 3), (0, 0, 0, 0)), "PNG"))
     assert kind == "data:image/png"
     assert Image.open(io.BytesIO(data)).getpixel((1, 1)) == (255, 255, 255)

@@ -121,7 +121,7 @@ def test_stopped_while_it_judges_it_says_the_same(server: ChatServer, served: Se
 
 
 @pytest.mark.parametrize("place", ["an answer", "the scores", "a verdict", "the report"])
-def test_a_full_disk_is_a_sentence_and_nothing_on_record_is_lost(
+def test_a_full_disk_is_a_sentence_and_nothing_saved_is_lost(
     place: str,
     server: ChatServer,
     served: Served,

@@ -205,7 +205,7 @@ def test_an_answer_is_read_by_the_rule_once(
     assert [s for s in again if s.source == "rule"] == [s for s in first if s.source == "rule"]
 
 
-def test_a_score_of_another_output_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_score_of_another_output_is_not_reused(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A"), Quiet())
     assert all(s.is_correct for s in score(each))
@@ -214,7 +214,7 @@ def test_a_score_of_another_output_is_not_taken_over(tmp_path: Path) -> None:
     assert [s.outcome for s in score(each)] == ["wrong", "unscored"] * 3
 
 
-def test_what_was_cut_empty_or_refused_is_on_record(tmp_path: Path) -> None:
+def test_cut_empty_and_refused_answers_are_recorded(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A", "It is the colour...", " ", "A...", refuses=[4]), Quiet())
     scored = score(each)

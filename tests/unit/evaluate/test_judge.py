@@ -1,4 +1,4 @@
-"""A judge that is lied to, lies, fails, costs money, and is killed."""
+"""A judge that is attacked, misbehaves, fails, costs money, and is killed."""
 
 # ruff: noqa: RUF001 (letters that look like others are what some of the lies are made of)
 from __future__ import annotations
@@ -236,7 +236,7 @@ def test_the_judge_is_asked_at_temperature_zero(play: Start) -> None:
     assert bench.server.requests[0]["temperature"] == 0
 
 
-def test_what_a_judge_would_not_take_is_on_record(play: Start) -> None:
+def test_parameters_that_a_judge_rejects_are_recorded(play: Start) -> None:
     def picky(request: dict[str, Any]) -> Act | str:
         return fails(400, param="temperature") if "temperature" in request else "Yes"
 
@@ -286,7 +286,7 @@ def test_a_judge_that_never_says_yes_or_no_is_not_asked_to_the_end(play: Start) 
     assert len(bench.server.requests) <= 3 * 22
 
 
-def test_odd_answers_among_many_that_were_judged_stop_nothing_when_it_goes_on(play: Start) -> None:
+def test_a_few_odd_answers_among_many_do_not_stop_a_resumed_evaluation(play: Start) -> None:
     bench = play(lambda request: "Hm" if number_of(request) % 2 else "No")
     for _ in range(2):
         verdicts = bench.judge(tries=1, at_once=1).judge_all(numbered(60))
@@ -304,7 +304,7 @@ def test_wrong_settings_are_an_error_and_no_outcome(play: Start) -> None:
         play(in_turn(fails(401, "bad key"))).judge().judge(CASE)
 
 
-def test_each_verdict_goes_to_its_own_answer_whichever_comes_first(play: Start) -> None:
+def test_each_verdict_belongs_to_its_own_answer_in_any_order(play: Start) -> None:
     def part(request: dict[str, Any]) -> Act:
         number = number_of(request)
         return says("Yes" if number % 3 == 0 else "No", wait_seconds=0.05 * (number % 4))
@@ -341,7 +341,7 @@ def test_what_was_no_verdict_is_asked_for_again_by_the_next_command(play: Start)
 @pytest.mark.parametrize(
     "settings", [{"model": "another"}, {"extra": {"reasoning_effort": "low"}}, {"url": "/"}]
 )
-def test_another_judge_never_takes_over_a_verdict(settings: dict[str, Any], play: Start) -> None:
+def test_another_judge_never_reuses_a_verdict(settings: dict[str, Any], play: Start) -> None:
     bench = play(in_turn("Yes", "No"))
     if "url" in settings:
         settings = {"url": f"{bench.server.url}/"}
@@ -358,7 +358,7 @@ def test_a_judge_with_more_room_to_think_is_another(play: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["RULES", "TASK"])
-def test_another_prompt_never_takes_over_a_verdict(
+def test_another_prompt_never_reuses_a_verdict(
     name: str, play: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = play(in_turn("Yes", "No"))
@@ -368,7 +368,7 @@ def test_another_prompt_never_takes_over_a_verdict(
 
 
 @pytest.mark.parametrize("field", ["question", "reference", "answer"])
-def test_another_content_never_takes_over_a_verdict(field: str, play: Start) -> None:
+def test_another_content_never_reuses_a_verdict(field: str, play: Start) -> None:
     bench = play(in_turn("Yes", "No"))
     parts = {"question": "q", "reference": "r", "answer": "a"}
     assert bench.judge().judge(Case(**parts)).outcome == "correct"
@@ -383,7 +383,7 @@ def test_text_does_not_slip_from_one_field_into_the_next(play: Start) -> None:
     assert judge.key(one) != judge.key(two)
 
 
-def test_at_the_ceiling_the_rest_is_unscored_and_says_why(play: Start) -> None:
+def test_at_the_spending_limit_the_rest_is_unscored_and_says_why(play: Start) -> None:
     bench = play(in_turn("No"))
     bench.judge().judge(numbered(10)[9])
     judge = bench.judge(spending=Spending(max_requests=4), at_once=3)
@@ -420,7 +420,7 @@ def test_a_reply_is_on_disk_before_it_is_used(play: Start, monkeypatch: pytest.M
     assert json.loads(seen[0])["text"] == "Yes"
 
 
-def test_asked_to_stop_it_keeps_what_is_under_way(play: Start) -> None:
+def test_a_stop_keeps_requests_in_flight(play: Start) -> None:
     bench = play(in_turn(says("No", wait_seconds=0.3)))
 
     def poll() -> None:

@@ -238,7 +238,7 @@ def picky(*rejected: str, message: str = "Unsupported: '{}'", named: bool = True
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_rejected_parameter_is_left_out_or_renamed_and_that_is_on_record(named: bool) -> None:
+def test_a_rejected_parameter_is_left_out_or_renamed_and_recorded(named: bool) -> None:
     with ChatServer(picky("max_tokens", "temperature", named=named)).running() as server:
         client = ChatClient(server.endpoint(tries=1))
         reply = client.ask(HELLO, max_tokens=7, seed=42)
@@ -268,7 +268,7 @@ FORBIDDEN = {
         Act(status=422, body=json.dumps({"detail": [FORBIDDEN]}).encode()),
     ],
 )
-def test_a_server_that_takes_no_seed_is_asked_without_it_and_that_is_on_record(
+def test_a_server_that_rejects_the_seed_is_asked_without_it_and_that_is_recorded(
     refusal: Act,
 ) -> None:
     with ChatServer(lambda request: refusal if "seed" in request else "Hi").running() as server:
