@@ -119,19 +119,17 @@ def test_the_accuracies_of_the_table_are_those_of_the_models_it_left(first: Demo
     )
 
 
-def test_report_and_compare_work_on_the_runs_of_a_demo(first: Demo, tmp_path: Path) -> None:
-    learned, full = first.home / "learned25", first.home / "full"
-    runs = read_run(learned), read_run(full)
-    for run, model in zip(runs, ("learned25", "full"), strict=True):
-        assert run.own_evaluation is not None
-        (result,) = run.own_evaluation.results
-        outcomes = [each.is_correct for each in result.scored]
-        assert outcomes == first.results.outcomes(model)
-    (pair,) = (each.own_evaluation.results[0] for each in runs[:1] if each.own_evaluation)
-    other = runs[1].own_evaluation
-    assert other is not None
-    assert pair.is_comparable(other.results[0])
-    for command in (["report", str(learned)], ["compare", str(learned), str(full)]):
+def test_report_and_compare_work_on_the_runs_of_a_demo(first: Demo) -> None:
+    found = []
+    for run in ("learned25", "full"):
+        evaluation = read_run(first.home / run).own_evaluation
+        assert evaluation is not None
+        (result,) = evaluation.results
+        assert [each.is_correct for each in result.scored] == first.results.outcomes(run)
+        found.append(result)
+    assert found[0].is_comparable(found[1])
+    learned, full = (str(first.home / run) for run in ("learned25", "full"))
+    for command in (["report", learned], ["compare", learned, full]):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0, result.output
 

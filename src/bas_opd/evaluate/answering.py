@@ -14,10 +14,10 @@ from bas_opd.data.images import decode_image
 from bas_opd.evaluate.questions import Output, Question, View
 from bas_opd.evaluate.weights import Checkpoint, weights_fingerprint
 from bas_opd.serving.client import ChatClient, Message, RefusedError
+from bas_opd.types import Prompt
 
 if TYPE_CHECKING:
     from bas_opd.model.vlm import VisionLanguageModel
-    from bas_opd.types import Prompt
 
 SEED = 42
 """The paper's, beside temperature 0 (Sec. 3.1); greedy decoding draws no random number."""

@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from bas_opd.errors import (
-    BasOpdError,
-    ConfigError,
-    PreemptionError,
-    RunDirectoryError,
-)
+from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, RunDirectoryError
 from bas_opd.evaluate.answering import LocalAnswerer, ServedAnswerer
 from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.evaluation import Evaluation
@@ -28,9 +23,7 @@ from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
 from bas_opd.serving.client import ChatClient, Spending
 from bas_opd.serving.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from bas_opd.types import Prompt
+from bas_opd.types import Prompt
 
 Step = Literal["generate", "score", "report"]
 

@@ -86,6 +86,7 @@ class Transport:
                 limits=httpx2.Limits(max_keepalive_connections=endpoint.at_once),
                 # Proxies come from the environment, except for a server on this machine.
                 trust_env=not _is_loopback(endpoint.url),
+                follow_redirects=False,
             )
         except (ImportError, ValueError, httpx2.InvalidURL):
             raise ConfigError(
