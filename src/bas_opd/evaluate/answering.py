@@ -41,8 +41,8 @@ class ModelAnswers:
     max_response_tokens: int
     prompts_per_batch: int
     prompts: dict[str, Prompt] | None = None
-    """Question id -> encoded prompt, filled here. Pass it on to other models with the same
-    processor, and they decode no picture again."""
+    """Question id -> encoded prompt, filled here, for one set of questions in one view. Pass it on
+    to other models with the same processor, and they decode no picture again."""
     poll: Callable[[], None] = lambda: None
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
