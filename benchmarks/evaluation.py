@@ -1,13 +1,13 @@
-"""What an evaluation takes: answering many questions at once, scoring by rule, resuming.
+"""The speed of an evaluation: answering many questions at once, scoring by rule, resuming.
 
     python benchmarks/evaluation.py
 
-The shipped small model answers FineSearch questions, several at once and one at a time; its answers
-are short, so it is also made to write longer ones. Required: decoding at least three times as fast.
-Reading pictures and prompts is arithmetic, which no batch makes less of on a CPU, so the gain on
-the whole grows with the length of the answers. Then answers to a set of POPE's layout and size are
-scored by rule (required: within 5 s), and the finished evaluation is taken up again by a process of
-its own (required: within 2 s).
+The shipped small model answers FineSearch questions, several at once and one at a time. Its answers
+are short, so it is also made to write longer ones. Required: batched decoding is at least three
+times as fast. Prefill is bound by arithmetic on a CPU, which a batch does not reduce, so the total
+gain grows with the length of the answers. Then answers to a set of POPE's layout and size are
+scored by rule (required: within 5 s), and a new process resumes the finished evaluation (required:
+within 2 s).
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from transformers.utils import logging
 
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.images import decode_image
-from bas_opd.evaluate.answering import LocalAnswerer, Output
+from bas_opd.evaluate.answering import LocalAnswerer
 from bas_opd.evaluate.benchmarks import LoadedSet, benchmark
-from bas_opd.evaluate.harness import SCORES, Evaluation
-from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.evaluation import Evaluation
+from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.samples import SCORES
+from bas_opd.evaluate.weights import Checkpoint
+from bas_opd.files import hash_of
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
@@ -61,7 +64,7 @@ SAID = (
 
 
 class Watched(VisionLanguageModel):
-    """Counts the seconds that go into reading prompts."""
+    """Measures the seconds of prefill."""
 
     reading = 0.0
 
@@ -83,16 +86,13 @@ class Spent:
 class Quiet:
     """Shows nothing."""
 
-    def start(self, steps: int, what: str, *, done: int) -> None: ...
-    def advance(self) -> None: ...
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
     def message(self, text: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speaker:
-    """Answers without thought in the place of a model."""
-
-    identity: str
+class Scripted:
+    """Gives scripted answers in place of a model."""
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         for place in range(len(questions)):
@@ -176,15 +176,16 @@ def _compare(
 
 
 def _afterwards(home: Path, repeats: int) -> None:
-    """Score answers to a set of POPE's layout and size, and take the finished evaluation up."""
+    """Score answers to a set of POPE's layout and size, and resume the finished evaluation."""
     pope, out = benchmark("pope"), home / "out"
     loaded: LoadedSet = pope.load(_pope(home / "pope"))
-    identity = LocalAnswerer(folder=small_base()).identity
+    checkpoint = Checkpoint(folder=small_base())
+    identity = hash_of(LocalAnswerer(checkpoint=checkpoint).settings)
     evaluation = Evaluation(benchmark=pope, loaded=loaded, model=identity, folder=out / "pope")
-    evaluation.generate(Speaker(identity=identity), Quiet())
+    evaluation.generate(Scripted(), Quiet())
 
     def score() -> None:
-        # Anew each time: what is on record would be taken over.
+        # Earlier scores would be reused.
         (evaluation.folder / SCORES).unlink(missing_ok=True)
         evaluation.score(None, Quiet(), poll=lambda: None)
 

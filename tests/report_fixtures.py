@@ -28,8 +28,9 @@ from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks import Scored, benchmark
+from bas_opd.evaluate.results import REPORT
+from bas_opd.evaluate.samples import SCORES
 from bas_opd.files import sha256
-from bas_opd.report.evaluation import REPORT, SCORES
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import RecordWriter, parse_step
 

@@ -1,4 +1,4 @@
-"""A chat-completions server on this machine that does as each test says, well or badly."""
+"""A chat-completions server on this machine that behaves as each test says, well or badly."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Act:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     keep_bytes: int | None = None
-    """Cut the connection after so many bytes of the body."""
+    """Close the connection after this many bytes of the body."""
     says_length: bool = True
     wait_seconds: float = 0.0
     drip_seconds: float = 0.0
-    """Wait so long after each byte of the body."""
+    """Wait this long after each byte of the body."""
 
 
 def says(text: str | None, *, finish: str | None = "stop", usage: Any = None, **more: Any) -> Act:
@@ -55,12 +55,14 @@ Play = Callable[[dict[str, Any]], Act | str]
 
 
 class ChatServer:
-    """Hears requests and plays a part."""
+    """Records requests and answers them as `play` says."""
 
     def __init__(self, play: Play) -> None:
         self.play = play
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.connections: set[Any] = set()
+        """The client's address of each connection that carried a request."""
         self.closing = threading.Event()
         self._http = _Http(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
@@ -78,7 +80,7 @@ class ChatServer:
             thread.join()
 
     def endpoint(self, **settings: Any) -> Endpoint:
-        """This server, asked with little patience."""
+        """Return this server's endpoint, with short waits."""
         little: dict[str, Any] = {"timeout_seconds": 5.0, "first_wait_seconds": 0.001}
         return Endpoint(**{"url": self.url, "model": "a-judge", **little, **settings})
 
@@ -100,18 +102,22 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what some tests want."""
+        """Ignore clients that disconnect, as some tests do."""
 
 
 def _handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # which keeps connections open
+
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.headers.append({**self.headers, "path": self.path})
             server.requests.append(request)
+            server.connections.add(self.client_address)
             act = server.play(request)
             act = says(act) if isinstance(act, str) else act
             server.closing.wait(act.wait_seconds)
+            self.close_connection = act.keep_bytes is not None or not act.says_length
             self.send_response(act.status)
             if act.says_length:
                 self.send_header("Content-Length", str(len(act.body)))
@@ -127,6 +133,6 @@ def _handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST  # noqa: N815
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""Say how well a model answers FineSearch from whole pictures and from crops.
+"""Print how well a model answers FineSearch from whole pictures and from crops.
 
 python -m recipes.small_base.judge runs/base/model --split val --n 1600
 """
@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-import torch
-
 from bas_opd.data.finesearch import Size, make_finesearch
-from bas_opd.evaluate.runner import Graded, View, evaluate
-from bas_opd.evaluate.score import accuracy
+from bas_opd.evaluate.answering import ModelAnswers
+from bas_opd.evaluate.benchmarks import Scored, benchmark
+from bas_opd.evaluate.benchmarks.summary import accuracy_by
+from bas_opd.evaluate.questions import View
+from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.base import LEARNT_KINDS
-from bas_opd.model.loading import load_model, resolve_device
-from bas_opd.model.processing import Processor
-from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.loading import open_model
 
 SHOWN: dict[Size, tuple[View, ...]] = {"small": ("full", "crop"), "large": ("full",)}
 
@@ -33,13 +32,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    device = resolve_device(options.device)
-    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = VisionLanguageModel(
-        load_model(str(options.model), device=device),
-        Processor.load(options.model),
-        precision=precision,
-    )
+    model = open_model(options.model, device=options.device)
+    answering = ModelAnswers(model=model, max_response_tokens=24, prompts_per_batch=256)
+    finesearch = benchmark("finesearch")
     with tempfile.TemporaryDirectory() as folder:
         for size, views in SHOWN.items():
             made = make_finesearch(
@@ -52,16 +47,17 @@ def main() -> None:
             )
             for view in views:
                 seen = {"split": options.split, "size": size, "view": view}
-                judged = verdict(evaluate(model, made.examples, view=view))
-                print(json.dumps(seen | judged), flush=True)
+                questions = finesearch.load(made.folder, view=view).questions
+                scored = score_in_memory(finesearch, questions, answering.answers(questions))
+                print(json.dumps(seen | verdict(scored)), flush=True)
 
 
-def verdict(graded: Sequence[Graded]) -> dict[str, float]:
-    """Return how many were judged, which for crops are not all, and what was right of each kind."""
-    shares = {kind: share.accuracy for kind, share in accuracy(graded).kinds.items()}
+def verdict(scored: Sequence[Scored]) -> dict[str, float]:
+    """Return the number of questions, fewer for crops, and the accuracy of each kind."""
+    shares = {each.part: each.value or 0.0 for each in accuracy_by(scored, "kind")}
     learnt = fmean(shares[kind] for kind in LEARNT_KINDS)
     rounded = {kind: round(share, 3) for kind, share in shares.items()}
-    return {"n": len(graded), "mean of learnt kinds": round(learnt, 4), **rounded}
+    return {"n": len(scored), "mean of learnt kinds": round(learnt, 4), **rounded}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An evaluation whose model, judge or process fails, lies or costs money, as a person types it."""
+"""An evaluation whose model, judge or process fails, misbehaves or costs money."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from process import Ended, Fault, at, bas_opd, die
 from safetensors.torch import load_file, save_file
 from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
-from bas_opd.evaluate.harness import OUTPUTS, SCORES, Evaluation
+from bas_opd.evaluate import evaluation as evaluations
+from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Judge
-from bas_opd.evaluate.store import SampleStore
-from bas_opd.evaluate.verdicts import VerdictCache
+from bas_opd.evaluate.samples import OUTPUTS, SCORES, SampleStore
+from bas_opd.evaluate.verdict_cache import VerdictCache
 from bas_opd.serving import endpoint as endpoints
 from bas_opd.serving.client import ChatClient
 from bas_opd.serving.endpoint import Endpoint
@@ -36,6 +37,8 @@ MODEL, JUDGE = "a-model", "a-judge"
 KEY = "sk-canary-8c1f0d2e77"
 TORN = '{"key":"0123456789abcdef'
 REPORTS = ("report.md", "report.tex", "report.json")
+
+BEFORE_SCORES = at(evaluations, "write_samples", die, call=1, before=True)
 
 Evaluate = Callable[..., Ended]
 """`evaluate(out, *options, fault=None)`: one `bas-opd eval` from its beginning to its end."""
@@ -121,7 +124,7 @@ def running() -> Iterator[ChatServer]:
 
 @pytest.fixture
 def server(running: ChatServer, served_whole: Path) -> ChatServer:
-    """A model and a judge behind one address, both well until told otherwise."""
+    """A model and a judge behind one address, both healthy until a test says otherwise."""
     running.play = CALM
     running.requests.clear()
     running.headers.clear()
@@ -240,7 +243,7 @@ def test_a_server_that_fails_for_a_while_changes_nothing(
 
 
 @pytest.mark.parametrize("down", [fails(503, "overloaded"), says("A", keep_bytes=9)])
-def test_a_model_that_is_gone_stops_it_and_it_goes_on_later(
+def test_a_model_that_is_gone_stops_it_and_it_resumes_later(
     down: Act, server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     server.play = both(lambda sign: down if sign >= 4 else unclear(sign), judged)
@@ -327,7 +330,7 @@ def test_no_answer_talks_the_judge_into_a_grade(server: ChatServer, tmp_path: Pa
         pytest.param(at(SampleStore, "add", die, call=5), id="at the end of a batch"),
         pytest.param(torn(SampleStore, call=8), id="in the middle of a line"),
         pytest.param(at(SampleStore, "add", die, call=N), id="at the last answer"),
-        pytest.param(at(SampleStore, "add", die, call=N + 1), id="before the scores are there"),
+        pytest.param(BEFORE_SCORES, id="before the scores are there"),
         pytest.param(at(Evaluation, "score", die, call=1), id="before the report"),
     ],
 )
@@ -353,10 +356,10 @@ def test_killed_it_keeps_every_answer_of_a_model_and_asks_for_the_others(
         pytest.param(at(VerdictCache, "add", die, call=1), id="at the first verdict"),
         pytest.param(torn(VerdictCache, call=6), id="in the middle of a verdict"),
         pytest.param(at(VerdictCache, "add", die, call=N), id="at the last verdict"),
-        pytest.param(at(SampleStore, "add", die, call=N + 1), id="before the scores are there"),
+        pytest.param(BEFORE_SCORES, id="before the scores are there"),
     ],
 )
-def test_killed_it_sends_and_pays_for_nothing_twice_that_is_on_record(
+def test_killed_it_neither_sends_nor_pays_twice_for_what_is_saved(
     fault: Fault, server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     assert served(tmp_path, fault=fault).code == -9
@@ -420,7 +423,7 @@ def test_weights_of_another_name_behind_the_same_address_never_get_these_answers
 # Same cache, other judge
 
 
-def test_another_judge_never_takes_over_a_verdict_or_a_score(
+def test_another_judge_never_reuses_a_verdict_or_a_score(
     server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     shared = shutil.copytree(served_whole, tmp_path / "shared")
@@ -480,12 +483,12 @@ def test_the_key_is_in_no_byte_that_is_written_or_printed(
 # Spending ceiling
 
 
-def test_at_the_ceiling_it_stops_spending_says_so_and_goes_on_later(
+def test_at_the_spending_limit_it_stops_says_so_and_resumes_later(
     server: ChatServer, served: Evaluate, served_whole: Path, tmp_path: Path
 ) -> None:
     ended = served(tmp_path, "--judge-requests", 5)
     assert ended.code == 0, ended.output
-    said = f"{N - 5} of {N} answers to ZoomBench have no verdict: The ceiling of 5 requests"
+    said = f"{N - 5} of {N} answers to ZoomBench have no verdict: The limit of 5 requests"
     assert said in ended.output
     assert asked_for(server, JUDGE) == 5
     assert result(tmp_path).unscored == N - 5

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -19,12 +18,14 @@ from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
 from bas_opd.commands import demo
-from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
-from bas_opd.evaluate.runner import evaluate
-from bas_opd.report.demo_page import GROUPS, fate
-from bas_opd.report.demo_results import DemoResults, read_demo, table
-from bas_opd.run.state import load_policy
+from bas_opd.evaluate.answering import LocalAnswerer, ModelAnswers
+from bas_opd.evaluate.benchmarks import benchmark
+from bas_opd.evaluate.scoring import score_in_memory
+from bas_opd.model.loading import open_model
+from bas_opd.report.demo_page import GROUPS, change, write_page
+from bas_opd.report.demo_results import CROPS, LABELS, Answer, DemoResults, read_demo, table
+from bas_opd.report.run import read_run
 from bas_opd.run.verify import verify
 from bas_opd.stats.intervals import wilson_interval
 
@@ -39,7 +40,7 @@ SMALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """A demo that was run: where it lies, and what it printed."""
+    """A finished demo: its folder and its output."""
 
     home: Path
     output: str
@@ -99,21 +100,57 @@ def test_the_costs_of_the_table_are_the_sums_of_the_records(first: Demo) -> None
 
 
 def test_the_accuracies_of_the_table_are_those_of_the_models_it_left(first: Demo) -> None:
-    examples = PreparedSet.load(first.home / "data" / "test").examples
+    finesearch = benchmark("finesearch")
+    questions = finesearch.load(first.home / "data" / "test").questions
     right = []
     for run in ("base", "learned25", "full"):
-        model = demo.small_base() if run == "base" else first.home / run / "model"
-        config = load_config(preset("demo"), [f"model.path={model}", "data.path=unused"])
-        graded = evaluate(load_policy(config), examples)
-        right.append(sum(each.is_correct for each in graded))
+        folder = demo.small_base() if run == "base" else first.home / run / "model"
+        model = open_model(folder, device="cpu")
+        answering = ModelAnswers(model=model, max_response_tokens=24, prompts_per_batch=256)
+        scored = score_in_memory(finesearch, questions, answering.answers(questions))
+        right.append(sum(each.is_correct for each in scored))
     rows = cells(first.results)
     assert rows[f"right answers, of {QUESTIONS}"] == tuple(
         f"{count} ({100 * count / QUESTIONS:.1f} %)" for count in right
     )
     ends = [wilson_interval(count, QUESTIONS) for count in right]
-    assert rows["95 % interval, in %"] == tuple(
+    assert rows["95 % confidence interval, in %"] == tuple(
         f"{100 * low:.1f} to {100 * high:.1f}" for low, high in ends
     )
+
+
+def test_report_and_compare_work_on_the_runs_of_a_demo(first: Demo) -> None:
+    found = []
+    for run in ("learned25", "full"):
+        evaluation = read_run(first.home / run).own_evaluation
+        assert evaluation is not None
+        (result,) = evaluation.results
+        assert [each.is_correct for each in result.scored] == first.results.outcomes(run)
+        found.append(result)
+    assert found[0].is_comparable(found[1])
+    learned, full = (str(first.home / run) for run in ("learned25", "full"))
+    for command in (["report", learned], ["compare", learned, full]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+
+
+def test_the_evaluation_of_a_demo_is_that_of_eval_and_asks_nothing_again(
+    first: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("everything has its answer already")
+
+    monkeypatch.setattr(LocalAnswerer, "answers", asked)
+    data = f"finesearch={first.home / 'data' / 'test'}"
+    command = ["eval", str(first.home / "full"), "--bench", "finesearch", "--data", data]
+    result = CliRunner().invoke(app, [*command, "--max-response-tokens", "24"])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_base_is_asked_about_crops_too(first: Demo) -> None:
+    results = first.results
+    assert set(results.answers) == {*LABELS, CROPS}
+    assert list(results.answers[CROPS]) == [each.id for each in results.examples if each.has_crop]
 
 
 def test_what_is_printed_is_the_table_and_where_the_page_is(first: Demo) -> None:
@@ -150,8 +187,8 @@ def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo
     assert not re.search(r"https?:|//|<script|@import|url\(", re.sub(r"data:[^\"]*", "", page))
     articles = re.findall(r"<article>.*?</article>", page, re.DOTALL)
     results = first.results
-    fates = [fate(results, each.id) for each in results.examples if each.has_crop]
-    wanted = sum(min(fates.count(name), most) for name, (_, most) in GROUPS.items())
+    changes = [change(results, each.id) for each in results.examples if each.has_crop]
+    wanted = sum(min(changes.count(name), most) for name, (_, most) in GROUPS.items())
     assert len(articles) == wanted > 0
     asked = {unescape(text) for text in re.findall(r'class="question">(.*?)</p>', page)}
     assert asked <= {example.question for example in results.examples}
@@ -160,7 +197,7 @@ def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo
         assert len(re.findall(r'<span class="mark (right|wrong)">\1</span>', article)) == 3
 
 
-def test_the_page_is_made_from_what_lies_in_the_folder_without_torch(first: Demo) -> None:
+def test_the_page_is_made_from_the_folder_without_torch(first: Demo) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from bas_opd.report.demo_page import write_page\n"
@@ -174,11 +211,12 @@ def test_the_page_is_made_from_what_lies_in_the_folder_without_torch(first: Demo
 
 
 def test_a_model_that_writes_markup_shows_it_as_text(other: Demo) -> None:
-    from bas_opd.report.demo_page import write_page
-
-    path = other.home / "answers" / "base.json"
-    answers = json.loads(path.read_text())
-    path.write_text(json.dumps([{**each, "output": "<b>bold"} for each in answers]))
-    page = write_page(other.results).read_text(encoding="utf-8")
+    results = other.results
+    bold = {
+        name: Answer(output="<b>bold", is_correct=answer.is_correct)
+        for name, answer in results.answers["base"].items()
+    }
+    shown = replace(results, answers={**results.answers, "base": bold})
+    page = write_page(shown).read_text(encoding="utf-8")
     assert "&lt;b&gt;bold" in page
     assert "<b>" not in page

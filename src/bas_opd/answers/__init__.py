@@ -1,4 +1,4 @@
-"""What a model's words commit to: an option, a yes or a no, or a reference met or missed."""
+"""Parsers of a model's answer: the chosen option, yes or no, or whether it matches a reference."""
 
 from bas_opd.answers.answer import PARSER_VERSION, Answer
 from bas_opd.answers.choice import choice

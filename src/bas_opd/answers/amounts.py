@@ -22,7 +22,7 @@ _NOTHING = re.compile(r"(?:there (?:is|are) )?(?:no(?! one|\.)|none|zero|nothing
 _FIGURES = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 _DEGREES = {"celsius", "fahrenheit", "angle"}
 _UNSETTLED = ({"time", "calendar"}, {"celsius", "fahrenheit"})
-"""Dimensions in which other numbers may be the same amount, and equal ones are not."""
+"""Dimensions in which different numbers may be the same amount, and equal ones may differ."""
 _LIKE_NAMED = ({"length", "speed"}, {"mass", "sterling"})
 _LARGE = {"k", "m", "mn", "b", "bn"}
 _SCALES = {Fraction(10) ** power for power in (-3, -2, 2, 3)}
@@ -61,7 +61,7 @@ def by_figures(said: str, due: str) -> bool | None:
 
 
 def counts_nothing(said: str) -> bool:
-    """Say whether a phrase says that there is none."""
+    """Return whether a phrase says that the amount is zero."""
     return _NOTHING.match(said) is not None
 
 
@@ -93,7 +93,7 @@ def _same_amount(here: Number, goal: Number, said: str, due: str) -> bool | None
 
 
 def _is_rounded(left: Fraction, right: Fraction) -> bool:
-    """Say whether one value is the other, rounded."""
+    """Return whether one value is the other, rounded."""
     return any(
         round(exact * 10**places) == rounded * 10**places
         for exact, rounded in ((left, right), (right, left))
@@ -102,7 +102,7 @@ def _is_rounded(left: Fraction, right: Fraction) -> bool:
 
 
 def _is_about(here: Number, goal: Number, said: str, due: str) -> bool:
-    """Say whether a phrase gives a number as its answer, and not in passing."""
+    """Return whether a phrase gives a number as its answer, and not in passing."""
     if here.start == 0 or here.unit == goal.unit != "":
         return True
     before = _WORD.findall(said[: here.start])

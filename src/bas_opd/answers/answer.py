@@ -1,4 +1,4 @@
-"""The reading of one output."""
+"""What a parser read in one output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PARSER_VERSION = "3"
-"""Part of the key of every stored verdict: to be raised whenever any reading changes."""
+"""Part of the key of every stored verdict: raise it whenever a parser changes."""
 
 Status = Literal["answered", "deferred", "none"]
 
@@ -28,5 +28,5 @@ NONE = Answer(value=None, status="none")
 
 
 def answered(value: str | bool) -> Answer:
-    """Give an answer that was read."""
+    """Return an answer that was read from the text."""
     return Answer(value=value, status="answered")

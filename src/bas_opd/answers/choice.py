@@ -124,7 +124,7 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
 
 
 def _only_letters(text: str, ballot: Ballot) -> bool:
-    """Say whether an output is several letters of the options and nothing else ("B? C?")."""
+    """Return whether an output is several letters of the options and nothing else ("B? C?")."""
     letters = _LETTER.findall(text)
     if len(set(letters)) < 2 or _LETTER.sub("", text).strip(_MARKS):
         return False
@@ -132,7 +132,7 @@ def _only_letters(text: str, ballot: Ballot) -> bool:
 
 
 def _without_echo(text: str, ballot: Ballot) -> str:
-    """Leave out the list of options where an output repeats it before it answers."""
+    """Remove the list of options if an output repeats it before it answers."""
     low = lowered(text)
     if not all(each in low for each in ballot.texts.values()):
         return text
@@ -172,7 +172,7 @@ def _edge(text: str, low: str, ballot: Ballot, clauses: Clauses) -> Answer | Non
 
 
 def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
-    """Find the labels that begin a sentence or a line and stand apart from what follows."""
+    """Find the labels that begin a sentence or a line and are separate from what follows."""
     found = []
     for start, _ in sentences(text):
         if found and start < own_text_end(low, found[-1], ballot):
@@ -185,7 +185,7 @@ def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
 
 
 def _is_item(label: Label, heads: list[Label]) -> bool:
-    """Say whether a label that ends a text goes on with a list of other options."""
+    """Return whether a label that ends a text continues a list of other options."""
     return any(each.letter != label.letter for each in heads)
 
 

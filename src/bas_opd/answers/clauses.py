@@ -30,14 +30,14 @@ class Clauses:
         self._is_headed = [False, *(end[0] == ":" for end in ends)]
 
     def around(self, start: int, end: int) -> tuple[str, str]:
-        """Give what the clause of a stretch says before it and after it."""
+        """Return the text of the clause before and after a span."""
         first = bisect_right(self._starts, start) - 1
         last = bisect_right(self._starts, max(start, end - 1)) - 1
         head = max(self._starts[first], start - _REACH)
         return self._text[head:start], self._text[end : min(self._ends[last], end + _REACH)]
 
     def deny(self, start: int, end: int) -> bool:
-        """Say whether its clause denies a stretch ("not A") or only grants it ("while A")."""
+        """Return whether its clause denies a span ("not A") or concedes it ("while A")."""
         clause = bisect_right(self._starts, start) - 1
         if self._is_aside[clause]:
             return True

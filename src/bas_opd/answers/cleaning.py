@@ -1,4 +1,4 @@
-"""One spelling for what models write in many: Unicode forms, thoughts, markdown and LaTeX."""
+"""Normalisation of outputs: Unicode forms, blocks of thinking, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _THOUGHT_SIGN = re.compile(r"\u25c1(/?think)\u25b7")
 
 
 def clean(output: str) -> str | None:
-    """Bring an output into one form, without its thoughts; None where a thought never ended."""
+    """Normalise an output and remove its thinking; None if the thinking never ended."""
     if _WORDS.fullmatch(output):  # as most options and many answers are
         return output
     text = output if output.isascii() else _composed(output)
@@ -57,7 +57,7 @@ def _composed(text: str) -> str:
 
 
 def _spoken(text: str) -> str | None:
-    """Leave out thoughts; a template may have opened the first, so an end alone closes one too."""
+    """Remove thinking; a template may have opened the first block, so a lone end tag closes it."""
     kept: list[str] = []
     depth = start = 0
     for tag in _THOUGHT.finditer(text):
@@ -98,7 +98,7 @@ _RULE = re.compile(r"^[-=_*|: ]{3,}$", re.M)
 
 
 def plain(text: str) -> str:
-    """Take markup off a cleaned text; a letter that it set apart keeps brackets in its place."""
+    """Remove markup from a cleaned text; a letter that was marked up gets brackets instead."""
     if _BARE.fullmatch(text):
         return text
     if "\\" in text or "$" in text:
@@ -122,7 +122,7 @@ def plain(text: str) -> str:
 
 
 def lowered(text: str) -> str:
-    """Give lower case with every character in its place, which `str.lower` does not promise."""
+    """Return lower case of the same length, which `str.lower` does not guarantee."""
     if text.isascii():
         return text.lower()
     return "".join(low if len(low := char.lower()) == 1 else char for char in text)

@@ -24,7 +24,7 @@ OUTSIDE = "!"
 """The verdict of a statement that names a letter no option has."""
 
 _MOST_STATEMENTS = 200
-"""Of each sort, from the end: what came before no longer counts, and time stays in bounds."""
+"""Most statements of each kind, from the end: earlier ones do not count, and time is bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Reader:
         self.is_taken_back = False
 
     def last(self) -> Commitment | None:
-        """Give the statement that counts: the last one, unless it is taken back or others vie."""
+        """Return the statement that counts: the last one, if not retracted or contradicted."""
         confirmed = self._confirmed()
         found = sorted(
             [*self._announced(), *confirmed],
@@ -103,7 +103,7 @@ class Reader:
         return list(found.values())
 
     def _is_idle(self, start: int, end: int) -> bool:
-        """Say whether a statement is denied, imagined or asked."""
+        """Return whether a statement is denied, hypothetical or a question."""
         turns = self._low[start] != ":" and CLAUSE_END.match(self._low, start)
         before = "" if turns else self.clauses.around(start, start + 1)[0]
         if NEGATION.search(before) or cues.UNREAL.search(before):

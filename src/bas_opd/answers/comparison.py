@@ -1,4 +1,4 @@
-"""Whether a phrase and a reference say the same: yes, no, or not for words alone to tell."""
+"""Whether a phrase and a reference mean the same: yes, no, or undecidable from words alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _CODE = re.compile(r"(?=[\w.:/-]{0,40}\d)[\w.:/-]{2,40}")
 
 
 def compare(phrase: str, reference: str) -> bool | None:
-    """Compare a phrase with the reference; None where a judge must."""
+    """Compare a phrase with the reference; None if a judge must decide."""
     due = _flat(reference)
     found = numbers(lowered(phrase)) if numbers(due) else []
     if is_sum(lowered(phrase), found):
@@ -84,19 +84,19 @@ def compare(phrase: str, reference: str) -> bool | None:
 
 
 def is_same(phrase: str, reference: str) -> bool:
-    """Say whether a phrase is the reference, word for word."""
+    """Return whether a phrase is the reference, word for word."""
     return _flat(phrase) == _flat(reference)
 
 
 def is_named(text: str, reference: str) -> bool:
-    """Say whether a text names the reference, in whatever role."""
+    """Return whether a text mentions the reference in any role."""
     low, due = lowered(text), normal(reference)
     start = low.find(due)
     return start >= 0 and is_bounded(low, start, start + len(due))
 
 
 def _flat(phrase: str) -> str:
-    """Give a phrase as words in lower case, articles and hyphens between letters left out."""
+    """Return a phrase as words in lower case, articles and hyphens between letters left out."""
     low = _RANGE.sub(r"\1-", _ARTICLE.sub("", normal(phrase)))
     if not low.isascii():
         # Accents are a matter of the keyboard; other marks belong to their letters.
@@ -113,17 +113,17 @@ def _american(word: re.Match[str]) -> str:
 
 
 def _squeezed(flat: str) -> str:
-    """Leave out what only parts the words of a name; figures stay apart."""
+    """Remove separators between the words of a name, but not between digits."""
     return flat if NEGATION.search(flat) else _GAP.sub("", flat)
 
 
 def _parts(phrase: str) -> frozenset[str]:
-    """Give the members of a list, in whatever order they are named."""
+    """Return the members of a list, in whatever order they are named."""
     return frozenset(_PART.split(_ARTICLE.sub("", normal(phrase))))
 
 
 def _is_only_denied(said: str, due: str) -> bool:
-    """Say whether a phrase names the reference only to say that it is not it."""
+    """Return whether a phrase names the reference only to say that it is not it."""
     places = [at.start() for at in re.finditer(re.escape(due), said)]
     bounded = [at for at in places if is_bounded(said, at, at + len(due))]
     is_whole = all(not said[at + len(due) :].startswith(" ") for at in bounded[-1:])
@@ -131,7 +131,7 @@ def _is_only_denied(said: str, due: str) -> bool:
 
 
 def _is_loose(said: str, due: str) -> bool:
-    """Say whether a phrase denies, doubts or bounds what it names, where the reference does not."""
+    """Return whether a phrase denies, doubts or bounds what it names, unlike the reference."""
     return bool(
         (NEGATION.search(said) and not NEGATION.search(due) and not counts_nothing(said))
         or (_LOOSE.search(_without_numbers(said)) and not _LOOSE.search(_without_numbers(due)))
@@ -158,7 +158,7 @@ def _by_moment(said: str, due: str) -> bool | None:
 
 
 def _by_kind(said: str, due: str) -> bool | None:
-    """Compare words that exclude one another; another of a kind beside it leaves it open."""
+    """Compare words that exclude one another; with a second word of the kind, it is undecided."""
     words = _WORD.findall(said)
     goal = KIND_OF.get(due)
     if goal is None:
@@ -199,7 +199,7 @@ def _by_code(said: str, due: str) -> bool | None:
 
 
 def _ends_with(said: str, due: str) -> bool:
-    """Say whether a sentence says that something is the reference, and ends there."""
+    """Return whether a sentence says that something is the reference, and ends there."""
     said = said.removesuffix("的") if not due.endswith("的") else said
     start = len(said) - len(due)
     if said.endswith(due) and any(verb.end() == start for verb in _VERB.finditer(said)):
@@ -211,6 +211,6 @@ def _ends_with(said: str, due: str) -> bool:
 
 
 def _quotes(phrase: str, due: str) -> bool:
-    """Say whether the only words that a sentence quotes are the reference."""
+    """Return whether the only words that a sentence quotes are the reference."""
     quoted = {_flat(match[2]) for match in _QUOTED.finditer(lowered(phrase))}
     return quoted == {due}

@@ -1,4 +1,4 @@
-"""Words that announce, confirm, deny or imagine a choice; for text in lower case."""
+"""Words that announce, confirm, deny or suppose a choice; for text in lower case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dates and times of day, however they are written."""
+"""Dates and times of day in their various notations."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _GENERIC = frozenset({"color", "colour", "answer", "option", "object", "item", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What options share at their two ends, and the core that tells each from the others."""
+    """The words that options share at both ends, and the core in which each differs."""
 
     cores: dict[str, str]
     head: frozenset[str]
@@ -51,7 +51,7 @@ class Frame:
         )
 
     def holds(self, low: str, start: int, end: int) -> bool:
-        """Say whether a core ends its text, or stands in it as it stands in the options."""
+        """Return whether a core ends its text, or stands in it as it stands in the options."""
         before, rest = low[max(0, start - _REACH) : start], low[end : end + _REACH]
         subject = _SUBJECT.search(before)
         if subject and self.head and not _content(subject[1].split()) & (self.head | _GENERIC):
@@ -77,6 +77,6 @@ def _content(words: Iterable[str]) -> frozenset[str]:
 
 
 def distinct(texts: Mapping[str, str]) -> dict[str, str]:
-    """Leave out options without a text, or with the text of another."""
+    """Remove options without a text, or with the text of another."""
     counts = Counter(texts.values())
     return {key: text for key, text in texts.items() if text and counts[text] == 1}

@@ -46,5 +46,5 @@ KIND_OF = {
 
 
 def names_quality(word: str) -> bool:
-    """Say whether a word can stand before the thing it tells of ("a red car"), as "cat" cannot."""
+    """Return whether a word can precede the noun it describes ("a red car"), as "cat" cannot."""
     return word in KIND_OF and KIND_OF[word][0] < len(_QUALITIES)

@@ -1,4 +1,4 @@
-"""Letters that name an option, told apart from letters that are words."""
+"""Letters that name an option, as opposed to letters that are words."""
 
 from __future__ import annotations
 
@@ -86,25 +86,25 @@ def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
 
 
 def own_text_end(low: str, label: Label, ballot: Ballot) -> int:
-    """Give where a label ends with the text of its option, if that follows."""
+    """Return where a label ends with the text of its option, if that follows."""
     start = separator_end(low, label)
     named = ballot.text_at(low, start)
     return named.end if named and named.key == ballot.keys.get(label.letter) else label.end
 
 
 def has_own_text(low: str, label: Label, ballot: Ballot) -> bool:
-    """Say whether a label is followed by the text of its option."""
+    """Return whether a label is followed by the text of its option."""
     return own_text_end(low, label, ballot) > label.end
 
 
 def separator_end(low: str, label: Label) -> int:
-    """Give where the text that a label introduces begins."""
+    """Return where the text that a label introduces begins."""
     match = _SEPARATOR.match(low, label.end)
     return match.end() if match else label.end
 
 
 def is_contradicted(low: str, label: Label, ballot: Ballot) -> bool:
-    """Say whether the text of another option stands where a label's own should."""
+    """Return whether a label is followed by the text of another option."""
     if _is_contradicted_before(low, label, ballot):
         return True
     named = ballot.text_at(low, separator_end(low, label))
@@ -114,7 +114,7 @@ def is_contradicted(low: str, label: Label, ballot: Ballot) -> bool:
 
 
 def _is_contradicted_before(low: str, label: Label, ballot: Ballot) -> bool:
-    """Say whether a label is said to be the text of another option ("blue, which is C")."""
+    """Return whether a label is said to be the text of another option ("blue, which is C")."""
     start = max(0, label.start - 200)
     link = _LINK.search(low, max(start, label.start - 40), label.start)
     if link is None:
@@ -129,7 +129,7 @@ def _is_contradicted_before(low: str, label: Label, ballot: Ballot) -> bool:
 
 
 def has_company(text: str, low: str, label: Label, ballot: Ballot) -> bool:
-    """Say whether a label stands in a list with another ("A and B", "A. red or B. blue")."""
+    """Return whether a label stands in a list with another ("A and B", "A. red or B. blue")."""
     for end in {label.end, own_text_end(low, label, ballot)}:
         also = _ALSO.match(low, end)
         other = also and label_at(text, low, also.end(), ballot)

@@ -1,4 +1,4 @@
-"""Words that turn a statement: negation, doubt, correction, refusal, an end that is missing.
+"""Words that change a statement: negation, doubt, correction, refusal, a missing end.
 
 Patterns are for text in lower case: to ignore case costs five times as much.
 """
@@ -98,7 +98,7 @@ _WHOLE_ENDS = frozenset(".!?)]}\"'%\u2026")
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Give the bounds of the sentences of a text, end marks included, line by line."""
+    """Return the bounds of the sentences of a text, end marks included, line by line."""
     start = 0
     for end in _SENTENCE_END.finditer(text):
         if text[start : end.end()].strip():
@@ -109,7 +109,7 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def without_questions(text: str) -> str:
-    """Leave out sentences that ask, unless nothing else is said."""
+    """Remove questions, unless there is nothing else."""
     if "?" not in text:
         return text
     kept = [
@@ -121,18 +121,18 @@ def without_questions(text: str) -> str:
 
 
 def last_correction(text: str) -> re.Match[str] | None:
-    """Find the last words with which a text takes back what it said."""
+    """Find the last words with which a text retracts what it said."""
     last = deque(CORRECTION.finditer(lowered(text)), maxlen=1)
     return last[0] if last else None
 
 
 def refuses(text: str) -> bool:
-    """Say whether a text gives up on answering."""
+    """Return whether a text gives up on answering."""
     return _REFUSAL.search(lowered(text)) is not None
 
 
 def after_refusal(text: str) -> str:
-    """Give what a text says in spite of its doubts ("not sure, but red"); empty if nothing."""
+    """Return what a text says in spite of its doubts ("not sure, but red"); empty if nothing."""
     low = lowered(text)
     last = deque(_REFUSAL.finditer(low), maxlen=1)
     if not last:
@@ -145,7 +145,7 @@ _TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i h
 
 
 def is_cut(text: str) -> bool:
-    """Say whether a text stops in the middle of a sentence."""
+    """Return whether a text stops in the middle of a sentence."""
     if not text or text[-1] in _WHOLE_ENDS:
         return False
     if _DANGLING.search(text):

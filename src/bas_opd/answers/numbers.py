@@ -1,4 +1,4 @@
-"""Numbers as they are written: digits, words, fractions, ordinals, and what they count."""
+"""Numbers in text: digits, words, fractions, ordinals, and the units behind them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Number:
     unit: str = ""
     is_ordinal: bool = False
     is_range: bool = False
-    """Whether it is several numbers in a row, of which none is meant alone."""
+    """Whether it is several numbers in a row, none of which is meant alone."""
     is_part: bool = False
     """Whether letters that are no unit run on from its digits: "42A", "1990s"."""
 
@@ -117,7 +117,7 @@ def _unit(text: str, place: int) -> str:
 
 
 def is_sum(text: str, found: list[Number]) -> bool:
-    """Say whether the last of several numbers, set apart, is what the others add or count up to."""
+    """Return whether the last of several numbers is the sum or the count of the others."""
     counted = [each for each in found if not each.is_ordinal]
     between = text[counted[-2].end : counted[-1].start] if len(counted) > 2 else ""
     if not _RESULT.search(between):

@@ -35,13 +35,13 @@ class Mention:
 
 
 def normal(text: str) -> str:
-    """Give the words of a phrase alone: no case, no outer punctuation, no leading article."""
+    """Return a phrase in lower case, without outer punctuation and leading article."""
     low = lowered(plain(clean(text) or "")).replace("\n", " ").strip(_EDGES)
     return _ARTICLE.sub("", low)
 
 
 def is_bounded(text: str, start: int, end: int) -> bool:
-    """Say whether a stretch of text neither begins nor ends inside a word."""
+    """Return whether a span of text neither begins nor ends inside a word."""
     return not (
         (_is_letter(text[start]) and start > 0 and _continues(text, start - 1, -1))
         or (_is_letter(text[end - 1]) and end < len(text) and _continues(text, end, 1))
@@ -82,7 +82,7 @@ class Ballot:
         return Frame.around(self._all)
 
     def exact(self, phrase: str) -> str | None:
-        """Give the option whose text the phrase is."""
+        """Return the option whose text the phrase is."""
         if len(phrase) > self._longest:
             return None
         low = normal(phrase)
@@ -97,7 +97,7 @@ class Ballot:
         return self.values.get(amount[0]) if amount and is_bare else None
 
     def is_ambiguous(self, letter: str) -> bool:
-        """Say whether a letter names one option and is the text of another."""
+        """Return whether a letter names one option and is the text of another."""
         owner, named = self.exact(letter), self.keys.get(letter.upper())
         return named is not None and owner not in (None, named)
 
@@ -125,7 +125,7 @@ class Ballot:
         ]
 
     def told(self, low: str) -> str | None:
-        """Give the one option that a sentence tells with other small words ("is riding a bike")."""
+        """Return the one option that a sentence states in other words ("is riding a bike")."""
         if _OPEN.search(low) or NEGATION.search(low):
             return None
         said = f" {_gist(low)} "
@@ -145,7 +145,7 @@ class Ballot:
         return found
 
     def _owner(self, low: str, amount: Number) -> str:
-        """Give the option of an amount; a bound, or an amount in another measure, is none's."""
+        """Return the option of an amount; a bound, or an amount in another measure, is none's."""
         ours, due = unit_of(amount.unit), unit_of(self._unit)
         is_other = ours is not None and due is not None and ours != due
         is_bound = _LOOSE.search(low, max(0, amount.start - 20), amount.start)
@@ -159,7 +159,7 @@ def _gist(low: str) -> str:
 
 
 def _amount(text: str) -> tuple[Fraction, str, str] | None:
-    """Read a text that is a number, with what little stands before and after it."""
+    """Read a text that is a number, with a few words before and after it."""
     found = numbers(text)
     if len(found) != 1 or found[0].start > 1 or found[0].is_range or found[0].is_ordinal:
         return None

@@ -188,4 +188,4 @@ _ALSO_PARTS = (
     " n\u00e3o tidak kh\u00f4ng नहीं لا לא ไม่ nee"
 )
 ALSO_PART_OF_SENTENCES = frozenset(_ALSO_PARTS.split())
-"""Words that are an answer only where they stand alone."""
+"""Words that are an answer only if they are the whole text."""

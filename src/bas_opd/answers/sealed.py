@@ -1,4 +1,4 @@
-"""Answers that an output sets apart: in a tag, in a LaTeX box, in a field of JSON."""
+"""Answers that an output marks: in a tag, in a LaTeX box, in a field of JSON."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NEAR = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """The last answer set apart, and what the output says around it."""
+    """The last marked answer, and the text around it."""
 
     content: str
     is_closed: bool
     is_one_of_several: bool
-    """Whether it goes on with a list of other answers set apart ("... or ...")."""
+    """Whether it continues a list of other marked answers ("... or ...")."""
     rest: str
     """What follows it."""
 
 
 def last_sealed(text: str) -> Sealed | None:
-    """Find the last answer of a cleaned text that is set apart, whichever way."""
+    """Find the last marked answer of a cleaned text, in any notation."""
     found = sorted([*_tags(text), *_boxes(text), *_fields(text)], key=lambda each: each[1])
     if not found:
         return None

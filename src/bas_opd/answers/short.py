@@ -46,7 +46,7 @@ _STATES = re.compile(r"\b(?:is|are|was|were|has|have)\b")
 
 
 def short(output: str, reference: str) -> Answer:
-    """Say whether an output commits to the reference; deferred wherever words alone cannot tell."""
+    """Read whether an output commits to the reference; deferred if words alone cannot decide."""
     text = clean(output)
     if not text:
         return NONE
@@ -98,7 +98,7 @@ def _sentence(text: str) -> str:
 
 
 def _judged(claim: str, reference: str, text: str) -> Answer:
-    """Compare one phrase, with what explains it left out."""
+    """Compare one phrase without its explanation."""
     if refuses(claim) and not refuses(reference):
         return NONE
     if is_cut(text) and claim == text[-len(claim) :] and is_cut(claim):
@@ -142,7 +142,7 @@ def _is_fragment(sentence: str) -> bool:
 
 
 def _agrees(rest: str, reference: str) -> bool:
-    """Say whether the sentences that follow an answer name nothing that could replace it."""
+    """Return whether the sentences that follow an answer name nothing that could replace it."""
     return all(
         compare(rest[start:end], reference) is not False for start, end in sentences(rest[:4000])
     )

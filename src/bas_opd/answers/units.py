@@ -1,4 +1,4 @@
-"""Units of measure: which are one dimension, and how many of one make another."""
+"""Units of measure: their dimensions, and their sizes relative to each other."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ _SIZES = {
 
 
 def unit_of(word: str) -> tuple[str, Fraction] | None:
-    """Give the dimension and the size of a unit, in the singular or the plural."""
+    """Return the dimension and the size of a unit, in the singular or the plural."""
     return _SIZES.get(word) or _SIZES.get(word.removesuffix("s"))

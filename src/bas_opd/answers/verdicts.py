@@ -1,4 +1,4 @@
-"""Options gone through one by one, each with its verdict: "A. red: no", "Option C matches"."""
+"""Options that are assessed one by one: "A. red: no", "Option C matches"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEAR = 25
 
 
 def elected(text: str, low: str, ballot: Ballot) -> str | None:
-    """Give the one option that is approved where every other that is weighed is rejected."""
+    """Return the one approved option, if every other assessed option is rejected."""
     every = labels(text, low, ballot)
     heads = [each for each in every if _HEAD.search(low, max(0, each.start - _NEAR), each.start)]
     if not heads:
@@ -44,7 +44,7 @@ def elected(text: str, low: str, ballot: Ballot) -> str | None:
 
 
 def _verdict(body: str) -> bool | None:
-    """Say whether the words about an option approve it; None where they do neither or both."""
+    """Return whether the words about an option approve it; None if neither or both."""
     if _UNSETTLED.search(body):
         return None
     is_denied = NEGATION.search(body) is not None or _AGAINST.search(body) is not None

@@ -61,7 +61,7 @@ _ASIDE = re.compile(
     r"|\b(?:(?:that's|that is|you're|you are) right(?=[.!]|$)|all right,)"
     r"|\bright (?=behind|in front|next to|beside|above|below|under|on top|here|there|now)",
 )
-"""Words that set options against each other, or that only sound like one."""
+"""Words that contrast options, or that only sound like one."""
 
 
 def by_words(text: str, ballot: Ballot) -> Answer:
@@ -115,7 +115,7 @@ def by_words(text: str, ballot: Ballot) -> Answer:
 
 
 def _is_mixed(low: str, named: Mention) -> bool:
-    """Say whether a word is one of two of its kind ("red and black"), or part of another name."""
+    """Return whether a word is one of two of its kind ("red and black"), or part of a name."""
     said = low[named.start : named.end]
     word = said.rpartition(" ")[2]
     kind = KIND_OF.get(word)
@@ -129,7 +129,7 @@ def _is_mixed(low: str, named: Mention) -> bool:
 
 
 def _without_asides(text: str) -> tuple[str, str]:
-    """Blank what names options without a choice; give the text as it is and in lower case."""
+    """Blank mentions of options that choose none; return the text as it is and in lower case."""
     asked = _QUESTION.match(lowered(text))
     text = text[asked.end() :] if asked else text
     for aside in _ASIDE.finditer(lowered(text)):
@@ -138,7 +138,7 @@ def _without_asides(text: str) -> tuple[str, str]:
 
 
 def _may_be_named(text: str, label: Label) -> bool:
-    """Say whether a letter can mean an option; "vitamin D" and a sign that says "A" do not."""
+    """Return whether a letter can mean an option; "vitamin D" and a sign that says "A" do not."""
     near = max(0, label.start - 16)
     if _CITES.search(text, near, label.start) or _WEIGHS.search(
         lowered(text), max(0, label.start - 40), label.start
@@ -159,7 +159,7 @@ def _as_option(polarity: Answer, ballot: Ballot) -> Answer:
 
 
 def _total(low: str, mentions: list[Mention]) -> list[Mention]:
-    """Keep the number alone that an output adds the others up to."""
+    """Keep only the number that is the sum of the others."""
     if not mentions:
         return []
     last = mentions[-1]
@@ -173,7 +173,7 @@ def _total(low: str, mentions: list[Mention]) -> list[Mention]:
 
 
 def _concludes(low: str, start: int, end: int, bounds: list[tuple[int, int]]) -> bool:
-    """Say whether words end the first sentence of a text, or stand in its last."""
+    """Return whether words end the first sentence of a text, or stand in its last."""
     first, last = bounds[0], bounds[-1]
     if last[0] <= start:
         return True

@@ -66,13 +66,13 @@ def _read(low: str) -> Answer:
 
 
 def _is_torn(lead: Answer | None, stated: Answer, low: str) -> bool:
-    """Say whether one sentence says both, with no word that turns from one to the other."""
+    """Return whether one sentence says both, with no word that turns from one to the other."""
     is_opposed = lead not in (None, NONE, stated)
     return is_opposed and len(list(sentences(low))) == 1 and not polarity.TURN.search(low)
 
 
 def _opened(low: str) -> str:
-    """Leave out the words with which an output only sets out to answer."""
+    """Remove the words with which an output only begins to answer."""
     for _ in range(3):
         opener = None if polarity.WORD.match(low) else polarity.OPENER.match(low)
         if opener is None or opener.end() == len(low):
@@ -82,7 +82,7 @@ def _opened(low: str) -> str:
 
 
 def _after_correction(low: str) -> Answer | None:
-    """Read what an output says once it has changed its mind; None where it never did."""
+    """Read what an output says after it corrects itself; None if it never does."""
     turn = last_correction(low)
     if turn is None or turn.start() == 0:
         return None
@@ -101,7 +101,7 @@ def _polarity(match: re.Match[str]) -> Answer:
 
 
 def _stated(low: str) -> Answer | None:
-    """Read the last "the answer is yes"; two at once, or one denied, is none."""
+    """Read the last "the answer is yes"; two at once, or a denied one, do not count."""
     found: Answer | None = None
     cues = [*polarity.STATED.finditer(low), *polarity.CONCLUDED.finditer(low)]
     for cue in sorted(cues, key=lambda cue: cue.start()):
@@ -118,13 +118,13 @@ def _stated(low: str) -> Answer | None:
 
 
 def _is_reversed(word: re.Match[str], rest: str) -> bool:
-    """Say whether the other answer follows at once: "yes and no", "yes, but no"."""
+    """Return whether the other answer follows at once: "yes and no", "yes, but no"."""
     other = polarity.PLAIN.search(rest) if polarity.TURN.search(rest) else None
     return bool(polarity.GOES_ON.match(rest) or (other and bool(other["no"]) != bool(word["no"])))
 
 
 def _contradicts(word: re.Match[str], rest: str) -> bool:
-    """Say whether a yes goes on to deny: "Yes, there isn't"."""
+    """Return whether a yes is followed by a denial: "Yes, there isn't"."""
     other = polarity.NOT_THE_OTHER.match(rest)
     if other:
         return bool(other["no"]) == bool(word["no"])
@@ -163,7 +163,7 @@ def _last(low: str) -> Answer | None:
 
 
 def _described(low: str) -> Answer:
-    """Read an output that tells what there is, or is not, without a yes or a no."""
+    """Read an output that states what is or is not there, without a yes or a no."""
     if refuses(low):
         low = after_refusal(low)
         return _read(low) if low else NONE
@@ -187,7 +187,7 @@ def _described(low: str) -> Answer:
 
 
 def _only_sets_the_scene(low: str) -> bool:
-    """Say whether sentences describe or list, and claim of no single thing that it is there."""
+    """Return whether sentences only describe or list, without a claim about one object."""
     claims = [low[start:end].strip() for start, end in sentences(low)]
     return bool(claims) and not any(
         polarity.AFFIRMATION.match(each) and not polarity.LISTED.search(each) for each in claims
@@ -195,7 +195,7 @@ def _only_sets_the_scene(low: str) -> bool:
 
 
 def _turns_from_denial(low: str) -> bool:
-    """Say whether a turn such as "but" may lead away from what was denied."""
+    """Return whether a word such as "but" may turn away from what was denied."""
     turn = polarity.TURN.search(low)
     return turn is not None and (
         polarity.NEGATIVE.search(low[: turn.start()]) is not None

@@ -1,4 +1,4 @@
-"""The options of every command that reads benchmarks."""
+"""Options that commands on benchmarks share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 Bench = Annotated[
     str,
     typer.Option(
-        help="Some of vstar, zoombench, hrbench4k, mmvp, cvbench, mmstar, pope and finesearch, "
-        "as in vstar,pope."
+        help="Names among vstar, zoombench, hrbench4k, mmvp, cvbench, mmstar, pope and "
+        "finesearch, as in vstar,pope."
     ),
 ]
 Data = Annotated[
     list[str],
     typer.Option(
-        help="A folder with one for each benchmark, or NAME=FOLDER, or NAME=HUB_ID, as in "
+        help="A folder with a subfolder per benchmark, or NAME=FOLDER, or NAME=HUB_ID, as in "
         "mmstar=Lin-Chen/MMStar."
     ),
 ]

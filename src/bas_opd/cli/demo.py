@@ -1,4 +1,4 @@
-"""`bas-opd demo`: the whole method on a CPU, without a download, with a page to look at."""
+"""`bas-opd demo`: the whole method on a CPU, without a download, and a page of results."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import typer
 
 
 def demo(
-    folder: Annotated[
-        Path, typer.Option(help="Where the demo's folder is made; each demo gets a new one.")
-    ] = Path("runs"),
-    seed: Annotated[
-        int, typer.Option(min=0, help="Other pictures, other draws, other numbers.")
-    ] = 0,
+    folder: Annotated[Path, typer.Option(help="The demo makes a new folder in this one.")] = Path(
+        "runs"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of pictures and training.")] = 0,
 ) -> None:
-    """Train a small model two ways, judge it before and after, and write a page with examples."""
+    """Train a small model in two ways, evaluate it before and after, and write a page."""
     import os
 
     home = new_folder(folder, "demo")
-    # Threads that spin while they wait make a run several times slower where another program needs
-    # a core, as on anyone's laptop. Torch reads this when it is first imported.
+    # Threads that spin while they wait slow a run down several times if another program needs a
+    # core, as on a laptop. Torch reads this when it is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from bas_opd.cli.train import quiet_transformers
@@ -36,16 +34,15 @@ def demo(
     for part in (text_table(table(results)), gap(results), "\n".join(finding(results))):
         typer.echo(f"\n{part}")
     typer.echo(f"\nThe page with pictures is {page.resolve()}; open it in a browser.")
-    run, questions = home / "learned25", home / "data" / "test"
+    learned, full = home / "learned25", home / "full"
     typer.echo(
-        "For the full report of a run:\n"
-        f"  bas-opd eval {run} --bench finesearch --data finesearch={questions}\n"
-        f"  bas-opd report {run}"
+        f"For the full report of a run:\n  bas-opd report {learned}\n"
+        f"For both runs side by side:\n  bas-opd compare {learned} {full}"
     )
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """Make parent/name-1, or the first number that is free; nothing that exists is touched."""
+    """Make parent/name-1, or the first free number; existing folders are not touched."""
     from bas_opd.errors import ConfigError
 
     number = 1

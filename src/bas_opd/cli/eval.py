@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from bas_opd.cli.benchmark_options import Bench, Data
-
-
-class Only(StrEnum):
-    """The steps of an evaluation."""
-
-    generate = "generate"
-    score = "score"
-    report = "report"
 
 
 def eval_(
@@ -28,72 +19,72 @@ def eval_(
     data: Data,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where it all goes; unset: RUN/eval, or eval/ and the model."),
+        typer.Option(help="Output folder; default: RUN/eval, or a folder in eval/ for a model."),
     ] = None,
-    only: Annotated[Only | None, typer.Option(help="Take this step alone.")] = None,
+    only: Annotated[
+        Literal["generate", "score", "report"] | None, typer.Option(help="Run this step only.")
+    ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Accept a set of another size; results say so.")
+        bool, typer.Option("--partial", help="Accept a set of a different size; results say so.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")] = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Questions asked at once.")] = 16,
-    max_response_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 1024,
+    batch: Annotated[int, typer.Option(min=1, help="Questions asked in parallel.")] = 16,
+    max_response_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer.")] = 1024,
     max_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Largest picture; unset: the model's own.")
+        int | None, typer.Option(min=1, help="Pixel limit of a picture; default: the model's own.")
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="Ask the model behind this OpenAI-compatible address.")
+        str | None, typer.Option(help="OpenAI-compatible address of a served model.")
     ] = None,
     server_key: Annotated[
         str, typer.Option(help="Name of the environment variable with its key.")
     ] = "",
     server_weights: Annotated[
         str,
-        typer.Option(
-            help="Names the weights it serves, as it does not: others never get these answers."
-        ),
+        typer.Option(help="Label of the served weights; other labels do not share answers."),
     ] = "",
     server_extra: Annotated[
-        str, typer.Option(help="JSON object of further request fields, as for thinking.")
+        str, typer.Option(help="JSON object of extra request fields, as to switch off thinking.")
     ] = "{}",
     judge: Annotated[
-        str | None, typer.Option(help="Address of the judge for answers no rule can read.")
+        str | None, typer.Option(help="Address of a judge for answers that no rule can read.")
     ] = None,
-    judge_model: Annotated[str, typer.Option(help="The judge's name there.")] = "",
+    judge_model: Annotated[str, typer.Option(help="Name of the judge model at that address.")] = "",
     judge_key: Annotated[
         str, typer.Option(help="Name of the environment variable with its key.")
     ] = "",
     judge_extra: Annotated[
-        str, typer.Option(help="JSON object of further fields of its requests.")
+        str, typer.Option(help="JSON object of extra fields in its requests.")
     ] = "{}",
     judge_requests: Annotated[
         int | None,
-        typer.Option(min=1, help="Ask the judge at most so often, earlier commands included."),
+        typer.Option(min=1, help="Most requests to the judge, earlier commands included."),
     ] = None,
     judge_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Let it cost at most so many tokens, earlier commands included."),
+        typer.Option(min=1, help="Most tokens of the judge, earlier commands included."),
     ] = None,
 ) -> None:
     """Ask a model the questions of benchmarks, score its answers and print the table.
 
-    Again, it goes on: no question is asked twice and no verdict paid for twice.
+    Rerun to resume; finished questions are not asked again, and verdicts are not paid for again.
     """
     from bas_opd.cli.progress import Board
     from bas_opd.errors import ConfigError
     from bas_opd.evaluate.benchmarks.sources import sources
-    from bas_opd.evaluate.session import Request, evaluate_model
+    from bas_opd.evaluate.command import Request, evaluate_model
     from bas_opd.serving.client import Spending
     from bas_opd.serving.endpoint import Endpoint
 
     if judge is not None and not judge_model:
-        raise ConfigError("A judge needs a name besides its address. Add --judge-model NAME.")
+        raise ConfigError("--judge needs the name of a model too. Add --judge-model NAME.")
     names = [name.strip() for name in bench.split(",")]
     request = Request(
         model=model,
         benchmarks=names,
         data=sources(data, names),
         out=out or _default_out(model),
-        only=None if only is None else only.value,
+        only=only,
         partial=partial,
         device=device,
         batch=batch,
@@ -117,11 +108,11 @@ def eval_(
             key_variable=judge_key,
             extra=_fields("--judge-extra", judge_extra),
         ),
-        ceiling=Spending(max_requests=judge_requests, max_tokens=judge_tokens),
+        spending=Spending(max_requests=judge_requests, max_tokens=judge_tokens),
     )
     with Board() as board:
         text = evaluate_model(request, board)
-    typer.echo(text or f"Done so far; it is in {request.out}.", nl=not text)
+    typer.echo(text or f"This step is done; its files are in {request.out}.", nl=not text)
 
 
 def _fields(option: str, text: str) -> dict[str, Any]:
@@ -142,7 +133,7 @@ def _fields(option: str, text: str) -> dict[str, Any]:
 
 
 def _default_out(model: str) -> Path:
-    """Return a folder of the model's own: the last part of a path may be the name of many."""
+    """Return a folder named after the whole path, since many models share its last part."""
     run = Path(model).expanduser()
     if (run / "records.jsonl").exists():
         return run / "eval"

@@ -11,32 +11,25 @@ from bas_opd.cli.benchmark_options import Bench, Data
 
 
 def lmms_eval(
-    out: Annotated[Path, typer.Argument(help="The folder to write; it must not hold anything.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write; it must be new or empty.")],
     bench: Bench,
     data: Data,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Accept a set of another size.")
+        bool, typer.Option("--partial", help="Accept a set of a different size.")
     ] = False,
-    max_response_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 1024,
+    max_response_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer.")] = 1024,
 ) -> None:
-    """Write benchmarks as tasks for lmms-eval's --include_path, scored as `bas-opd eval` does."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    """Write benchmarks as tasks for lmms-eval's --include_path, scored as in `bas-opd eval`."""
+    from bas_opd.cli.progress import Board
     from bas_opd.evaluate.benchmarks import benchmark
     from bas_opd.evaluate.benchmarks.sources import sources
     from bas_opd.evaluate.lmms_eval.tasks import write_tasks
 
     places = sources(data, [name.strip() for name in bench.split(",")])
     sets = [benchmark(name).load(place, partial=partial) for name, place in places.items()]
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, disable=not stderr.is_terminal, transient=True) as progress:
-        task = progress.add_task("writing", total=sum(map(len, sets)))
+    with Board() as board:
         *tasks, group = write_tasks(
-            sets,
-            out,
-            max_response_tokens=max_response_tokens,
-            on_row=lambda: progress.advance(task),
+            sets, out, max_response_tokens=max_response_tokens, progress=board
         )
     typer.echo(f"{out}: {', '.join(tasks)}; together: {group}.")
     typer.echo(f"Give lmms-eval --include_path {out} --tasks {group}.")

@@ -1,10 +1,9 @@
-"""How far a command is: bars on a terminal, and lines of text anywhere."""
+"""Progress of a command: bars on a terminal, and lines of text anywhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -24,10 +23,10 @@ SECONDS_BETWEEN_LINES = 60.0
 
 
 class Board:
-    """Shows one bar after another on standard error; use it as a context.
+    """Shows `Progress` as one bar after another on standard error; use it as a context.
 
-    The bars go away at its end, and the lines stay. Where there is no terminal, as in a log, a line
-    a minute says how far it is.
+    The bars disappear at the end, and the lines stay. Without a terminal, as in a log, it prints a
+    line a minute.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,37 +43,32 @@ class Board:
         )
         self._bar: TaskID | None = None
         self._clock = clock
-        self._began = self._spoke = clock()
+        self._began = self._printed = clock()
         self._done_before = 0
 
     def __enter__(self) -> Board:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def start(self, steps: int, what: str = "steps", *, done: int = 0) -> None:
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
         """Begin a bar; the one before stays as it is."""
         self._began, self._done_before = self._clock(), done
-        self._bar = self._bars.add_task(what, total=steps, completed=done)
+        self._bar = self._bars.add_task(what, total=total, completed=done)
 
-    def advance(self, steps: int = 1) -> None:
+    def advance(self, count: int = 1) -> None:
         """Move the newest bar on."""
         if self._bar is not None:
-            self._bars.advance(self._bar, steps)
+            self._bars.advance(self._bar, count)
             now = self._clock()
-            if self._bars.disable and now - self._spoke >= SECONDS_BETWEEN_LINES:
-                self._spoke = now
+            if self._bars.disable and now - self._printed >= SECONDS_BETWEEN_LINES:
+                self._printed = now
                 self.message(self._line(self._bars.tasks[self._bar], now))
 
     def message(self, text: str) -> None:
-        """Print a line, which may hold anything a server or a model wrote."""
+        """Print a line; control characters of a server's or model's text are escaped."""
         self._bars.console.print(printable(text), soft_wrap=True)
 
     def _line(self, bar: Task, now: float) -> str:

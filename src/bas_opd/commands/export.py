@@ -130,14 +130,11 @@ def _network(source: _Source, final: Path, base: str) -> Any:
     if source.weights is None:
         if not settings.rank:
             return load_model(final, device=CPU)
-        from peft import PeftModel
-
-        network: Any = load_model(base, device=CPU)
-        return PeftModel.from_pretrained(network, str(final)).merge_and_unload()
+        return load_model(base, device=CPU, adapter=final)
     lora = None
     if settings.rank:
         lora = LoraSettings(**settings.model_dump(), seed=source.config.run.seed)
-    network = load_model(base, device=CPU, lora=lora)
+    network: Any = load_model(base, device=CPU, lora=lora)
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     if {n: p.shape for n, p in trained.items()} != {n: w.shape for n, w in source.weights.items()}:
         raise CheckpointError(

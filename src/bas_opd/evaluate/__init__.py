@@ -1,1 +1,1 @@
-"""How well a model answers: benchmarks, how their answers are read, and who decides the rest."""
+"""Evaluation: benchmarks, models that answer them, scoring by rule and by judge, and results."""

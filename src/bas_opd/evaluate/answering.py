@@ -1,120 +1,207 @@
-"""Whoever is asked: a model in this process, or one behind a server."""
+"""Models that answer questions: one in this process, or one behind a server."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bas_opd.data.images import decode_image
-from bas_opd.evaluate.questions import Question
-from bas_opd.evaluate.store import key_of
-from bas_opd.evaluate.weights import weights_fingerprint, weights_hashes
+from bas_opd.evaluate.questions import Output, Question, View
+from bas_opd.evaluate.weights import Checkpoint, weights_fingerprint
+from bas_opd.serving.client import ChatClient, Message, RefusedError
+from bas_opd.types import Prompt
 
 if TYPE_CHECKING:
     from bas_opd.model.vlm import VisionLanguageModel
 
 SEED = 42
-"""The paper's, beside temperature 0 (Sec. 3.1); greedy decoding leaves it nothing to decide."""
+"""The paper's, beside temperature 0 (Sec. 3.1); greedy decoding draws no random number."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """What a model said to one question."""
-
-    text: str
-    is_cut: bool
-    """Whether it ran into the limit of tokens before it ended."""
-    note: str = ""
-    """What had to be done to get it, if anything."""
-    refusal: str = ""
-    """Why a server would not answer, if so: then there is no text."""
+SHOWN: dict[View, str] = {"full": "one full image", "crop": "one crop"}
 
 
 class Answerer(Protocol):
-    """A model that can be asked."""
-
-    @property
-    def identity(self) -> str:
-        """A hash of the model and of how it decodes: another one never gets these answers."""
-        ...
+    """A model that answers questions."""
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
-        """Yield the place of each question and its answer, as they come."""
+        """Yield the index of each question and its answer, in any order."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAnswers:
+    """Greedy answers of a loaded model, many questions at a time."""
+
+    model: VisionLanguageModel
+    max_response_tokens: int
+    prompts_per_batch: int
+    prompts: dict[str, Prompt] | None = None
+    """Question id -> encoded prompt, filled here, for one set of questions in one view. Pass it on
+    to other models with the same processor, and they decode no picture again."""
+    poll: Callable[[], None] = lambda: None
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        """Yield the index of each question and its answer, batch by batch."""
+        from bas_opd.rollout.greedy import greedy_responses
+
+        processor = self.model.processor
+        responses = greedy_responses(
+            self.model,
+            [self._prompt(question) for question in questions],
+            max_response_tokens=self.max_response_tokens,
+            prompts_per_batch=self.prompts_per_batch,
+        )
+        for number, (index, tokens) in enumerate(responses, start=1):
+            is_cut = int(tokens[-1]) not in processor.eos_ids
+            yield index, Output(text=processor.decode(tokens), is_cut=is_cut)
+            # Only between batches: everything that was decoded has been handed over by then.
+            if number % self.prompts_per_batch == 0:
+                self.poll()
+
+    def _prompt(self, question: Question) -> Prompt:
+        if self.prompts is not None and question.id in self.prompts:
+            return self.prompts[question.id]
+        self.poll()
+        picture = decode_image(question.picture(), name=f"of question {question.id}")
+        prompt = self.model.processor.encode(picture, question.prompt)
+        if self.prompts is not None:
+            # The first layer rounds pixels to this precision anyway, and thousands of pictures
+            # take half the memory.
+            pixels = prompt.pixel_values.to(self.model.precision)
+            prompt = self.prompts[question.id] = replace(prompt, pixel_values=pixels)
+        return prompt
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalAnswerer:
-    """A checkpoint on this machine, answering greedily from the full image, many at a time.
+    """A checkpoint on this machine that answers greedily.
 
     It is loaded at the first question, once for all benchmarks: a resumed evaluation with nothing
     left to ask needs no torch.
     """
 
-    folder: Path
+    checkpoint: Checkpoint
+    view: View = "full"
     device: str = "auto"
     max_response_tokens: int = 1024
     max_pixels: int | None = None
     prompts_per_batch: int = 16
     memory: Path | None = None
-    """Where the hashes of its files are remembered."""
+    """The file in which hashes of the checkpoint's files are kept."""
+    prompts: dict[str, Prompt] | None = None
+    """See `ModelAnswers.prompts`."""
     poll: Callable[[], None] = lambda: None
 
     @property
     def hashes(self) -> dict[str, str]:
-        """File name -> sha256, of all that makes the checkpoint the one it is."""
-        return weights_hashes(self.folder, memory=self.memory)
+        """File name -> sha256 of all files that define the checkpoint."""
+        return self.checkpoint.hashes(memory=self.memory)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The checkpoint, and how it decodes."""
+        """The checkpoint and its decoding; answers are never shared between other settings."""
         return {
             "weights": weights_fingerprint(self.hashes),
-            "decoding": f"greedy (temperature 0, seed {SEED}), one full image, no thinking",
+            "decoding": f"greedy (temperature 0, seed {SEED}), {SHOWN[self.view]}, no thinking",
             "max_response_tokens": self.max_response_tokens,
             "max_pixels": self.max_pixels,
         }
-
-    @property
-    def identity(self) -> str:
-        return key_of(**self.settings)
 
     @cached_property
     def _model(self) -> VisionLanguageModel:
         from transformers.utils import logging
 
-        from bas_opd.config.schema import Config, DataConfig, ModelConfig
-        from bas_opd.run.state import load_policy
+        from bas_opd.model import loading
 
         logging.disable_progress_bar()
-        place = ModelConfig(path=str(self.folder), device=self.device, max_pixels=self.max_pixels)
-        return load_policy(Config(model=place, data=DataConfig(path="unused")))
+        return loading.open_model(
+            self.checkpoint.folder,
+            adapter=self.checkpoint.adapter,
+            device=self.device,
+            max_pixels=self.max_pixels,
+        )
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
-        from bas_opd.rollout.greedy import greedy_responses
-
-        model = self._model
-        # Some batches' worth of pictures at a time: thousands would fill the memory.
+        answering = ModelAnswers(
+            model=self._model,
+            max_response_tokens=self.max_response_tokens,
+            prompts_per_batch=self.prompts_per_batch,
+            prompts=self.prompts,
+            poll=self.poll,
+        )
+        # A few batches of pictures at a time: thousands would fill the memory.
         stride = 8 * self.prompts_per_batch
         for start in range(0, len(questions), stride):
-            prompts = []
-            for question in questions[start : start + stride]:
-                self.poll()
-                picture = decode_image(question.picture(), name=f"of question {question.id}")
-                prompts.append(model.processor.encode(picture, question.prompt))
-            responses = greedy_responses(
-                model,
-                prompts,
-                max_response_tokens=self.max_response_tokens,
-                prompts_per_batch=self.prompts_per_batch,
-            )
-            for number, (place, tokens) in enumerate(responses, start=1):
-                is_cut = int(tokens[-1]) not in model.processor.eos_ids
-                text = model.processor.decode(tokens)
-                yield start + place, Output(text=text, is_cut=is_cut)
-                # Between batches alone: what was decoded is handed over, and not decoded again.
-                if number % self.prompts_per_batch == 0:
-                    self.poll()
+            for index, output in answering.answers(questions[start : start + stride]):
+                yield start + index, output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAnswerer:
+    """A model behind a server, sent several questions at once.
+
+    Thinking is off only if the server is told so, in its own words: `Endpoint.extra`.
+    """
+
+    client: ChatClient
+    weights: str
+    """A label for the served weights: a server does not say which weights it has under a name."""
+    max_response_tokens: int = 1024
+    poll: Callable[[], None] = lambda: None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The model, as far as it has a name, and its decoding; see `LocalAnswerer.settings`."""
+        endpoint = self.client.endpoint
+        return {
+            "url": endpoint.url,
+            "model": endpoint.model,
+            "weights": self.weights,
+            "extra": dict(endpoint.extra),
+            "decoding": f"temperature 0, seed {SEED}, {SHOWN['full']}",
+            "max_response_tokens": self.max_response_tokens,
+        }
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        yield from self.client.in_parallel(self._answer, questions, poll=self.poll)
+
+    def _answer(self, question: Question) -> Output:
+        messages = [_message(question)]
+        try:
+            reply = self.client.ask(messages, max_tokens=self.max_response_tokens, seed=SEED)
+        except RefusedError as error:
+            return Output(text="", is_cut=False, refusal=str(error))
+        note = "; ".join(reply.fallbacks)
+        return Output(text=reply.text, is_cut=reply.finish == "length", note=note)
+
+
+def _message(question: Question) -> Message:
+    """Return the one user message: the picture, then the text."""
+    url = _data_url(question.picture(), name=f"of question {question.id}")
+    return {
+        "role": "user",
+        "content": [
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": question.prompt},
+        ],
+    }
+
+
+def _data_url(data: bytes, *, name: str) -> str:
+    """Return a picture that every server sees as the model in this process would.
+
+    Servers differ in how they treat rotation and transparency, so only a JPEG without EXIF is sent
+    as it is; anything else is decoded here, upright and on white, and sent without loss.
+    """
+    picture = decode_image(data, name=name)
+    kind = "jpeg"
+    if not data.startswith(b"\xff\xd8") or b"Exif\0" in data[:65536]:
+        stream = io.BytesIO()
+        picture.save(stream, "PNG", compress_level=1)
+        kind, data = "png", stream.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"

@@ -1,4 +1,4 @@
-"""Two runs on the same questions, compared question by question."""
+"""The paired comparison of two runs on the same questions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Comparison:
     only_b: int
     neither: int
     unscored: tuple[int, int]
-    """Of each run; counted as not correct above."""
+    """Unscored answers of each run; counted as not correct above."""
     difference: Interval
-    """Accuracy of a less that of b."""
+    """Accuracy of a minus that of b."""
     p_value: float
-    """How often equally good runs differ at least this much (McNemar, exact, two-sided)."""
+    """Probability that equally good runs differ at least this much (McNemar, exact, two-sided)."""
 
 
 def compare(a: Sequence[Scored], b: Sequence[Scored]) -> Comparison:
-    """Pair two runs by question; both must have answered the same ones."""
+    """Pair two runs by question; both must have answered the same questions."""
     first, second = _by_id(a), _by_id(b)
     if first.keys() != second.keys() or not first:
         raise DataError(
@@ -53,8 +53,8 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> Comparison:
 def mcnemar(only_a: int, only_b: int) -> float:
     """Return the exact two-sided p-value of McNemar's test.
 
-    Where one run alone was right, either is equally likely to be that one if both are equally
-    good. The sums are of whole numbers: nothing is lost even for thousands of questions.
+    If both runs are equally good, a question that one run alone has right is equally likely to be
+    either's. The sums are of integers, so nothing is rounded even for thousands of questions.
     """
     n = only_a + only_b
     term, tail = 1, 0

@@ -1,4 +1,4 @@
-"""What a benchmark asks, whichever benchmark it is."""
+"""A question of any benchmark, and the output of any model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Literal
 
 Form = Literal["choice", "yes_no", "short"]
 """How an answer is read: one of some options, yes or no, or a few words."""
+View = Literal["full", "crop"]
+"""What the model sees: the full picture, or the privileged crop of a prepared set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One sample of a benchmark."""
+    """One question of a benchmark."""
 
     id: str
     picture: Callable[[], bytes]
-    """Gives the picture file's bytes; called when the question is asked."""
+    """Returns the bytes of the picture file; called when the question is asked."""
     prompt: str
     """The text of the one user message, besides the picture."""
     form: Form
@@ -25,4 +27,25 @@ class Question:
     options: Mapping[str, str] = field(default_factory=dict)
     """Letter -> text, for a choice."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """What aggregates go by: category, split, cycle, pair, source."""
+    """What results are grouped by: category, split, cycle, pair, source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A model's answer to one question."""
+
+    text: str
+    is_cut: bool
+    """Whether it reached the token limit before it ended."""
+    note: str = ""
+    """Request parameters that had to be left out or renamed, if any."""
+    refusal: str = ""
+    """Why a server refused to answer, if so; then there is no text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One question with its output."""
+
+    question: Question
+    output: Output

@@ -1,49 +1,50 @@
-"""From what a model said to whether it was right: by rule, and what the rule defers by a judge."""
+"""Scoring one answer: by rule, and by a judge where the rule defers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from bas_opd.answers import Answer, choice, short, yes_no
-from bas_opd.evaluate.answering import Output
 from bas_opd.evaluate.benchmarks import Benchmark, Scored
 from bas_opd.evaluate.benchmarks.summary import Note, Outcome
-from bas_opd.evaluate.cases import Case
-from bas_opd.evaluate.finesearch import grade
 from bas_opd.evaluate.judge import Verdict
-from bas_opd.evaluate.questions import Question
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One question with its answer."""
-
-    question: Question
-    output: Output
+from bas_opd.evaluate.judge_prompt import Case
+from bas_opd.evaluate.questions import Output, Question, Sample
 
 
 def by_rule(benchmark: Benchmark, sample: Sample) -> Scored | None:
-    """Return the verdict of the benchmark's rule; None where it leaves that to a judge."""
+    """Return the verdict of the benchmark's rule; None where it defers to a judge."""
     question, output = sample.question, sample.output
     if output.refusal:
         return _scored(sample, "unscored")
-    if benchmark.grader == "finesearch":
-        return _scored(sample, _graded(grade(output.text, question.reference)))
+    if benchmark.is_right is not None:
+        return _scored(sample, _outcome(benchmark.is_right(output.text, question.reference)))
     answer = _read(question, output.text)
     if answer.status == "answered":
         if question.form == "short":
-            return _scored(sample, _graded(answer.value is True))
+            return _scored(sample, _outcome(answer.value is True))
         value = str(answer.value)
-        return _scored(sample, _graded(value == question.reference), value=value)
+        return _scored(sample, _outcome(value == question.reference), value=value)
     if answer.status == "none" or output.is_cut:
         return _scored(sample, "wrong")
     return None
 
 
 def by_judge(question: Question, verdict: Verdict | None) -> Scored:
-    """Return what a judge made of an answer; without a judge it stays unscored."""
+    """Return the verdict of a judge; without a judge the answer stays unscored."""
     outcome = "unscored" if verdict is None else verdict.outcome
     return Scored(id=question.id, outcome=outcome, source="judge", groups=question.groups)
+
+
+def score_in_memory(
+    benchmark: Benchmark, questions: Sequence[Question], outputs: Iterable[tuple[int, Output]]
+) -> tuple[Scored, ...]:
+    """Score outputs that come in any order by rule alone; return verdicts in question order."""
+    scored: dict[int, Scored] = {}
+    for index, output in outputs:
+        sample = Sample(question=questions[index], output=output)
+        scored[index] = by_rule(benchmark, sample) or by_judge(sample.question, None)
+    return tuple(scored[index] for index in range(len(questions)))
 
 
 def case_of(sample: Sample) -> Case:
@@ -63,7 +64,7 @@ def _read(question: Question, text: str) -> Answer:
     return short(text, question.reference)
 
 
-def _graded(is_right: bool) -> Outcome:
+def _outcome(is_right: bool) -> Outcome:
     return "correct" if is_right else "wrong"
 
 

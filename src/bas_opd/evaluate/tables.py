@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Summary, benchmark, overall
 from bas_opd.text import markdown_table, printable
@@ -34,103 +33,77 @@ _TEX = {
 
 
 def markdown(model: str, summaries: Sequence[Summary]) -> str:
-    """Return the whole report: the paper's layout, then every number of every benchmark."""
-    overview = _overview(model, summaries)
-    header = ["model", *(benchmark(name).title for name in overview.names), "average of seven"]
+    """Return the whole report: the paper's table, then every number of every benchmark."""
+    names, cells, quoted = _overview(summaries)
+    header = ["model", *(benchmark(name).title for name in names), "average of seven"]
     rows = [
-        [overview.model, *(f"{cell.text} {cell.marks}".strip() for cell in overview.cells)],
-        *([f"{name} (quoted from the paper)", *row] for name, row in overview.quoted.items()),
+        [_line(model), *cells],
+        *([f"{name} (quoted from the paper)", *row] for name, row in quoted.items()),
     ]
-    notes = "".join(f"\n\n{mark} {NOTES[mark]}" for mark in overview.marks)
+    notes = "".join(f"\n\n{mark} {NOTES[mark]}" for mark in _marks(cells))
     parts = [_table(header, rows) + notes, *(_details(summary) for summary in summaries)]
     return "\n\n".join(parts) + "\n"
 
 
 def latex(model: str, summaries: Sequence[Summary]) -> str:
-    """Return a table of booktabs in the paper's layout, the paper's rows marked as quoted."""
-    overview = _overview(model, summaries)
-    titles = [_tex(benchmark(name).title) for name in overview.names]
-    mine = [f"{_tex_number(cell.text)}{_tex_marks(cell.marks)}" for cell in overview.cells]
-    quoted = [
-        [f"{_tex(name)} (quoted)", *map(_tex_number, row)] for name, row in overview.quoted.items()
-    ]
-    width = len(titles) + 2
+    """Return a booktabs table in the paper's layout; the paper's rows are marked as quoted."""
+    names, cells, quoted = _overview(summaries)
+    width = len(names) + 2
+    rows = [[f"{_tex(name)} (quoted)", *map(_tex_number, row)] for name, row in quoted.items()]
     lines = [
         r"\begin{tabular}{l" + "c" * (width - 1) + "}",
         r"\toprule",
-        _tex_row(["Model", *titles, "Avg."]),
+        _tex_row(["Model", *(_tex(benchmark(name).title) for name in names), "Avg."]),
         r"\midrule",
-        *map(_tex_row, quoted),
+        *map(_tex_row, rows),
         r"\midrule",
-        _tex_row([_tex(overview.model), *mine]),
+        _tex_row([_tex(_line(model)), *map(_tex_number, cells)]),
         r"\bottomrule",
         *(
             rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex_marks(mark)} {NOTES[mark]}}} \\"
-            for mark in overview.marks
+            for mark in _marks(cells)
         ),
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
-    """One number, with the marks of what a reader must know about it."""
+def _overview(
+    summaries: Sequence[Summary],
+) -> tuple[tuple[str, ...], list[str], dict[str, list[str]]]:
+    """Return the names of the columns but the last, the model's cells, and the paper's rows.
 
-    text: str
-    marks: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Overview:
-    """The model's row beside the paper's: the seven, what else was asked, the average."""
-
-    model: str
-    names: tuple[str, ...]
-    cells: tuple[_Cell, ...]
-    quoted: dict[str, list[str]]
-
-    @property
-    def marks(self) -> list[str]:
-        """Those that stand at some number."""
-        return [mark for mark in NOTES if any(mark in cell.marks for cell in self.cells)]
-
-
-def _overview(model: str, summaries: Sequence[Summary]) -> _Overview:
+    The columns are the seven benchmarks, any others, and the average of the seven.
+    """
     by_name = {summary.benchmark: summary for summary in summaries}
     others = tuple(name for name in by_name if name not in SEVEN)
     names = (*SEVEN, *others)
     average = overall(summaries)
-    return _Overview(
-        model=printable(model).replace("\n", " "),
-        names=names,
-        cells=(
-            *(
-                _marked(by_name[name].primary, [by_name[name]])
-                if name in by_name
-                else _Cell(text="-")
-                for name in names
-            ),
-            _Cell(text="-")
-            if average is None
-            else _marked(average, [by_name[name] for name in SEVEN]),
-        ),
-        quoted={
-            name: [
-                *(f"{value:.2f}" for value in values),
-                *("-" for _ in others),
-                f"{sum(values) / len(values):.2f}",
-            ]
-            for name, values in QUOTED.items()
-        },
-    )
+    cells = [
+        _marked(by_name[name].primary, [by_name[name]]) if name in by_name else "-"
+        for name in names
+    ]
+    cells.append("-" if average is None else _marked(average, [by_name[name] for name in SEVEN]))
+    quoted = {
+        name: [
+            *(f"{value:.2f}" for value in values),
+            *("-" for _ in others),
+            f"{sum(values) / len(values):.2f}",
+        ]
+        for name, values in QUOTED.items()
+    }
+    return names, cells, quoted
 
 
-def _marked(measure: Measure, behind: Sequence[Summary]) -> _Cell:
-    """Return a number with the marks of everything that it comes from."""
+def _marked(measure: Measure, behind: Sequence[Summary]) -> str:
+    """Return a number with the marks of all summaries behind it, as in "50.00 †"."""
     partial = "†" if any(each.is_partial for each in behind) else ""
     unscored = "‡" if any(each.unscored for each in behind) else ""
-    return _Cell(text=_percent(measure), marks=partial + unscored)
+    return f"{_percent(measure)} {partial}{unscored}".strip()
+
+
+def _marks(cells: Sequence[str]) -> list[str]:
+    return [mark for mark in NOTES if any(mark in cell for cell in cells)]
 
 
 def _details(summary: Summary) -> str:
@@ -175,20 +148,25 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Names of groups come from a dataset: they may steer neither a terminal nor the table."""
-    return printable(text).replace("|", r"\|").replace("\n", " ")
+    """Escape text of a dataset, which must not control the terminal or break the table."""
+    return _line(text).replace("|", r"\|")
+
+
+def _line(text: str) -> str:
+    return printable(text).replace("\n", " ")
 
 
 def _tex_row(cells: Sequence[str]) -> str:
     return rf"{' & '.join(cells)} \\"
 
 
-def _tex_number(text: str) -> str:
-    return "--" if text == "-" else text
+def _tex_number(cell: str) -> str:
+    number, _, marks = cell.partition(" ")
+    return ("--" if number == "-" else number) + (_tex_marks(marks) if marks else "")
 
 
 def _tex_marks(marks: str) -> str:
-    return f"$^{{{''.join(_TEX[mark] for mark in marks)}}}$" if marks else ""
+    return f"$^{{{''.join(_TEX[mark] for mark in marks)}}}$"
 
 
 def _tex(text: str) -> str:

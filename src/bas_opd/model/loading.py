@@ -1,10 +1,11 @@
-"""A checkpoint as a network: fp32 parameters on one device, with or without adapters."""
+"""Loading a checkpoint, with or without LoRA adapters: fp32 parameters on one device."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +15,10 @@ from transformers import AutoModelForImageTextToText
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.family import checkpoint_config
+from bas_opd.model.processing import Processor
+from bas_opd.model.vlm import VisionLanguageModel
+
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +39,54 @@ def load_model(
     device: torch.device,
     gradient_checkpointing: bool = False,
     lora: LoraSettings | None = None,
+    adapter: Path | None = None,
 ) -> nn.Module:
     """Load a folder or hub id with fp32 parameters, safetensors only and no code of its own.
 
-    The network comes in evaluation mode; gradient checkpointing works once it is set to train.
+    `lora` adds new adapters to train. `adapter` is a folder of trained ones, which are merged into
+    the weights. The network comes in evaluation mode; gradient checkpointing works once it is set
+    to train.
     """
     # Reading weights draws random numbers too: transformers initialises some before it fills them.
     with torch.random.fork_rng(devices=[]):
         network = _read_network(path)
+        if adapter is not None:
+            network = _merged(network, adapter)
         if lora is not None:
             torch.default_generator.manual_seed(lora.seed)
             network = with_adapters(network, lora)
     if gradient_checkpointing:
         network.gradient_checkpointing_enable({"use_reentrant": False})
     return network.to(device).eval()
+
+
+def open_model(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    thinking: bool = False,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
+    lora: LoraSettings | None = None,
+    adapter: Path | None = None,
+    gradient_checkpointing: bool = False,
+) -> VisionLanguageModel:
+    """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU."""
+    place = resolve_device(device)
+    network = load_model(
+        path,
+        device=place,
+        gradient_checkpointing=gradient_checkpointing,
+        lora=lora,
+        adapter=adapter,
+    )
+    processor = Processor.load(
+        path, thinking=thinking, min_pixels=min_pixels, max_pixels=max_pixels
+    )
+    if precision == "auto":
+        precision = "bfloat16" if place.type == "cuda" else "float32"
+    return VisionLanguageModel(network, processor, precision=getattr(torch, precision))
 
 
 def resolve_device(name: str) -> torch.device:
@@ -103,23 +142,44 @@ def _read_network(path: str | Path) -> Any:
 
 def with_adapters(network: Any, lora: LoraSettings) -> Any:
     """Return the network with adapters to train and everything else frozen."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise ModelError(
-            "LoRA needs the peft library, which is not installed. Run `pip install bas-opd[lora]`."
-        ) from error
+    peft = _peft()
     language_only = lora.targets == "language"
     targets = list(lora.targets) if isinstance(lora.targets, tuple) else lora.targets
-    config = LoraConfig(
+    config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules="all-linear" if language_only else targets,
         exclude_modules=r".*\bvisual\..*" if language_only else None,
     )
     try:
-        return get_peft_model(network, config)
+        return peft.get_peft_model(network, config)
     except ValueError as error:
         raise ModelError(
             f"LoRA found nothing to adapt for the targets {lora.targets}: {error}"
+        ) from error
+
+
+def _merged(network: Any, adapter: Path) -> Any:
+    """Return the network with trained adapters added to its weights."""
+    # Without this file, peft would fall back to pickled weights.
+    if not (adapter / "adapter_model.safetensors").is_file():
+        raise ModelError(
+            f"There is no adapter_model.safetensors in {adapter}. Pickled adapters (*.bin) are not "
+            "loaded, since they can run code: save them again with safe_serialization=True."
+        )
+    try:
+        return _peft().PeftModel.from_pretrained(network, str(adapter)).merge_and_unload()
+    except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"The adapters in {adapter} cannot be loaded into this model: {error} Use the base "
+            "model that they were trained from."
+        ) from error
+
+
+def _peft() -> Any:
+    try:
+        return importlib.import_module("peft")
+    except ImportError as error:
+        raise ModelError(
+            "LoRA needs the peft library, which is not installed. Run `pip install bas-opd[lora]`."
         ) from error

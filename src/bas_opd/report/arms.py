@@ -17,7 +17,7 @@ from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.report.evaluation import RunEvaluation
+from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.report.run import Run
 from bas_opd.stats.intervals import Interval, mean_interval
 from bas_opd.stats.resampling import Estimate

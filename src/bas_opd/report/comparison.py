@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.errors import DataError
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.arms import ArmRuns, Entry, entries_of, group_by_arm
 from bas_opd.report.differences import Paired, SeedContrast, paired, seed_contrasts
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.findings import interval_text, stale_sentence, value_text
 from bas_opd.report.run import Run
 from bas_opd.text import clock, counted, percent, plus_minus, points

@@ -1,4 +1,4 @@
-"""The page of a demo: the table, examples to look at, and which rollouts a step asked about."""
+"""The page of a demo: the table, example pictures, and the rollouts that one step queried."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GROUPS = {
     "still wrong": ("Still wrong", 2),
     "right": ("Right all along", 2),
 }
-"""What became of a question: its heading, and how many examples of it the page wants."""
+"""Change of a question through training: its heading, and how many examples are shown."""
 
 
 def write_page(results: DemoResults) -> Path:
-    """Write `page.html`, one file that needs nothing else, and return its path."""
+    """Write `page.html`, a single self-contained file, and return its path."""
     page = results.folder / "page.html"
     page.write_text(
         template("demo_page.html.jinja", Path(__file__).parent).render(
@@ -32,6 +32,7 @@ def write_page(results: DemoResults) -> Path:
             gap=gap(results),
             finding=finding(results),
             groups=_groups(results),
+            answers=results.answers,
             drawing=step_drawing(shown_step(results.steps["learned25"]), policy="learned"),
             steps=len(results.steps["learned25"]),
             questions=len(results.examples),
@@ -44,66 +45,36 @@ def write_page(results: DemoResults) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a model said to the question of an example."""
-
-    model: str
-    output: str
-    is_correct: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """An example as the page shows it."""
-
-    example: Example
-    framed: Framed
-    said: tuple[Said, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Examples of one fate, and how many of all questions shared it."""
+    """Examples of one group, and how many of all questions are in it."""
 
     title: str
     count: int
-    shown: tuple[Shown, ...]
+    shown: tuple[tuple[Example, Framed], ...]
 
 
 def _groups(results: DemoResults) -> list[Group]:
-    fates = {example.id: fate(results, example.id) for example in results.examples}
-    counts = Counter(fates.values())
+    changes = {example.id: change(results, example.id) for example in results.examples}
+    counts = Counter(changes.values())
     boxed = [each for each in results.examples if each.crop is not None and each.crop.box]
     chosen = {
-        name: varied((each for each in boxed if fates[each.id] == name), wanted)
+        name: varied((each for each in boxed if changes[each.id] == name), wanted)
         for name, (_, wanted) in GROUPS.items()
     }
     return [
         Group(
             title=title,
             count=counts[name],
-            shown=tuple(_shown(results, example) for example in chosen[name]),
+            shown=tuple((example, framed(example)) for example in chosen[name]),
         )
         for name, (title, _) in GROUPS.items()
     ]
 
 
-def fate(results: DemoResults, question: str) -> str:
-    """Say what became of a question: fixed or broken if either run changed it."""
+def change(results: DemoResults, question: str) -> str:
+    """Return the group of a question: fixed or broken if either run changed it."""
     before = results.answers["base"][question].is_correct
     after = [results.answers[run][question].is_correct for run in TRAINED]
     if before:
         return "right" if all(after) else "broken"
     return "fixed" if any(after) else "still wrong"
-
-
-def _shown(results: DemoResults, example: Example) -> Shown:
-    return Shown(
-        example=example,
-        framed=framed(example),
-        said=tuple(
-            Said(model=label, output=said.output, is_correct=said.is_correct)
-            for model, label in LABELS.items()
-            for said in [results.answers[model][example.id]]
-        ),
-    )

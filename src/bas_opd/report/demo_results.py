@@ -1,4 +1,4 @@
-"""What a demo left in its folder, as the numbers of its table and the words below it."""
+"""The results of a demo, read from its folder: the table, and sentences about it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.run.record import QueryRecord, parse_step, read_records
+from bas_opd.evaluate.results import read_evaluation
+from bas_opd.run.history import read_history
+from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import QueryRecord
 from bas_opd.stats.intervals import paired_difference, wilson_interval
 from bas_opd.text import aligned
 from bas_opd.types import Example
@@ -20,17 +21,13 @@ LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}
 """The models of the table in order: the one before training, and the two runs."""
 TRAINED = ("learned25", "full")
 CROPS = "base-crop"
-"""The answers of the base to the crops, which only its teacher sees."""
+"""The base again, which sees the crops that otherwise only its teacher sees."""
 
 
-class Answer(BaseModel):
-    """What a model said to one question."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A model's answer to one question."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    id: str
-    kind: str
-    answer: str
     output: str
     is_correct: bool
 
@@ -47,12 +44,12 @@ class DemoResults:
     """Run -> its steps."""
 
     def outcomes(self, model: str) -> list[bool]:
-        """Say of each question whether a model got it right."""
+        """Return for each question whether the model's answer is right."""
         return [answer.is_correct for answer in self.answers[model].values()]
 
     def totals(self, run: str) -> dict[str, Any]:
-        """Add up the steps of a run."""
-        return totals(self.steps[run])
+        """Return the totals over the steps of a run."""
+        return Ledger.of(self.steps[run]).totals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,45 +60,41 @@ class TableRow:
     cells: tuple[str, ...]
 
 
-def answers_file(folder: Path, model: str) -> Path:
-    """Return where the answers of a model lie."""
-    return folder / "answers" / f"{model}.json"
+def evaluation_folder(folder: Path, model: str) -> Path:
+    """Return the folder of a model's evaluation; for a run it is that of `bas-opd eval`."""
+    return folder / "base" / "eval-crops" if model == CROPS else folder / model / "eval"
+
+
+def read_answers(folder: Path, model: str) -> dict[str, Answer]:
+    """Return question id -> the answer of a model, in the order of the questions."""
+    path = evaluation_folder(folder, model)
+    evaluation = read_evaluation(path)
+    if evaluation is None:
+        raise DataError(
+            f"The demo in {folder} is incomplete: {path} holds no evaluation. Run `bas-opd demo` "
+            "for a new one."
+        )
+    (result,) = evaluation.results
+    texts = result.answers()
+    if not result.scored or len(texts) < len(result.scored):
+        raise DataError(f"The evaluation in {path} is damaged. Run `bas-opd demo` for a new one.")
+    return {
+        each.id: Answer(output=texts[each.id], is_correct=each.is_correct) for each in result.scored
+    }
 
 
 def read_demo(folder: Path) -> DemoResults:
-    """Read a finished demo, or say which part of it is missing or damaged."""
-    try:
-        answers = {
-            model: {each.id: each for each in _read_answers(answers_file(folder, model))}
-            for model in (*LABELS, CROPS)
-        }
-        steps = {
-            run: tuple(
-                parse_step(event)
-                for event in read_records(folder / run / "records.jsonl")
-                if event["event"] == "step"
-            )
-            for run in TRAINED
-        }
-    except OSError as error:
-        raise DataError(
-            f"The demo in {folder} is not whole: {error}. Run `bas-opd demo` for a new one."
-        ) from error
+    """Read a finished demo; raise if a part of it is missing or damaged."""
+    answers = {model: read_answers(folder, model) for model in (*LABELS, CROPS)}
+    steps = {run: read_history(folder / run).queries for run in TRAINED}
     examples = PreparedSet.load(folder / "data" / "test").examples
     asked = [example.id for example in examples]
     if any(list(answers[model]) != asked for model in LABELS):
         raise DataError(
-            f"The answers in {folder} are not those to the questions in {folder / 'data' / 'test'}."
+            f"The answers in {folder} do not belong to the questions in {folder / 'data' / 'test'}."
             " Run `bas-opd demo` for a new one."
         )
     return DemoResults(folder=folder, examples=examples, answers=answers, steps=steps)
-
-
-def _read_answers(path: Path) -> list[Answer]:
-    try:
-        return TypeAdapter(list[Answer]).validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise DataError(f"{path} is damaged. Run `bas-opd demo` for a new one.") from error
 
 
 def table(results: DemoResults) -> tuple[TableRow, ...]:
@@ -116,7 +109,7 @@ def table(results: DemoResults) -> tuple[TableRow, ...]:
             tuple(f"{sum(each):,} ({_percent(sum(each), len(each))})" for each in outcomes),
         ),
         TableRow(
-            "  95 % interval, in %",
+            "  95 % confidence interval, in %",
             tuple(f"{100 * low:.1f} to {100 * high:.1f}" for low, high in intervals),
         ),
         *(
@@ -137,13 +130,13 @@ def table(results: DemoResults) -> tuple[TableRow, ...]:
 
 
 def _trained(label: str, *cells: str | int) -> TableRow:
-    """Return a line that says nothing of the base, which no teacher was asked about."""
+    """Return a line without a number for the base, which had no teacher."""
     texts = (cell if isinstance(cell, str) else f"{cell:,}" for cell in cells)
     return TableRow(label, ("-", *texts))
 
 
 def gap(results: DemoResults) -> str:
-    """Say what the base sees in a crop and misses in the picture around it."""
+    """Return a sentence on how much better the base answers from the crop."""
     crops = results.answers[CROPS]
     whole = sum(results.answers["base"][name].is_correct for name in crops)
     close = sum(answer.is_correct for answer in crops.values())
@@ -155,7 +148,7 @@ def gap(results: DemoResults) -> str:
 
 
 def finding(results: DemoResults) -> tuple[str, ...]:
-    """Say what came out, a loss as a loss and a difference inside its interval as that."""
+    """Return the differences in sentences: a loss is called a loss, and chance is called chance."""
     base, learned, full = (results.outcomes(model) for model in LABELS)
     asked, asked_by_full = (results.totals(run)["calls"] for run in TRAINED)
     return (
@@ -175,19 +168,19 @@ def compared(a: str, of_a: Sequence[bool], b: str, of_b: Sequence[bool]) -> str:
     low, high = (100 * (difference.mean + side * difference.half_width) for side in (-1, 1))
     amount = f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "as many"
     verdict = (
-        "a difference inside its interval, so neither is shown to be better"
+        "not significantly different"
         if difference.holds_zero
         else ("a gain" if more > 0 else "a loss")
     )
     return (
         f"{a} has {amount} of {len(of_a):,} questions right {'than' if more else 'as'} {b} "
-        f"({100 * difference.mean:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}): "
+        f"({100 * difference.mean:+.1f} points, 95 % CI {low:+.1f} to {high:+.1f}): "
         f"{verdict}."
     )
 
 
 def text_table(rows: Iterable[TableRow]) -> str:
-    """Lay the table out in plain characters."""
+    """Return the table in plain characters."""
     return aligned([("", *LABELS.values()), *((row.label, *row.cells) for row in rows)])
 
 

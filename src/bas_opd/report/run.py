@@ -13,7 +13,7 @@ from typing import Any
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.config.schema import Config
-from bas_opd.report.evaluation import RunEvaluation, read_evaluation
+from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import QueryRecord, ShownRow, Started
@@ -80,7 +80,7 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run directory, finished or not, or say why it cannot be read."""
     history = read_history(path)
-    steps = tuple(step for step in history.steps if isinstance(step, QueryRecord))
+    steps = history.queries
     finished = history.finished
     return Run(
         path=path,

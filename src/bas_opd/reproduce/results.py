@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,6 +15,7 @@ from bas_opd.config import Config, dump
 from bas_opd.config.identity import flat
 from bas_opd.errors import DataError
 from bas_opd.files import write_text
+from bas_opd.run.record import QueryRecord
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
 """Settings that are paths; the hash of their content identifies a run instead."""
@@ -73,14 +74,13 @@ class Steps(Part):
         return self
 
     @classmethod
-    def of(cls, events: Iterable[Mapping[str, Any]]) -> Steps:
-        """Take the columns from the records of a run, rounded."""
-        steps = [event for event in events if event["event"] == "step"]
+    def of(cls, steps: Sequence[QueryRecord]) -> Steps:
+        """Take the columns from the steps of a run, rounded."""
         return cls(
-            loss=[None if s["loss"] is None else float(f"{s['loss']:.5g}") for s in steps],
-            calls=[s["calls"] for s in steps],
-            scored_tokens=[s["scored_tokens"] for s in steps],
-            seconds=[round(sum(s["seconds"].values()), 3) for s in steps],
+            loss=[None if step.loss is None else float(f"{step.loss:.5g}") for step in steps],
+            calls=[step.calls for step in steps],
+            scored_tokens=[step.scored_tokens for step in steps],
+            seconds=[round(sum(step.seconds.values()), 3) for step in steps],
         )
 
 

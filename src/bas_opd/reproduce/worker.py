@@ -1,28 +1,33 @@
-"""One process of a reproduction: trains run after run, and judges each on the same questions."""
+"""One worker process of a reproduction: trains runs, and evaluates each on the same questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bas_opd.data.records import PreparedSet
-from bas_opd.evaluate.runner import Graded, Posed, answer, pose
-from bas_opd.evaluate.score import Share, accuracy
+from bas_opd.evaluate.answering import ModelAnswers
+from bas_opd.evaluate.benchmarks import LoadedSet, Measure, Scored, benchmark
+from bas_opd.evaluate.benchmarks.finesearch import PAIR
+from bas_opd.evaluate.benchmarks.summary import accuracy_by, all_right
+from bas_opd.evaluate.questions import Output
+from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.reproduce.results import Cost, Count, RunResult, Steps, write_result
 from bas_opd.reproduce.runner import PROMPTS_PER_BATCH, Run
 from bas_opd.run import loop
-from bas_opd.run.record import read_records
+from bas_opd.run.history import read_history
+from bas_opd.run.progress import StepsAsBar
 from bas_opd.run.state import load_policy
 from bas_opd.text import printable
+from bas_opd.types import Prompt
 
 
 def start() -> Worker:
-    """Prepare a process of its own for its first run."""
+    """Prepare this process for its first run."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -31,66 +36,64 @@ def start() -> Worker:
 
 
 class Worker:
-    """Keeps the questions as the model reads them, so that they are decoded once for all runs."""
+    """Keeps the encoded questions, so that pictures are decoded once for all runs."""
 
     def __init__(self) -> None:
-        self._posed: dict[Path, tuple[Posed, ...]] = {}
+        self._sets: dict[Path, LoadedSet] = {}
+        self._prompts: dict[Path, dict[str, Prompt]] = {}
 
     def __call__(self, run: Run, steps: Callable[[int], None], poll: Callable[[], None]) -> str:
-        """Take the steps that are left of a run, judge it, and leave its result."""
+        """Finish the training of a run, evaluate it, and write its result."""
         cost = columns = None
         model = run.config.model
         if run.seed is not None:
-            summary = loop.train(run.config, _Progress(steps))
-            columns = Steps.of(read_records(summary.directory / "records.jsonl"))
+            summary = loop.train(run.config, StepsAsBar(_Progress(steps)))
+            columns = Steps.of(read_history(summary.directory).queries)
             cost = _cost(summary.totals)
             model = model.model_copy(update={"path": str(summary.model)})
         policy = load_policy(run.config.model_copy(update={"model": model}))
-        graded = answer(
-            policy,
-            self._questions(run, policy, poll),
-            prompts_per_batch=PROMPTS_PER_BATCH,
-            max_response_tokens=run.config.rollout.max_response_tokens,
-            on_done=lambda _: poll(),
-        )
-        result = _result(run, graded, policy, cost=cost, steps=columns)
+        scored = self._evaluated(run, policy, poll)
+        result = _result(run, scored, policy, cost=cost, steps=columns)
         write_result(run.result, result)
         return f"{result.mean:.1%} right, mean over {len(result.kinds)} kinds"
 
-    def _questions(
+    def _evaluated(
         self, run: Run, policy: VisionLanguageModel, poll: Callable[[], None]
-    ) -> tuple[Posed, ...]:
-        if run.questions.folder not in self._posed:
-            posed = []
-            for example in PreparedSet.load(run.questions.folder).examples:
+    ) -> tuple[Scored, ...]:
+        folder, finesearch = run.questions.folder, benchmark("finesearch")
+        if folder not in self._sets:
+            self._sets[folder] = finesearch.load(folder)
+        questions = self._sets[folder].questions
+        answering = ModelAnswers(
+            model=policy,
+            max_response_tokens=run.config.rollout.max_response_tokens,
+            prompts_per_batch=PROMPTS_PER_BATCH,
+            prompts=self._prompts.setdefault(folder, {}),
+            poll=poll,
+        )
+
+        def outputs() -> Iterator[tuple[int, Output]]:
+            for answer in answering.answers(questions):
+                yield answer
                 poll()
-                posed += pose(policy.processor, [example], view="full")
-            # The first layer rounds pixels to this precision anyway, and thousands of pictures
-            # take half the memory.
-            self._posed[run.questions.folder] = tuple(
-                replace(each, prompt=replace(each.prompt, pixel_values=pixels))
-                for each in posed
-                for pixels in [each.prompt.pixel_values.to(policy.precision)]
-            )
-        return self._posed[run.questions.folder]
+
+        return score_in_memory(finesearch, questions, outputs())
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Shows a run to the parent as steps, and to the process's log in words."""
+    """Reports steps to the parent process, and messages to the log of this one."""
 
     steps: Callable[[int], None]
 
-    def start(self, total_steps: int, *, done: int = 0) -> None:
+    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
         self.steps(done)
 
-    def step(self, event: Mapping[str, Any]) -> None:
-        self.steps(1)
+    def advance(self, count: int = 1) -> None:
+        self.steps(count)
 
     def message(self, text: str) -> None:
         print(printable(text), flush=True)
-
-    def finish(self, totals: Mapping[str, Any]) -> None: ...
 
 
 def _cost(totals: Mapping[str, Any]) -> Cost:
@@ -101,13 +104,13 @@ def _cost(totals: Mapping[str, Any]) -> Cost:
 
 def _result(
     run: Run,
-    graded: tuple[Graded, ...],
+    scored: Sequence[Scored],
     policy: VisionLanguageModel,
     *,
     cost: Cost | None,
     steps: Steps | None,
 ) -> RunResult:
-    scores = accuracy(graded)
+    pairs = all_right(scored, PAIR, size=2, name="pairs")
     gpu = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else None
     return RunResult(
         arm=run.arm,
@@ -123,14 +126,14 @@ def _result(
         base=run.base,
         device=gpu or "CPU",
         jobs=run.jobs,
-        n=len(graded),
-        kinds={kind: _count(share) for kind, share in scores.kinds.items()},
-        pairs=None if scores.pairs is None else _count(scores.pairs),
-        outcomes="".join("1" if each.is_correct else "0" for each in graded),
+        n=len(scored),
+        kinds={each.part: _count(each) for each in accuracy_by(scored, "kind")},
+        pairs=_count(pairs) if pairs.n else None,
+        outcomes="".join("1" if each.is_correct else "0" for each in scored),
         cost=cost,
         steps=steps,
     )
 
 
-def _count(share: Share) -> Count:
-    return Count(n=share.n, correct=share.correct)
+def _count(measure: Measure) -> Count:
+    return Count(n=measure.n, correct=measure.correct or 0)

@@ -17,6 +17,7 @@ from bas_opd.errors import DataError
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import (
     Finished,
+    QueryRecord,
     Resumed,
     Started,
     StepRecord,
@@ -38,6 +39,11 @@ class RunHistory:
     problems: list[str] = field(default_factory=list)
     is_cut: bool = False
     """Whether the last line is incomplete: it is being written, or a kill cut it short."""
+
+    @property
+    def queries(self) -> tuple[QueryRecord, ...]:
+        """The steps that queried a teacher under a budget."""
+        return tuple(step for step in self.steps if isinstance(step, QueryRecord))
 
     @property
     def planned(self) -> int | None:

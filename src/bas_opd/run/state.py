@@ -23,8 +23,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import DataError
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.methods import BasOpd, Method
-from bas_opd.model.loading import LoraSettings, load_model, resolve_device
-from bas_opd.model.processing import Processor
+from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
@@ -161,22 +160,7 @@ def environment() -> dict[str, Any]:
 
 def load_policy(config: Config) -> VisionLanguageModel:
     """Load the model of a configuration on its device, in its precision."""
-    device = resolve_device(config.model.device)
-    settings = config.lora
-    lora = LoraSettings(**settings.model_dump(), seed=config.run.seed) if settings.rank else None
-    network = load_model(
-        config.model.path,
-        device=device,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-        lora=lora,
-    )
-    processor = Processor.load(
-        config.model.path,
-        **config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"}),
-    )
-    precision = {
-        "float32": torch.float32,
-        "bfloat16": torch.bfloat16,
-        "auto": torch.bfloat16 if device.type == "cuda" else torch.float32,
-    }[config.model.precision]
-    return VisionLanguageModel(network, processor, precision=precision)
+    lora = None
+    if config.lora.rank:
+        lora = LoraSettings(**config.lora.model_dump(), seed=config.run.seed)
+    return open_model(**config.model.model_dump(), lora=lora)

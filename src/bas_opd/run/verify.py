@@ -77,7 +77,7 @@ def verify(
         if not isinstance(step, QueryRecord)
     ]
     config, settings = _settings(history)
-    steps = [step for step in history.steps if isinstance(step, QueryRecord)]
+    steps = history.queries
     rule = policy_rule(config.select.policy) if config else None
     draw = _draws(config.select.seed) if draws and config else None
     checks = [

@@ -1,1 +1,1 @@
-"""Clients of HTTP endpoints."""
+"""Clients of models behind HTTP endpoints: a judge, a served model, a served teacher."""

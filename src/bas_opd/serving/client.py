@@ -1,6 +1,6 @@
-"""A chat-completions server of the kind OpenAI made common: asked patiently, billed knowingly.
+"""A client of an OpenAI-compatible chat-completions server, with retries and a spending limit.
 
-Everything is asked at temperature 0; where a model does not take that, the reply says so.
+Every request asks for temperature 0; if a model rejects that, the reply says so.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from bas_opd.errors import BasOpdError
 from bas_opd.serving.endpoint import Endpoint
-from bas_opd.serving.posting import RequestFailure, post
+from bas_opd.serving.transport import Reply, RequestFailure, Transport
 
 Message = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -34,46 +34,30 @@ _POLL_SECONDS = 0.2
 
 
 class ServerError(BasOpdError, ConnectionError):
-    """A server gave no usable reply to one request, however often it was asked."""
+    """A server gave no usable reply to one request, after all retries."""
 
 
 class AccessError(ServerError):
-    """A server will answer nothing as things are: not under this address, key or model."""
+    """A server answers no request with this address, key or model."""
 
 
 class RefusedError(ServerError):
-    """A server will not answer this one request, whatever it may do with others."""
+    """A server rejects this request; others may succeed."""
 
 
-class CeilingError(ServerError):
-    """As much was spent as was allowed."""
+class SpendingLimitError(ServerError):
+    """The spending limit is reached."""
 
 
 class StoppedError(BasOpdError):
-    """A request was given up because the program is stopping."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What a model said, and what it took."""
-
-    text: str
-    finish: str | None
-    """Why it ended, in the server's word: `length` is cut short."""
-    tokens: int
-    """Of prompt and completion as the server counts; without a count, all bytes of both."""
-    tries: int
-    fallbacks: tuple[str, ...]
-    """What had to be left out or renamed for the server to answer."""
-    decoding: Mapping[str, Any]
-    """The parameters of the request that was answered."""
+    """A request was cancelled because the program is stopping."""
 
 
 class Spending:
-    """Counts what is asked and used, and says when no more may be.
+    """Counts requests and tokens, and refuses requests above a limit.
 
-    Requests are counted as they leave, so that the ceiling holds whatever happens to them; tokens
-    as replies arrive, so that those under way at that moment may go beyond it.
+    Requests are counted when they are sent, so the limit also covers those that fail. Tokens are
+    counted when replies arrive, so requests in flight at that moment may exceed the limit.
     """
 
     def __init__(self, *, max_requests: int | None = None, max_tokens: int | None = None) -> None:
@@ -84,7 +68,7 @@ class Spending:
         self._lock = threading.Lock()
 
     def reserve(self) -> None:
-        """Count one request, or refuse it."""
+        """Count one request, or raise if the limit is reached."""
         with self._lock:
             if self.max_requests is not None and self.requests >= self.max_requests:
                 raise self._reached(self.max_requests, "requests")
@@ -92,38 +76,34 @@ class Spending:
                 raise self._reached(self.max_tokens, "tokens")
             self.requests += 1
 
-    def charge(self, tokens: int) -> None:
-        """Count the tokens of a reply."""
-        with self._lock:
-            self.tokens += tokens
-
-    def resume(self, *, requests: int, tokens: int) -> None:
-        """Count what was spent before: a ceiling is not for one command, but for all of them."""
+    def add(self, *, requests: int = 0, tokens: int = 0) -> None:
+        """Count tokens of a reply, or what earlier commands spent: the limit covers all of it."""
         with self._lock:
             self.requests += requests
             self.tokens += tokens
 
     @staticmethod
-    def _reached(ceiling: int, what: str) -> CeilingError:
-        return CeilingError(
-            f"The ceiling of {ceiling:,} {what} is reached, earlier commands included. Run the "
-            "same command with a higher one to go on."
+    def _reached(ceiling: int, what: str) -> SpendingLimitError:
+        return SpendingLimitError(
+            f"The limit of {ceiling:,} {what} is reached, earlier commands included. Run the same "
+            "command with a higher limit to continue."
         )
 
 
 class ChatClient:
-    """Asks one endpoint, from several threads if need be."""
+    """Sends chat requests to one endpoint; safe to share between threads."""
 
     def __init__(self, endpoint: Endpoint, *, spending: Spending | None = None) -> None:
         self.endpoint = endpoint
         self.spending = spending or Spending()
+        self._transport = Transport(endpoint)
         self._rejected: frozenset[str] = frozenset()
         self._stopping = threading.Event()
 
     def ask(
         self, messages: Sequence[Message], *, max_tokens: int, seed: int | None = None
     ) -> Reply:
-        """Return the reply to one conversation; a failure that may pass is tried again."""
+        """Return the reply to one conversation; temporary failures are retried."""
         wanted = {"temperature": 0, "max_tokens": max_tokens}
         if seed is not None:
             wanted["seed"] = seed
@@ -136,51 +116,44 @@ class ChatClient:
             decoding = _without(wanted, rejected)
             body = json.dumps({**asked, **decoding}).encode("ascii")
             try:
-                said = post(self.endpoint, body)
+                reply = self._transport.post(body)
             except RequestFailure as failure:
                 name = failure.parameter
                 if failure.status in (400, 422) and name in decoding and name in _REPLACED_BY:
-                    # Remembered, so that later requests are not rejected first.
+                    # Remembered, so that later requests leave it out at once.
                     rejected |= {name}
                     self._rejected |= rejected
                 else:
                     self._wait_after(failure, tries)
                     tries += 1
                 continue
-            self.spending.charge(said.tokens)
-            return Reply(
-                text=said.text,
-                finish=said.finish,
-                tokens=said.tokens,
-                tries=tries,
-                fallbacks=tuple(_FALLBACK[name] for name in sorted(rejected)),
-                decoding=decoding,
-            )
+            self.spending.add(tokens=reply.tokens)
+            return replace(reply, fallbacks=tuple(_FALLBACK[name] for name in sorted(rejected)))
 
-    def side_by_side(
+    def in_parallel(
         self,
         work: Callable[[Item], Result],
         items: Iterable[Item],
         *,
         poll: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[int, Result]]:
-        """Yield the place of each item and the result of work on it that asks, as they come.
+        """Run work that sends requests, `at_once` items in parallel; yield (index, result).
 
-        Ctrl-C, whatever `poll` raises, or a failure of the work stops new requests; those under
-        way may be billed already, so their results are yielded before it is raised. A program that
-        will not wait for them is stopped by a second signal. One such iteration at a time.
+        Ctrl-C, an error raised by `poll` or a failure of the work stops new requests. Requests in
+        flight may be billed already, so their results are yielded before the error is raised; a
+        second signal stops the program without waiting. One such iteration at a time.
         """
         left = enumerate(items)
         running: dict[Future[Result], int] = {}
         reason: BaseException | None = None
-        crew = ThreadPoolExecutor(self.endpoint.at_once, thread_name_prefix="asking")
+        pool = ThreadPoolExecutor(self.endpoint.at_once, thread_name_prefix="request")
         try:
             while True:
                 try:
                     if reason is None:
                         poll()
                         for place, item in islice(left, self.endpoint.at_once - len(running)):
-                            running[crew.submit(work, item)] = place
+                            running[pool.submit(work, item)] = place
                     done = wait(running, _POLL_SECONDS, FIRST_COMPLETED).done
                 except BaseException as error:
                     if reason is not None:
@@ -199,25 +172,25 @@ class ChatClient:
                     break
         finally:
             self._stopping.set()
-            crew.shutdown()
+            pool.shutdown()
             self._stopping.clear()
         if reason is not None:
             raise reason
 
     def _wait_after(self, failure: RequestFailure, tries: int) -> None:
-        """Wait before the next try, or raise where there is none."""
+        """Wait before the next try, or raise if there is none."""
         end = self.endpoint
         if failure.status in _NO_ACCESS:
             raise AccessError(
                 f"{end.url} {failure}. Check the address, the model's name ({end.model}) and the "
                 "key, and run the same command again."
             )
-        if not failure.may_pass:
-            raise RefusedError(f"{end.url} refused one request: it {failure}.")
+        if not failure.is_temporary:
+            raise RefusedError(f"{end.url} rejected one request: it {failure}.")
         if tries >= end.tries or failure.retry_after > end.longest_wait_seconds:
             raise ServerError(
-                f"{end.url} gave no usable reply in {tries} tries; at last it {failure}. Check "
-                "that the server is up and run the same command again."
+                f"{end.url} gave no usable reply in {tries} tries; the last time it {failure}. "
+                "Check that the server is up and run the same command again."
             )
         longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (tries - 1))
         seconds = max(failure.retry_after, random.uniform(longest / 2, longest))

@@ -1,4 +1,4 @@
-"""Where a model is served, and how patiently it is asked."""
+"""The address of a served model, and its limits on time, retries and parallel requests."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Endpoint:
     """Further fields of each request, such as a server's switch for thinking."""
     at_once: int = 8
     tries: int = 6
-    """Most requests for one reply, besides those repeated without a rejected parameter."""
+    """Most requests for one reply, not counting repeats without a rejected parameter."""
     timeout_seconds: float = 300.0
     first_wait_seconds: float = 1.0
-    """Doubled with each failure in a row; a random share of up to half is taken off."""
+    """Doubled with each failure in a row, then reduced by a random share of up to half."""
     longest_wait_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        # What is refused is not shown: it may be the key itself, written in the wrong place.
+        # A rejected value is not shown: it may be the key itself, in the wrong place.
         try:
             parts = urlsplit(self.url)
             is_plain = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -68,14 +68,14 @@ class Endpoint:
             )
 
     def key(self) -> SecretStr:
-        """Read the key, now."""
+        """Read the key from the environment."""
         key = os.environ.get(self.key_variable, "").strip() if self.key_variable else ""
         if self.key_variable and not key:
             raise ConfigError(
-                f"The environment variable {self.key_variable}, which shall hold the key for "
+                f"The environment variable {self.key_variable}, which should hold the key for "
                 f"{self.url}, is not set. Set it and run the same command again."
             )
-        # Refused here, since the standard library would quote a bad header in its error.
+        # Checked here, because the HTTP library would quote a bad header in its error.
         if not (key.isascii() and (key.isprintable() or not key)):
             raise ConfigError(
                 f"The key in {self.key_variable} holds characters that no request can carry. "

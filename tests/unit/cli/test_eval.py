@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
-from bas_opd.evaluate.session import Request
+from bas_opd.evaluate.command import Request
 
 SERVER = ("--server", "http://127.0.0.1:9/v1", "--server-weights", "step-1")
 JUDGE = ("--judge", "http://127.0.0.1:9/v1", "--judge-model", "wise")
@@ -29,7 +29,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, model: str, *options: str) -> Request
         given.append(request)
         return ""
 
-    monkeypatch.setattr("bas_opd.evaluate.session.evaluate_model", stand_in)
+    monkeypatch.setattr("bas_opd.evaluate.command.evaluate_model", stand_in)
     command = ["eval", model, "--bench", "vstar", "--data", "sets", *options]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
@@ -61,7 +61,7 @@ def test_a_run_keeps_its_evaluation(here: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("here")
-def test_what_a_judge_and_a_server_shall_hear_besides_reaches_them(
+def test_extra_request_fields_reach_judge_and_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extras = ("--judge-extra", '{"think": false}', "--server-extra", '{"top_k": 1}')

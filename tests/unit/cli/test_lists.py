@@ -43,6 +43,6 @@ def test_benchmarks_may_have_blanks_around_them(
     for name in ("vstar", "pope"):
         (tmp_path / name).mkdir()
     command = ("eval", "model", "--bench", "vstar, pope", "--data", tmp_path)
-    request, _ = typed(monkeypatch, "bas_opd.evaluate.session.evaluate_model", *command)
+    request, _ = typed(monkeypatch, "bas_opd.evaluate.command.evaluate_model", *command)
     assert list(request.benchmarks) == ["vstar", "pope"]
     assert request.data == {name: str(tmp_path / name) for name in ("vstar", "pope")}

@@ -24,7 +24,7 @@ from bas_opd.data.finesearch import (
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue, own_backgrounds
 from bas_opd.data.finesearch.scenes import SIZES, Placed, plate_colours
 from bas_opd.errors import DataError
-from bas_opd.evaluate.finesearch import grade
+from bas_opd.evaluate.benchmarks.finesearch import ends_with
 
 
 def drawn(split: Split, size: Size, n: int, kinds: tuple[str, ...] = KINDS) -> list[Sample]:
@@ -192,7 +192,7 @@ def test_the_pictures_of_a_pair_differ_in_one_plate_alone() -> None:
 def test_every_style_of_response_is_graded_right_and_names_no_place_in_the_picture() -> None:
     for one in drawn("train", "small", 160):
         for response in one.question.responses:
-            assert grade(response, one.question.answer)
+            assert ends_with(response, one.question.answer)
             places = re.findall(r"\b(top|bottom|corner|middle|centre|side)\b", response)
             assert not places
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from bas_opd.errors import ModelError
 from bas_opd.evaluate import weights
-from bas_opd.evaluate.weights import weights_fingerprint, weights_hashes
+from bas_opd.evaluate.weights import find_checkpoint, weights_fingerprint, weights_hashes
 from bas_opd.files import sha256
 from bas_opd.model.base import small_base
 
@@ -73,7 +74,7 @@ def test_a_file_is_read_once_as_long_as_nothing_writes_to_it(
     assert changed != first
 
 
-def test_two_models_share_a_memory_without_being_taken_for_each_other(
+def test_two_models_share_a_memory_without_being_confused(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = shutil.copytree(model, tmp_path / "other")
@@ -92,9 +93,59 @@ def test_two_models_share_a_memory_without_being_taken_for_each_other(
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"a": 1}'])
-def test_a_damaged_memory_is_made_anew(damage: str, model: Path, tmp_path: Path) -> None:
+def test_a_damaged_memory_is_replaced(damage: str, model: Path, tmp_path: Path) -> None:
     memory = tmp_path / "weights.json"
     memory.write_text(damage)
     assert weights_hashes(model, memory=memory) == weights_hashes(model)
     assert str(model) not in memory.read_text()
     assert not list(tmp_path.glob(".*"))
+
+
+def adapters(folder: Path, base: object) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    (folder / "adapter_model.safetensors").write_bytes(b"trained")
+    return folder
+
+
+def test_a_run_a_model_and_adapters_are_found_and_anything_else_is_an_error(
+    model: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    (run / "model").mkdir(parents=True)
+    with pytest.raises(ModelError, match="neither a finished run"):
+        find_checkpoint(str(run))
+    (run / "model" / "config.json").write_text("{}")
+    for given in (run, run / "model"):
+        found = find_checkpoint(str(given))
+        assert (found.folder, found.adapter) == (run / "model", None)
+    folder = adapters(tmp_path / "lora" / "model", model)
+    for given in (folder.parent, folder):
+        found = find_checkpoint(str(given))
+        assert (found.folder, found.adapter) == (model, folder)
+
+
+def test_the_hashes_of_adapters_cover_their_base(model: Path, tmp_path: Path) -> None:
+    folder = adapters(tmp_path / "lora", model)
+    memory = tmp_path / "weights.json"
+    first = find_checkpoint(str(folder)).hashes(memory=memory)
+    assert first["adapter_model.safetensors"] == sha256(folder / "adapter_model.safetensors")
+    assert first["base/model.safetensors"] == sha256(model / "model.safetensors")
+    for changed in (folder / "adapter_model.safetensors", model / "model.safetensors"):
+        flip(changed)
+        second = find_checkpoint(str(folder)).hashes(memory=memory)
+        assert weights_fingerprint(second) != weights_fingerprint(first)
+        first = second
+
+
+def test_pickled_adapters_and_a_missing_base_are_refused(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = adapters(tmp_path / "pickled", model)
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(ModelError, match="pickled"):
+        find_checkpoint(str(folder)).hashes()
+    gone = adapters(tmp_path / "gone", tmp_path / "nowhere")
+    with pytest.raises(ModelError, match=r"base model of the adapters .* --base FOLDER"):
+        find_checkpoint(str(gone))

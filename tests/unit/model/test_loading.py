@@ -4,13 +4,15 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from bas_opd.errors import ConfigError, ModelError
-from bas_opd.model.loading import LoraSettings, load_model, resolve_device
+from bas_opd.model.loading import LoraSettings, load_model, open_model, resolve_device
 
 CPU = torch.device("cpu")
 
@@ -173,3 +175,60 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="torch sees no GPU"):
         resolve_device("cuda:0")
+
+
+def saved_adapters(base: Path, folder: Path) -> Path:
+    """Adapters that were trained, as peft saves them."""
+    network: Any = load_model(base, device=CPU, lora=LoraSettings(rank=2))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    network.save_pretrained(folder)
+    return folder
+
+
+def test_trained_adapters_are_merged_into_the_weights(small_qwen35: Path, tmp_path: Path) -> None:
+    adapter = saved_adapters(small_qwen35, tmp_path / "adapter")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    merged = load_model(small_qwen35, device=CPU, adapter=adapter)
+    assert torch.rand(3).equal(expected), "loading leaves the random numbers of the program alone"
+    base = load_model(small_qwen35, device=CPU)
+    adapted = PeftModel.from_pretrained(load_model(small_qwen35, device=CPU), str(adapter)).eval()
+    assert dict(merged.named_parameters()).keys() == dict(base.named_parameters()).keys()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        ours, theirs, without = (
+            network(input_ids=ids).logits for network in (merged, adapted, base)
+        )
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert (ours - without).abs().max() > 0.01
+
+
+def test_pickled_adapters_are_refused(small_qwen35: Path, tmp_path: Path) -> None:
+    adapter = saved_adapters(small_qwen35, tmp_path / "adapter")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    (adapter / "adapter_model.safetensors").unlink()
+    torch.save(tensors, adapter / "adapter_model.bin")
+    with pytest.raises(ModelError, match="Pickled adapters"):
+        load_model(small_qwen35, device=CPU, adapter=adapter)
+
+
+def test_adapters_of_another_model_are_refused(
+    small_qwen35: Path, small_qwen25vl: Path, tmp_path: Path
+) -> None:
+    adapter = saved_adapters(small_qwen35, tmp_path / "adapter")
+    with pytest.raises(ModelError, match="cannot be loaded into this model"):
+        load_model(small_qwen25vl, device=CPU, adapter=adapter)
+
+
+def test_an_open_model_has_its_processor_and_precision(small_qwen35: Path) -> None:
+    model = open_model(small_qwen35, device="cpu", thinking=True, max_pixels=90_000)
+    assert (model.precision, model.device) == (torch.float32, CPU)
+    assert model.processor.thinking
+    assert model.processor.images.size["longest_edge"] == 90_000
+    half = open_model(small_qwen35, device="cpu", precision="bfloat16")
+    assert half.precision is torch.bfloat16

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bas_opd.data.finesearch import KINDS, render, sample
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
-from bas_opd.evaluate.runner import Graded
+from bas_opd.evaluate.benchmarks import Scored
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
@@ -168,7 +168,11 @@ def test_the_model_is_small_enough_to_ship(model: VisionLanguageModel, tmp_path:
 
 def test_a_verdict_counts_what_was_judged_and_averages_only_what_was_learnt() -> None:
     graded = [
-        Graded(id=f"{kind}-{place}", kind=kind, answer="", output="", is_correct=right)
+        Scored(
+            id=f"{kind}-{place}",
+            outcome="correct" if right else "wrong",
+            groups={"kind": kind},
+        )
         for kind in KINDS
         for place, right in enumerate([kind != "position", kind == "count", kind == "count"])
     ]

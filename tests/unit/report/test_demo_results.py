@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from report_fixtures import evaluate
 
 from bas_opd.errors import DataError
 from bas_opd.report.demo_results import (
     TableRow,
-    answers_file,
     compared,
     read_demo,
     text_table,
@@ -25,8 +25,8 @@ def outcomes(right: int, n: int = 100) -> list[bool]:
     [
         (60, 40, ("20 more of 100", "than b", "(+20.0 points", ": a gain.")),
         (40, 60, ("20 fewer of 100", "than b", "(-20.0 points", ": a loss.")),
-        (51, 50, ("1 more of 100", "(+1.0 points", ": a difference inside its interval")),
-        (49, 50, ("1 fewer of 100", "(-1.0 points", ": a difference inside its interval")),
+        (51, 50, ("1 more of 100", "(+1.0 points", ": not significantly different.")),
+        (49, 50, ("1 fewer of 100", "(-1.0 points", ": not significantly different.")),
     ],
 )
 def test_a_loss_is_a_loss_and_what_may_be_chance_is_said_to_be(
@@ -53,11 +53,9 @@ def test_the_columns_of_the_text_table_line_up() -> None:
     assert second.split() == ["calls", "-", "1,234", "5"]
 
 
-def test_a_demo_that_is_not_whole_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not whole"):
+def test_an_incomplete_or_damaged_demo_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is incomplete"):
         read_demo(tmp_path)
-    answers = answers_file(tmp_path, "base")
-    answers.parent.mkdir()
-    answers.write_text('[{"id": "1"}]')
-    with pytest.raises(DataError, match=r"base\.json is damaged"):
+    evaluate(tmp_path / "base", [True, False])
+    with pytest.raises(DataError, match="is damaged"):
         read_demo(tmp_path)

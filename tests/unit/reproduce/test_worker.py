@@ -1,8 +1,8 @@
-"""What a process of a reproduction does with one run: train it, judge it, leave its result."""
+"""What a worker of a reproduction does with one run: train, evaluate, write the result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +14,14 @@ from shapes import make_pictures
 
 from bas_opd.config import Config
 from bas_opd.errors import PreemptionError
-from bas_opd.evaluate.runner import Graded, Posed
+from bas_opd.evaluate import answering
+from bas_opd.evaluate.questions import Output, Question
 from bas_opd.reproduce import worker
 from bas_opd.reproduce.results import read_result
 from bas_opd.reproduce.runner import Inputs, Questions, Run, plan_runs
 from bas_opd.run import loop
 from bas_opd.run.loop import RunSummary
 from bas_opd.run.record import RecordWriter
-from bas_opd.types import Example, Prompt
 
 N = 4
 STEP: Mapping[str, Any] = {"loss": 0.5, "calls": 112, "scored_tokens": 900, "seconds": {"all": 1.0}}
@@ -46,7 +46,7 @@ def planned(tmp_path: Path, base: Path) -> dict[str, Run]:
     return {run.arm: run for run in runs}
 
 
-def hears_nothing(*_: object) -> None: ...
+def ignored(*_: object) -> None: ...
 
 
 @pytest.fixture
@@ -74,29 +74,22 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path=config.model.path, processor=None, precision=torch.float32, device=cpu
         )
 
-    def pose(_: object, examples: Sequence[Example], *, view: str) -> tuple[Posed, ...]:
-        assert view == "full"  # the teacher's view would answer for the student
-        nothing = torch.zeros(1, 1)
-        prompt = Prompt(input_ids=nothing, pixel_values=nothing, grid=nothing)
-        return tuple(Posed(example=example, prompt=prompt) for example in examples)
-
-    def answer(policy: Any, posed: Sequence[Posed], **_: Any) -> tuple[Graded, ...]:
-        is_correct = policy.path == str(folder)
-        return tuple(
-            Graded(id=e.id, kind=e.kind, answer=e.answer, output="", is_correct=is_correct)
-            for e in (each.example for each in posed)
-        )
+    def answers(self: Any, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        is_right = self.model.path == str(folder)
+        for place in reversed(range(len(questions))):
+            text = questions[place].reference if is_right else "wrong"
+            yield place, Output(text=text, is_cut=False)
 
     monkeypatch.setattr(loop, "train", train)
-    for name, stand_in in (("load_policy", load_policy), ("pose", pose), ("answer", answer)):
-        monkeypatch.setattr(worker, name, stand_in)
+    monkeypatch.setattr(worker, "load_policy", load_policy)
+    monkeypatch.setattr(answering.ModelAnswers, "answers", answers)
     return folder
 
 
 @pytest.mark.usefixtures("trained")
 def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> None:
     run = runs["full"]
-    words = worker.Worker()(run, hears_nothing, hears_nothing)
+    words = worker.Worker()(run, ignored, ignored)
     assert words.startswith("100.0% right")
     left = read_result(run.result)
     assert left.outcomes == "1" * N
@@ -108,29 +101,29 @@ def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> N
 
 @pytest.mark.usefixtures("trained")
 def test_the_base_is_judged_as_it_is_even_after_a_trained_run(runs: dict[str, Run]) -> None:
-    hand = worker.Worker()
+    one = worker.Worker()
     for run in (runs["full"], runs["base"]):
-        hand(run, hears_nothing, hears_nothing)
+        one(run, ignored, ignored)
     left = read_result(runs["base"].result)
     assert left.outcomes == "0" * N
     assert (left.seed, left.cost, left.steps) == (None, None, None)
 
 
-@pytest.mark.parametrize(("polls", "posed"), [(2, 1), (N + 2, N)])
+@pytest.mark.parametrize(("polls", "decoded"), [(2, 1), (N + 2, N)])
 def test_a_stop_while_judging_ends_it_at_once_and_leaves_no_result(
     tmp_path: Path,
     small_qwen35: Path,
     monkeypatch: pytest.MonkeyPatch,
     polls: int,
-    posed: int,
+    decoded: int,
 ) -> None:
-    """Once among the questions that are read, once among those that are answered."""
+    """Once while questions are encoded, once while they are answered."""
     run = planned(tmp_path, small_qwen35)["base"]
-    seen = {"polls": 0, "posed": 0}
-    real = worker.pose
+    seen = {"polls": 0, "decoded": 0}
+    real = answering.decode_image
 
-    def pose(*arguments: Any, **options: Any) -> tuple[Posed, ...]:
-        seen["posed"] += 1
+    def decode_image(*arguments: Any, **options: Any) -> Any:
+        seen["decoded"] += 1
         return real(*arguments, **options)
 
     def poll() -> None:
@@ -138,8 +131,24 @@ def test_a_stop_while_judging_ends_it_at_once_and_leaves_no_result(
         if seen["polls"] == polls:
             raise PreemptionError("SIGTERM")
 
-    monkeypatch.setattr(worker, "pose", pose)
+    monkeypatch.setattr(answering, "decode_image", decode_image)
     with pytest.raises(PreemptionError):
-        worker.Worker()(run, hears_nothing, poll)
-    assert seen == {"polls": polls, "posed": posed}
+        worker.Worker()(run, ignored, poll)
+    assert seen == {"polls": polls, "decoded": decoded}
     assert list(run.result.parent.iterdir()) == []
+
+
+def test_a_second_model_decodes_no_picture_again(
+    tmp_path: Path, small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned(tmp_path, small_qwen35)["base"]
+    one = worker.Worker()
+    one(run, ignored, ignored)
+    first = read_result(run.result)
+
+    def decoded(*_: Any, **__: Any) -> Any:
+        raise AssertionError("every question is encoded already")
+
+    monkeypatch.setattr(answering, "decode_image", decoded)
+    one(run, ignored, ignored)
+    assert read_result(run.result) == first

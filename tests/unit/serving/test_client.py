@@ -1,7 +1,8 @@
-"""Asking a server that answers, stalls, errs and lies."""
+"""Requests to a server that answers, stalls, fails and misbehaves."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import threading
@@ -13,17 +14,17 @@ import pytest
 from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
 from bas_opd.errors import ConfigError, PreemptionError
-from bas_opd.serving import posting
+from bas_opd.serving import transport
 from bas_opd.serving.client import (
     AccessError,
-    CeilingError,
     ChatClient,
     RefusedError,
-    Reply,
     ServerError,
     Spending,
+    SpendingLimitError,
 )
 from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.transport import Reply
 
 HELLO = [{"role": "user", "content": "Hello"}]
 KEY = "sk-canary-8c1f0d2e77"
@@ -46,7 +47,7 @@ def failure(play: Play, **settings: Any) -> tuple[ServerError, ChatServer]:
         return caught.value, server
 
 
-def test_a_request_says_what_it_wants_and_the_reply_what_was_sent() -> None:
+def test_a_request_carries_its_settings_and_no_authorization_without_a_key() -> None:
     extra = {"chat_template_kwargs": {"enable_thinking": False}}
     with ChatServer(in_turn("Hi")).running() as server:
         client = ChatClient(server.endpoint(extra=extra))
@@ -55,9 +56,7 @@ def test_a_request_says_what_it_wants_and_the_reply_what_was_sent() -> None:
     assert server.requests == [{"model": "a-judge", "messages": HELLO, **decoding, **extra}]
     assert server.headers[0]["path"] == "/v1/chat/completions"
     assert "Authorization" not in server.headers[0]
-    assert reply == Reply(
-        text="Hi", finish="stop", tokens=11, tries=1, fallbacks=(), decoding=decoding
-    )
+    assert reply == Reply(text="Hi", finish="stop", tokens=11)
 
 
 def test_a_reply_without_text_is_empty_and_says_how_it_ended() -> None:
@@ -84,14 +83,14 @@ def test_a_reply_without_text_is_empty_and_says_how_it_ended() -> None:
     ],
     ids=lambda act: f"{act.status}-{act.body[:12]!r}-{act.keep_bytes}-{act.wait_seconds}",
 )
-def test_a_failure_that_may_pass_is_tried_again(bad: Act) -> None:
+def test_a_temporary_failure_is_retried(bad: Act) -> None:
     is_slow = bad.wait_seconds or bad.drip_seconds
     reply, server = ask(in_turn(bad, "Hi"), timeout_seconds=1.0 if is_slow else 5.0)
-    assert (reply.text, reply.tries, len(server.requests)) == ("Hi", 2, 2)
+    assert (reply.text, len(server.requests)) == ("Hi", 2)
 
 
 def test_a_reply_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posting, "MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 1000)
     error, _ = failure(in_turn(says("long " * 1000)), tries=2)
     assert "more than 1,000 bytes" in str(error)
 
@@ -112,6 +111,50 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(
         assert ChatClient(away).ask(HELLO, max_tokens=7).text == "through a proxy"
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1"])
+def test_a_proxy_that_cannot_be_used_is_a_sentence(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, proxy)
+    with pytest.raises(ConfigError, match=r"proxy for http://model\.example/v1 cannot be used"):
+        ChatClient(Endpoint(url="http://model.example/v1", model="a"))
+
+
+def test_requests_of_one_client_share_a_connection() -> None:
+    with ChatServer(in_turn("Hi")).running() as server:
+        client = ChatClient(server.endpoint(at_once=2))
+        assert [client.ask(HELLO, max_tokens=7).text for _ in range(3)] == ["Hi"] * 3
+        assert len(server.connections) == 1
+        list(client.in_parallel(lambda n: echo(client, n), range(20)))
+    assert len(server.requests) == 23
+    assert len(server.connections) <= 3
+
+
+def test_a_connection_whose_reply_was_given_up_is_not_reused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 1000)
+    with ChatServer(in_turn(says("long " * 10_000), "Hi")).running() as server:
+        assert ChatClient(server.endpoint()).ask(HELLO, max_tokens=7).text == "Hi"
+    assert len(server.connections) == 2
+
+
+def test_a_reply_that_trickles_ends_at_the_deadline() -> None:
+    started = time.monotonic()
+    error, _ = failure(in_turn(says("slow", drip_seconds=0.05)), timeout_seconds=0.5, tries=1)
+    assert "did not finish in time" in str(error)
+    assert time.monotonic() - started < 2
+
+
+def test_a_compressed_reply_is_neither_asked_for_nor_unpacked() -> None:
+    bomb = gzip.compress(says("0" * 10_000_000).body)
+    packed = Act(body=bomb, headers={"Content-Encoding": "gzip"})
+    error, server = failure(in_turn(packed), tries=1)
+    assert "no chat completion" in str(error)
+    assert server.headers[0]["Accept-Encoding"] == "identity"
+
+
 def test_there_are_no_more_tries_than_allowed() -> None:
     error, server = failure(in_turn(fails(503, "overloaded")), tries=4)
     assert len(server.requests) == 4
@@ -122,7 +165,7 @@ def test_there_are_no_more_tries_than_allowed() -> None:
 def test_a_server_that_is_not_there_is_a_sentence() -> None:
     with ChatServer(in_turn("Hi")).running() as server:
         endpoint = server.endpoint(tries=2)
-    with pytest.raises(ServerError, match="could not be heard") as caught:
+    with pytest.raises(ServerError, match="could not be reached") as caught:
         ChatClient(endpoint).ask(HELLO, max_tokens=7)
     assert "Check that the server is up" in str(caught.value)
 
@@ -136,7 +179,7 @@ def test_a_request_that_is_refused_is_not_sent_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405])
-def test_what_no_request_can_pass_is_told_apart(status: int) -> None:
+def test_a_status_that_no_request_can_pass_is_an_access_error(status: int) -> None:
     error, server = failure(in_turn(fails(status)))
     assert len(server.requests) == 1
     assert isinstance(error, AccessError)
@@ -166,22 +209,22 @@ def test_waits_double_with_some_chance_in_them_up_to_the_longest(
     assert bounds == [(0.5, 1), (1, 2), (2, 4), (3, 6), (3, 6)]
 
 
-def test_a_server_that_asks_for_time_gets_it() -> None:
+def test_retry_after_is_honoured() -> None:
     started = time.monotonic()
     ask(in_turn(fails(429, Retry_After="0.4"), "Hi"))
     assert time.monotonic() - started >= 0.4
 
 
 @pytest.mark.parametrize("value", ["3600", "Fri, 01 Jan 2100 00:00:00 GMT"])
-def test_a_server_that_asks_for_too_much_time_is_not_waited_for(value: str) -> None:
+def test_a_retry_after_beyond_the_longest_wait_ends_the_request(value: str) -> None:
     _, server = failure(in_turn(fails(429, Retry_After=value)))
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("value", ["-5", "nan", "inf", "soon", "", "Thu, 01 Jan 1970 00:00:00 GMT"])
-def test_an_unclear_wish_for_time_is_passed_over(value: str) -> None:
-    reply, _ = ask(in_turn(fails(429, Retry_After=value), "Hi"))
-    assert reply.tries == 2
+def test_an_unreadable_retry_after_is_ignored(value: str) -> None:
+    _, server = ask(in_turn(fails(429, Retry_After=value), "Hi"))
+    assert len(server.requests) == 2
 
 
 def picky(*rejected: str, message: str = "Unsupported: '{}'", named: bool = True) -> Play:
@@ -195,13 +238,14 @@ def picky(*rejected: str, message: str = "Unsupported: '{}'", named: bool = True
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_rejected_parameter_is_left_out_or_renamed_and_that_is_on_record(named: bool) -> None:
+def test_a_rejected_parameter_is_left_out_or_renamed_and_recorded(named: bool) -> None:
     with ChatServer(picky("max_tokens", "temperature", named=named)).running() as server:
         client = ChatClient(server.endpoint(tries=1))
         reply = client.ask(HELLO, max_tokens=7, seed=42)
         again = client.ask(HELLO, max_tokens=7, seed=42)
     assert len(server.requests) == 4, "what was rejected once is not sent again"
-    assert reply.decoding == {"max_completion_tokens": 7, "seed": 42}
+    assert (server.requests[-1]["max_completion_tokens"], server.requests[-1]["seed"]) == (7, 42)
+    assert not {"max_tokens", "temperature"} & set(server.requests[-1])
     assert reply.fallbacks == again.fallbacks
     assert reply.fallbacks == (
         "sent max_completion_tokens in place of max_tokens",
@@ -224,12 +268,12 @@ FORBIDDEN = {
         Act(status=422, body=json.dumps({"detail": [FORBIDDEN]}).encode()),
     ],
 )
-def test_a_server_that_takes_no_seed_is_asked_without_it_and_that_is_on_record(
+def test_a_server_that_rejects_the_seed_is_asked_without_it_and_that_is_recorded(
     refusal: Act,
 ) -> None:
     with ChatServer(lambda request: refusal if "seed" in request else "Hi").running() as server:
         reply = ChatClient(server.endpoint(tries=1)).ask(HELLO, max_tokens=7, seed=42)
-    assert reply.decoding == {"temperature": 0, "max_tokens": 7}
+    assert (server.requests[-1]["temperature"], server.requests[-1]["max_tokens"]) == (0, 7)
     assert reply.fallbacks == ("sent without seed",)
 
 
@@ -330,33 +374,33 @@ def test_settings_that_cannot_work_are_refused_and_not_shown(settings: dict[str,
     assert "a1a1" not in str(caught.value)
 
 
-def test_the_ceiling_counts_every_request_also_those_that_fail() -> None:
+def test_the_spending_limit_counts_failed_requests_too() -> None:
     with ChatServer(in_turn(fails(500), fails(500), "Hi")).running() as server:
         spending = Spending(max_requests=2)
-        with pytest.raises(CeilingError, match="2 requests"):
+        with pytest.raises(SpendingLimitError, match="2 requests"):
             ChatClient(server.endpoint(), spending=spending).ask(HELLO, max_tokens=7)
     assert len(server.requests) == spending.requests == 2
 
 
-def test_the_ceiling_counts_tokens_as_the_server_does() -> None:
+def test_the_spending_limit_counts_tokens_as_the_server_does() -> None:
     with ChatServer(in_turn("Hi")).running() as server:
         client = ChatClient(server.endpoint(), spending=Spending(max_tokens=12))
         client.ask(HELLO, max_tokens=7)
         client.ask(HELLO, max_tokens=7)
-        with pytest.raises(CeilingError, match="12 tokens"):
+        with pytest.raises(SpendingLimitError, match="12 tokens"):
             client.ask(HELLO, max_tokens=7)
     assert (len(server.requests), client.spending.tokens) == (2, 22)
 
 
-def test_the_ceiling_counts_what_was_spent_before() -> None:
+def test_the_spending_limit_counts_what_earlier_commands_spent() -> None:
     spending = Spending(max_requests=3, max_tokens=100)
-    spending.resume(requests=2, tokens=99)
+    spending.add(requests=2, tokens=99)
     spending.reserve()
-    with pytest.raises(CeilingError, match=r"3 requests .* earlier commands included"):
+    with pytest.raises(SpendingLimitError, match=r"3 requests .* earlier commands included"):
         spending.reserve()
     tokens = Spending(max_tokens=100)
-    tokens.resume(requests=9, tokens=100)
-    with pytest.raises(CeilingError, match="100 tokens"):
+    tokens.add(requests=9, tokens=100)
+    with pytest.raises(SpendingLimitError, match="100 tokens"):
         tokens.reserve()
 
 
@@ -368,7 +412,7 @@ def test_without_an_honest_count_every_byte_is_a_token(usage: Any) -> None:
     assert reply.tokens > len(json.dumps(server.requests[0])) > 100
 
 
-def test_work_goes_side_by_side_but_no_more_than_allowed_and_keeps_its_places() -> None:
+def test_work_runs_in_parallel_within_the_limit_and_keeps_its_indices() -> None:
     lock, now, most = threading.Lock(), 0, 0
 
     def play(request: dict[str, Any]) -> str:
@@ -383,7 +427,7 @@ def test_work_goes_side_by_side_but_no_more_than_allowed_and_keeps_its_places() 
 
     with ChatServer(play).running() as server:
         client = ChatClient(server.endpoint(at_once=3))
-        got = dict(client.side_by_side(lambda n: echo(client, n), range(10)))
+        got = dict(client.in_parallel(lambda n: echo(client, n), range(10)))
     assert got == {place: f"re: {place}" for place in range(10)}
     assert most == 3
 
@@ -402,14 +446,14 @@ def test_items_are_not_taken_before_their_turn() -> None:
 
     with ChatServer(in_turn("Hi")).running() as server:
         client = ChatClient(server.endpoint(at_once=2))
-        results = client.side_by_side(lambda n: echo(client, n), items())
+        results = client.in_parallel(lambda n: echo(client, n), items())
         next(results)
         results.close()  # pyright: ignore[reportAttributeAccessIssue]
     assert len(taken) <= 4
 
 
 @pytest.mark.parametrize("stop", [PreemptionError("SIGTERM"), KeyboardInterrupt()])
-def test_asked_to_stop_it_hands_over_what_is_under_way_and_asks_no_more(
+def test_a_stop_yields_requests_in_flight_and_sends_no_more(
     stop: BaseException,
 ) -> None:
     with ChatServer(in_turn(says("Hi", wait_seconds=0.4))).running() as server:
@@ -423,13 +467,13 @@ def test_asked_to_stop_it_hands_over_what_is_under_way_and_asks_no_more(
         with pytest.raises(type(stop)):
             got.extend(
                 place
-                for place, _ in client.side_by_side(lambda n: echo(client, n), range(9), poll=poll)
+                for place, _ in client.in_parallel(lambda n: echo(client, n), range(9), poll=poll)
             )
     assert sorted(got) == [0, 1]
     assert len(server.requests) == 2
 
 
-def test_asked_to_stop_it_does_not_sit_out_a_long_wait() -> None:
+def test_a_stop_interrupts_a_long_wait() -> None:
     with ChatServer(in_turn(fails(429, Retry_After="50"))).running() as server:
         client = ChatClient(server.endpoint())
 
@@ -439,11 +483,11 @@ def test_asked_to_stop_it_does_not_sit_out_a_long_wait() -> None:
 
         started = time.monotonic()
         with pytest.raises(PreemptionError):
-            list(client.side_by_side(lambda n: echo(client, n), range(3), poll=poll))
+            list(client.in_parallel(lambda n: echo(client, n), range(3), poll=poll))
     assert time.monotonic() - started < 5
 
 
-def test_a_failure_of_one_is_raised_after_the_others_were_handed_over() -> None:
+def test_a_failure_of_one_is_raised_after_the_results_of_the_others() -> None:
     def play(request: dict[str, Any]) -> Act | str:
         if request["messages"][0]["content"] != "0":
             return says("Hi", wait_seconds=0.3)
@@ -456,7 +500,7 @@ def test_a_failure_of_one_is_raised_after_the_others_were_handed_over() -> None:
         client = ChatClient(server.endpoint(at_once=3))
         with pytest.raises(AccessError):
             got.extend(
-                place for place, _ in client.side_by_side(lambda n: echo(client, n), range(9))
+                place for place, _ in client.in_parallel(lambda n: echo(client, n), range(9))
             )
         assert sorted(got) == [1, 2]
         assert echo(client, 5) == "Hi", "the client can be used again"

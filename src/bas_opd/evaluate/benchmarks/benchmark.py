@@ -1,4 +1,4 @@
-"""What a benchmark is: where its rows lie, what each asks, and what its numbers are."""
+"""A benchmark: how its rows are read, the question of each, and its numbers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from bas_opd.errors import DataError
+from bas_opd.errors import ConfigError, DataError
 from bas_opd.evaluate.benchmarks.reading import Record
 from bas_opd.evaluate.benchmarks.summary import Also, Primary, Scored, Summary, accuracy, summarise
-from bas_opd.evaluate.questions import Question
-
-Grader = Literal["answers", "finesearch"]
-"""Who reads the outputs: `evaluate.answers` by the question's form, or `evaluate.finesearch`."""
+from bas_opd.evaluate.questions import Question, View
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSet:
-    """The questions of a benchmark as they were found."""
+    """The questions of a benchmark as they were read."""
 
     benchmark: str
     folder: Path
@@ -36,7 +32,7 @@ class LoadedSet:
     The order of the rows does not matter to it.
     """
     is_partial: bool
-    """Whether it was accepted although it has not the questions of the whole benchmark."""
+    """Whether it is accepted although it differs from the whole benchmark."""
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -49,11 +45,13 @@ class Benchmark:
     name: str
     title: str
     expected: int | None
-    """How many questions it has; None if that is free."""
+    """How many questions it has; None if that is not fixed."""
     obtain: str
-    """A sentence that says how to get it."""
+    """A sentence on how to get it."""
     read: Callable[[Path], Sequence[Record]]
-    """Takes a folder, returns its rows; none if the benchmark is not there."""
+    """Takes a folder, returns its rows; empty if the benchmark is not there."""
+    read_crops: Callable[[Path], Sequence[Record]] | None = None
+    """The same with the privileged crop as picture, without rows that have none."""
     ask: Callable[[Sequence[Record]], Sequence[Question]]
     """Takes the rows, returns one question for each, in their order."""
     primary: Primary = accuracy
@@ -61,18 +59,23 @@ class Benchmark:
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Group -> part -> how many questions it has."""
     even_parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Group -> how many parts it has, whatever their names, and how many questions each has."""
-    grader: Grader = "answers"
+    """Group -> how many parts it has, under any names, and how many questions each has."""
+    is_right: Callable[[str, str], bool] | None = None
+    """Takes output and reference, for a benchmark with a rule of its own; else `answers` reads the
+    output by the question's form."""
     files: tuple[str, ...] = ()
-    """Patterns of what to fetch where a hub id is given."""
+    """Patterns of the files to download if a hub id is given."""
 
-    def load(self, source: Path | str, *, partial: bool = False) -> LoadedSet:
+    def load(self, source: Path | str, *, partial: bool = False, view: View = "full") -> LoadedSet:
         """Read the benchmark from a folder, or from the hub if an id is given and can be reached.
 
-        Another number of questions than the benchmark has is refused, unless `partial` allows it.
+        A different number of questions than the benchmark has is an error, unless `partial` is set.
         """
+        read = self.read if view == "full" else self.read_crops
+        if read is None:
+            raise ConfigError(f"{self.title} has no crops. Evaluate on its full pictures.")
         folder = self._folder(source)
-        records = self.read(folder)
+        records = read(folder)
         if not records:
             raise DataError(f"{self.title} is not in {folder}: no rows were found. {self.obtain}")
         questions = self.ask(records)
@@ -115,7 +118,7 @@ class Benchmark:
         raise DataError(f"{self.title} is not there: {source} is not a folder. {self.obtain}")
 
     def _difference(self, questions: Sequence[Question] | Sequence[Scored]) -> str:
-        """Say how the numbers of questions differ from those of the benchmark, if they do."""
+        """Return how the numbers of questions differ from those of the benchmark, if they do."""
         odd = []
         if self.expected not in (None, len(questions)):
             odd.append(f"has {len(questions):,} questions, where {self.expected:,} were expected")

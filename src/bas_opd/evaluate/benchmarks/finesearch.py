@@ -1,14 +1,17 @@
-"""FineSearch: small drawn things in large pictures, from a prepared set."""
+"""FineSearch: small drawn objects in large pictures, from a prepared set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import string
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from bas_opd.data.images import open_crop
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
-from bas_opd.evaluate.benchmarks.pictures import read_file
+from bas_opd.evaluate.benchmarks.pictures import file_bytes
 from bas_opd.evaluate.benchmarks.reading import Record
 from bas_opd.evaluate.benchmarks.summary import (
     Measure,
@@ -19,31 +22,72 @@ from bas_opd.evaluate.benchmarks.summary import (
     mean,
 )
 from bas_opd.evaluate.questions import Question
-from bas_opd.evaluate.score import HALVES, PAIR
+from bas_opd.types import Example
+
+PAIR = "pair"
+HALVES = ("-a", "-b")
+"""Endings of the ids of two questions on one scene, which are a pair."""
 
 
 def read(folder: Path) -> list[Record]:
     """Return the examples of a prepared set, whose picture names are hashes of their contents."""
     return [
-        Record(
-            where=f"{folder}, row {number}",
-            table=folder.name,
-            number=number,
-            cells={
-                "id": example.id,
-                "kind": example.kind,
-                "question": example.question,
-                "answer": example.answer,
-            },
-            picture=partial(read_file, example.image),
-            sketch=example.image.name,
-        )
+        _record(folder, number, example, partial(file_bytes, example.image), example.image.name)
         for number, example in enumerate(PreparedSet.load(folder).examples, 1)
     ]
 
 
+def read_crops(folder: Path) -> list[Record]:
+    """Return the examples that have a crop, with the crop as their picture."""
+    return [
+        _record(folder, number, example, partial(_crop_bytes, example), _crop_name(example))
+        for number, example in enumerate(PreparedSet.load(folder).examples, 1)
+        if example.has_crop
+    ]
+
+
+def _record(
+    folder: Path, number: int, example: Example, picture: Callable[[], bytes], sketch: str
+) -> Record:
+    return Record(
+        where=f"{folder}, row {number}",
+        table=folder.name,
+        number=number,
+        cells={
+            "id": example.id,
+            "kind": example.kind,
+            "question": example.question,
+            "answer": example.answer,
+        },
+        picture=picture,
+        sketch=sketch,
+    )
+
+
+def _crop_bytes(example: Example) -> bytes:
+    stream = io.BytesIO()
+    open_crop(example).save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+def _crop_name(example: Example) -> str:
+    crop = example.crop
+    picture = crop and crop.image
+    return f"crop {picture.name if picture else (example.image.name, crop and crop.box)}"
+
+
+def ends_with(output: str, answer: str) -> bool:
+    """Return whether the last word of the output is the answer.
+
+    Punctuation around words and the case of letters are ignored: "The plate is Red." ends with
+    red. The right word anywhere else does not count.
+    """
+    words = [word.strip(string.punctuation) for word in output.casefold().split()]
+    return next(filter(None, reversed(words)), None) == answer.casefold()
+
+
 def ask(records: Sequence[Record]) -> list[Question]:
-    """The question is the prompt, and the last word of a response is what counts."""
+    """The question is the prompt."""
     return [_question(record) for record in records]
 
 
@@ -80,8 +124,9 @@ FINESEARCH = Benchmark(
     expected=None,
     obtain="Make one with `bas-opd data make finesearch OUT --split test`, and name OUT.",
     read=read,
+    read_crops=read_crops,
     ask=ask,
     primary=primary,
     also=also,
-    grader="finesearch",
+    is_right=ends_with,
 )

@@ -1,4 +1,4 @@
-"""HR-Bench 4K: two hundred questions, each asked four times with its options turned (2024)."""
+"""HR-Bench 4K: two hundred questions, each asked four times with its options rotated (2024)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAYOUTS = (
 
 
 def ask(records: Sequence[Record]) -> list[Question]:
-    """The four turns of a question are known by its text and its options.
+    """The four rotations of a question share its text and its options.
 
     Several pictures may share both: then the first of each cycle belong together, the second, and
     so on, since every cycle has its questions in one order.

@@ -18,7 +18,7 @@ _LAYOUTS = (
 
 
 def ask(records: Sequence[Record]) -> list[Question]:
-    """Options stand inside the question, as "Options: A: .., B: .." or below "Choices:"."""
+    """Options are part of the question, as "Options: A: .., B: .." or below "Choices:"."""
     return [_question(record) for record in records]
 
 

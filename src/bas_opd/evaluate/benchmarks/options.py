@@ -8,10 +8,10 @@ from string import ascii_uppercase
 
 _LEAD = re.compile(r"\b(?:options|choices)\s*:\s*(?=\(?A\s?[).:])", re.IGNORECASE)
 _BRACKETED = (r"(?i:(?:^|\n)\s*\({}\))", r"(?i:(?:^|(?<=\s))\({}\))")
-"""Each on a line of its own if they can be read so, else one after the other."""
+"""Each on its own line if possible, else one after the other."""
 _BARE = (r"{}\s?:", r"{}\.(?=\s)", r"{}\)")
 _APART = r"(?:^|[\n,;])\s*"
-"""What stands before a bare label. More than a space, for an option may be "Vitamin B: much"."""
+"""What precedes a bare label. More than a space, since an option may be "Vitamin B: much"."""
 
 
 def listed_options(text: str) -> dict[str, str]:
@@ -45,7 +45,7 @@ def answer_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def lettered(texts: list[str]) -> dict[str, str]:
-    """Give the options letters from A on."""
+    """Return the options letters from A on."""
     return dict(zip(ascii_uppercase, texts, strict=False))
 
 

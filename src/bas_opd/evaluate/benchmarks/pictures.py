@@ -1,4 +1,4 @@
-"""Pictures of a benchmark, read from where they lie when a question is asked."""
+"""Pictures of a benchmark, read from disk when a question is asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SKETCH_BYTES = 1 << 16
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the file that a benchmark names, which may not lie outside its folder.
+    """Return the file that a benchmark names, which must be inside its folder.
 
     In the hub's own cache a snapshot is a folder of links into the blobs beside it; those belong
     to the snapshot.
@@ -50,13 +50,17 @@ def sketch(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_file(path: Path) -> bytes:
-    """Return the bytes of a picture file, once they have been seen to be a picture."""
+def file_bytes(path: Path) -> bytes:
+    """Return the bytes of a picture file, which are not checked yet."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"The picture {path} cannot be read ({error.strerror}).") from error
-    return _checked(data, str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a picture file after checking that they can be decoded."""
+    return _checked(file_bytes(path), str(path))
 
 
 def read_cell(cell: Any, *, where: str, folder: Path) -> bytes:
@@ -67,7 +71,7 @@ def read_cell(cell: Any, *, where: str, folder: Path) -> bytes:
         cell = cell.get("bytes")
     if isinstance(cell, str):
         try:
-            # Line breaks every 76 letters are customary, anything else outside the alphabet is not.
+            # Line breaks every 76 letters are common; other characters outside base64 are errors.
             cell = base64.b64decode("".join(cell.split()), validate=True)
         except (binascii.Error, ValueError) as error:
             raise DataError(

@@ -31,7 +31,7 @@ _LAYOUTS = (
 
 
 def ask(records: Sequence[Record]) -> list[Question]:
-    """The split is a column, or the name of the file; question ids begin anew in each."""
+    """The split is a column, or the name of the file; question ids start over in each."""
     return [_question(record) for record in records]
 
 
@@ -88,7 +88,7 @@ def _five(scored: Sequence[Scored], split: str) -> tuple[Measure, ...]:
 
 
 def _says_yes(each: Scored) -> bool:
-    """A verdict of the judge tells what was said only if that was right."""
+    """A verdict of the judge reveals the answer only if it was right."""
     return each.groups["label"] == "yes" if each.is_correct else each.value == "yes"
 
 

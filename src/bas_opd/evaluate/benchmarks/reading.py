@@ -1,4 +1,4 @@
-"""Rows of a benchmark, from any of the layouts in which it is handed about."""
+"""Rows of a benchmark, from any of the layouts in which it is distributed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Record:
     cells: Mapping[str, Any]
     picture: Callable[[], bytes]
     sketch: str
-    """What is cheaply known of the picture's content."""
+    """What is known of the picture's content without reading all of it."""
 
     def text(self, *names: str) -> str:
         """Return the text of the first of these columns that there is; a blank one is refused."""
@@ -57,12 +57,12 @@ class Record:
 
     def refused(self, reason: str) -> DataError:
         """Return the error that says why this row cannot be used."""
-        return DataError(f"{self.where}: {reason} Fetch the benchmark again, or mend the row.")
+        return DataError(f"{self.where}: {reason} Fetch the benchmark again, or fix the row.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way in which a benchmark lies in a folder."""
+    """One layout of a benchmark in a folder."""
 
     tables: tuple[str, ...]
     """Patterns of its tables; all that match are read, in the order of their names."""
@@ -71,7 +71,7 @@ class Layout:
     picture: tuple[str, ...] = ("image",)
     """The column with the picture: its content, or the name of its file; the first there is."""
     places: tuple[str, ...] = ()
-    """Where a named picture may lie, as in `val2014/{}`; none: the column holds the content."""
+    """Paths of a named picture, as in `val2014/{}`; empty: the column holds the content."""
 
 
 _Row = tuple[int, Mapping[str, Any], Callable[[], bytes], str]
@@ -107,7 +107,7 @@ def _records(folder: Path, name: str, layout: Layout) -> Iterator[Record]:
 
 
 def _naming(folder: Path, table: Path, layout: Layout) -> Iterator[_Row]:
-    """Read a table that names its pictures: CSV, or JSON lines whatever the file is called."""
+    """Read a table that names its pictures: CSV, or JSON lines under any file name."""
     if table.suffix == ".csv":
         rows = Source(name=str(table), root=None, table=table).rows()
     else:
@@ -125,7 +125,7 @@ def _naming(folder: Path, table: Path, layout: Layout) -> Iterator[_Row]:
 
 
 def _located(folder: Path, places: tuple[str, ...], name: str) -> Path:
-    """Return the first file of a name among the places where it may lie."""
+    """Return the first existing file among the possible paths of a picture."""
     reasons = []
     for place in places:
         try:
@@ -166,7 +166,7 @@ def _parquet(table: Path, layout: Layout) -> Iterator[tuple[Mapping[str, Any], C
 
 
 def _is_content(kind: str) -> bool:
-    """Say whether a column type is that of pictures and other nested things."""
+    """Return whether a column type is that of pictures and other nested things."""
     return kind.startswith(("struct", "binary", "large_binary"))
 
 

@@ -1,4 +1,4 @@
-"""Where benchmarks lie, from what a user says about it."""
+"""The folders of benchmarks, from the values of `--data`."""
 
 from __future__ import annotations
 
@@ -47,5 +47,6 @@ def _found(name: str, parents: Sequence[Path]) -> str:
             return str(place)
     looked = f" There is no folder {' or '.join(map(str, places))}." if places else ""
     raise ConfigError(
-        f"Where {wanted.title} lies was not said.{looked} Add --data {name}=FOLDER. {wanted.obtain}"
+        f"The folder of {wanted.title} was not given.{looked} Add --data {name}=FOLDER. "
+        f"{wanted.obtain}"
     )

@@ -17,7 +17,7 @@ from bas_opd.stats.intervals import wilson_interval
 Outcome = Literal["correct", "wrong", "unscored"]
 Source = Literal["rule", "judge"]
 Note = Literal["", "cut", "empty", "refused"]
-"""What was odd about an answer: cut at the limit, without any text, or refused by the server."""
+"""A special case of an answer: cut at the token limit, without text, or refused by the server."""
 
 SEVEN = ("vstar", "zoombench", "hrbench4k", "mmvp", "cvbench", "mmstar", "pope")
 """The paper's benchmarks, in the order of its tables."""
@@ -30,10 +30,10 @@ class Scored:
     id: str
     outcome: Outcome
     source: Source = "rule"
-    """Who decided: the rule, or the judge to whom it was deferred, even if that one could not."""
+    """Who decided: the rule, or the judge it was deferred to, even if that judge could not."""
     groups: Mapping[str, str] = field(default_factory=dict)
     value: str = ""
-    """What the rule read, if anything: a letter, yes or no."""
+    """What the rule read: a letter, yes or no, or nothing."""
     note: Note = ""
 
     @property

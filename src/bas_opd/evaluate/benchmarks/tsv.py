@@ -18,7 +18,7 @@ _CELL = re.compile(r'\t("(?:[^"]++|"")*+"(?=\t|\Z)|[^\t]*)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TsvRecord:
-    """The cells of one record, and where it lies in its file."""
+    """The cells of one record, and its position in the file."""
 
     start: int
     length: int
@@ -44,7 +44,7 @@ def tsv_records(table: Path) -> Iterator[TsvRecord]:
 
 
 def tsv_cell(table: Path, start: int, length: int, place: int) -> str:
-    """Return one cell of a record that was met before."""
+    """Return one cell of a record at a known position."""
     try:
         with table.open("rb") as stream:
             stream.seek(start)

@@ -20,7 +20,7 @@ _LAYOUTS = (
 
 
 def ask(records: Sequence[Record]) -> list[Question]:
-    """Options stand inside the text; some rows have only two."""
+    """Options are part of the text; some rows have only two."""
     return [_question(record) for record in records]
 
 

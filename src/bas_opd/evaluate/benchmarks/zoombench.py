@@ -52,7 +52,7 @@ def _question(record: Record) -> Question:
 
 
 def also(scored: Sequence[Scored]) -> tuple[Measure, ...]:
-    """Return accuracies by form, and by whichever of its groups the revision has."""
+    """Return accuracies by form, and by those groups that the revision has."""
     return tuple(measure for group in ("form", *_GROUPS) for measure in accuracy_by(scored, group))
 
 

@@ -1,10 +1,10 @@
-"""Task files for lmms-eval's `--include_path`, with the questions that they ask."""
+"""Task files for lmms-eval's `--include_path`, and tables of their questions."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,16 @@ from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import SEVEN, LoadedSet
 from bas_opd.evaluate.questions import Question
+from bas_opd.run.progress import Progress
 
 PREFIX = "bas_opd"
-"""Of names of tasks, since lmms-eval has tasks of its own called pope or mmstar."""
+"""Prefix of task names, because lmms-eval has its own tasks called pope or mmstar."""
 ROWS_AT_ONCE = 32
-"""As many pictures are in memory, here and later where rows are read again."""
+"""The number of pictures in memory at a time, here and when the rows are read."""
 
 _TEXTS = ("benchmark", "id", "prompt", "form", "reference", "options", "groups")
 
-# A blank line ends no answer, though it would if `until` were left out.
+# `until` is empty, because by default a blank line would end an answer.
 _TASK = """\
 task: {task}
 dataset_path: parquet
@@ -51,7 +52,7 @@ metadata:
 """
 
 _FUNCTIONS = '''\
-"""What the task files beside this one call: the scoring is that of the installed bas-opd."""
+"""Functions of the task files beside this one: the scoring of the installed bas-opd."""
 
 from bas_opd.evaluate.lmms_eval.functions import (
     doc_to_text,
@@ -69,17 +70,18 @@ def write_tasks(
     out: Path,
     *,
     max_response_tokens: int,
-    on_row: Callable[[], None] = lambda: None,
+    progress: Progress,
 ) -> list[str]:
     """Write a task for each set and a group of all of them; return their names, the group last."""
     tasks = [f"{PREFIX}_{loaded.benchmark}" for loaded in sets]
+    progress.start(sum(map(len, sets)), "writing")
     with staged_set(out) as staged:
         for task, loaded in zip(tasks, sets, strict=True):
             table = f"{loaded.benchmark}.parquet"
-            _write_questions(loaded, staged.folder / table, on_row)
+            _write_questions(loaded, staged.folder / table, progress)
             text = _TASK.format(
                 task=task,
-                # Older releases of lmms-eval look for a relative path where they were started.
+                # Older releases of lmms-eval resolve relative paths against the working directory.
                 table=json.dumps(str(staged.place / table)),
                 max_response_tokens=max_response_tokens,
                 fingerprint=loaded.fingerprint,
@@ -92,7 +94,7 @@ def write_tasks(
 
 
 def _group(sets: Sequence[LoadedSet], tasks: Sequence[str]) -> str:
-    """Return the group's file; only of the paper's seven is there an average."""
+    """Return the group's file; it has an average only for the paper's seven benchmarks."""
     lines = [f"group: {PREFIX}", "task:", *(f"  - {task}" for task in tasks)]
     if {loaded.benchmark for loaded in sets} == set(SEVEN):
         lines += ["aggregate_metric_list:", "  - metric: rule_only", "    aggregation: mean"]
@@ -100,7 +102,7 @@ def _group(sets: Sequence[LoadedSet], tasks: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_questions(loaded: LoadedSet, table: Path, on_row: Callable[[], None]) -> None:
+def _write_questions(loaded: LoadedSet, table: Path, progress: Progress) -> None:
     try:
         arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
     except ImportError as error:
@@ -114,15 +116,15 @@ def _write_questions(loaded: LoadedSet, table: Path, on_row: Callable[[], None])
             rows = []
             for question in loaded.questions[start : start + ROWS_AT_ONCE]:
                 rows.append(_row(loaded.benchmark, question))
-                on_row()
+                progress.advance()
             writer.write_table(arrow.Table.from_pylist(rows, schema))
 
 
 def _schema(arrow: Any) -> Any:
-    """Return the columns, and what tells the library `datasets` that one of them is a picture.
+    """Return the columns, with metadata that marks one as a picture for the library `datasets`.
 
-    lmms-eval drops pictures by it where they are not needed. They stay bytes, so that they are
-    decoded as everywhere else in this package.
+    lmms-eval uses it to drop pictures where they are not needed. They stay bytes, so that this
+    package decodes them in one way everywhere.
     """
     picture = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
     features = {name: {"dtype": "string", "_type": "Value"} for name in _TEXTS}

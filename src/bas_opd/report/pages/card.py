@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bas_opd import __version__
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.comparison import RUN_HEADER, RunComparison, findings, headline, run_rows
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.report.findings import (
     AuditFigures,
     budget_sentence,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.arms import ArmRuns
 from bas_opd.report.comparison import RUN_HEADER, RunComparison, findings, run_rows
-from bas_opd.report.evaluation import BenchmarkResult
 from bas_opd.stats.intervals import Interval
 from bas_opd.text import aligned, ends_of, plus_minus
 

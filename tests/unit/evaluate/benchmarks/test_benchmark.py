@@ -105,7 +105,7 @@ def test_a_whole_set_of_the_right_parts_is_not_partial_even_where_that_is_allowe
 
 
 @pytest.mark.parametrize("name", SEVEN)
-def test_a_missing_set_is_told_with_how_to_obtain_it(name: str, tmp_path: Path) -> None:
+def test_the_error_about_a_missing_set_says_how_to_obtain_it(name: str, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "none"):
         with pytest.raises(DataError, match=r"is not (in|there).*Download .* dataset \S+/\S+"):
             benchmark(name).load(place)
@@ -187,7 +187,7 @@ def test_a_hub_id_is_fetched_as_files_and_only_the_needed_ones(
     assert asked == [("Lin-Chen/MMStar", options)]
 
 
-def test_a_hub_that_cannot_be_reached_is_told_with_another_way(
+def test_the_error_about_an_unreachable_hub_names_another_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def snapshot_download(name: str, **options: Any) -> str:

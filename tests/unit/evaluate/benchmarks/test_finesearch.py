@@ -1,4 +1,4 @@
-"""FineSearch through the seam of the benchmarks."""
+"""FineSearch as a benchmark, and its rule for a right answer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Scored, benchmark
+from bas_opd.evaluate.benchmarks.finesearch import ends_with
 
 FINESEARCH = benchmark("finesearch")
 
@@ -25,7 +26,7 @@ def test_a_prepared_set_of_any_size_is_asked_as_it_is(prepared: PreparedSet) -> 
     loaded = FINESEARCH.load(prepared.folder)
     assert len(loaded) == 5
     assert not loaded.is_partial
-    assert FINESEARCH.grader == "finesearch"
+    assert FINESEARCH.is_right is ends_with
     for question, example in zip(loaded.questions, prepared.examples, strict=True):
         assert (question.id, question.prompt) == (example.id, example.question)
         assert (question.form, question.reference) == ("short", example.answer)
@@ -80,3 +81,50 @@ def test_the_mean_is_over_kinds() -> None:
 def test_of_nothing_there_is_no_number() -> None:
     summary = FINESEARCH.summarise([])
     assert (summary.n, summary.primary.value, summary.deferral_rate) == (0, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "red",
+        "Red",
+        "RED.",
+        "The plate is red.",
+        "I see a red plate. The answer is red.",
+        "red .",
+        " red\n",
+        "It is “red” no: 'red'!",
+    ],
+)
+def test_a_response_that_ends_with_the_answer_is_right(output: str) -> None:
+    assert ends_with(output, "red")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "",
+        "  ",
+        ".",
+        "blue",
+        "red or blue",
+        "It is red, I think",
+        "redder",
+        "infrared",
+        "re d",
+        "red-blue",
+        "The answer is: red plate.",
+    ],
+)
+def test_a_response_that_ends_otherwise_is_wrong(output: str) -> None:
+    assert not ends_with(output, "red")
+
+
+def test_a_number_is_its_digits_and_nothing_else() -> None:
+    assert ends_with("There are 3.", "3")
+    assert not ends_with("There are 33.", "3")
+    assert not ends_with("There are three.", "3")
+
+
+def test_the_case_of_the_answer_does_not_matter() -> None:
+    assert ends_with("yes", "Yes")

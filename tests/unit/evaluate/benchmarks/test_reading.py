@@ -213,7 +213,7 @@ def test_a_parquet_file_cut_short_is_refused(tmp_path: Path) -> None:
         read(tmp_path, HELD)
 
 
-def test_without_pyarrow_one_is_told_what_to_install(
+def test_without_pyarrow_the_error_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_parquet(tmp_path / "rows.parquet", [{"text": "x", "image": png()}])

@@ -51,10 +51,10 @@ def test_a_name_that_is_no_benchmark_is_refused(home: Path) -> None:
         sources([str(home / "sets")], ["vqa"])
 
 
-def test_a_missing_benchmark_is_told_with_the_folders_that_were_looked_for(home: Path) -> None:
+def test_a_missing_benchmark_is_an_error_that_names_the_folders(home: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"POPE lies.*no folder \S+sets/pope or \S+a=b/pope.*pope=FOLDER.*Download",
+        match=r"POPE was not given.*no folder \S+sets/pope or \S+a=b/pope.*pope=FOLDER.*Download",
     ):
         sources([str(home / "sets"), str(home / "a=b")], ["pope"])
 

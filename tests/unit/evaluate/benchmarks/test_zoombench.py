@@ -67,7 +67,7 @@ def test_another_set_of_columns_is_refused_with_those_that_were_found(tmp_path: 
         ZOOMBENCH.load(write(tmp_path, "task", "response"), partial=True)
 
 
-def test_what_the_judge_adds_is_told_from_what_the_rule_found() -> None:
+def test_results_by_judge_and_by_rule_alone_are_separate() -> None:
     summary = ZOOMBENCH.summarise(
         [
             Scored(id="1", outcome="correct", groups={"form": "multiple choice"}),
@@ -88,7 +88,7 @@ def test_a_multiple_choice_whose_options_cannot_be_read_is_refused(tmp_path: Pat
         ZOOMBENCH.load(tmp_path, partial=True)
 
 
-def test_two_groups_with_a_part_of_one_name_are_told_apart() -> None:
+def test_two_groups_with_a_part_of_one_name_stay_separate() -> None:
     groups = {"form": "open", "question_type": "open"}
     summary = ZOOMBENCH.summarise([Scored(id="1", outcome="correct", groups=groups)])
     assert [each.label for each in summary.also] == [

@@ -12,16 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from benchmark_files import png, stored, write_file, write_lines, write_parquet
+from progress_fixtures import Quiet
 from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.errors import DataError
-from bas_opd.evaluate.answering import Output
 from bas_opd.evaluate.benchmarks import NAMES, SEVEN, LoadedSet, benchmark
 from bas_opd.evaluate.lmms_eval.functions import process_results, rule_only
 from bas_opd.evaluate.lmms_eval.tasks import ROWS_AT_ONCE, write_tasks
-from bas_opd.evaluate.scoring import Sample, by_judge, by_rule
+from bas_opd.evaluate.questions import Output, Sample
+from bas_opd.evaluate.scoring import by_judge, by_rule
 
 SAID = ["A", "The answer is (B).", "I cannot tell.", "one or two, perhaps", "", "Yes", "red"]
 
@@ -80,7 +81,7 @@ def task_config(path: Path) -> dict[str, Any]:
 
 
 def written(out: Path, *sets: LoadedSet) -> list[str]:
-    return write_tasks(sets, out, max_response_tokens=64)
+    return write_tasks(sets, out, max_response_tokens=64, progress=Quiet())
 
 
 @pytest.mark.parametrize(

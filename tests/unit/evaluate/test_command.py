@@ -13,41 +13,24 @@ from typing import Any
 import pytest
 from benchmark_files import png, stored, write_parquet
 from judge_fixtures import read
+from progress_fixtures import Quiet
 from serving_fixtures import ChatServer, fails, in_turn
 
 import bas_opd
 from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, RunDirectoryError
-from bas_opd.evaluate import reporting
-from bas_opd.evaluate.session import Request, evaluate_model
-from bas_opd.evaluate.store import SampleStore, key_of, write_whole
-from bas_opd.evaluate.verdicts import VerdictCache
+from bas_opd.evaluate import results, samples
+from bas_opd.evaluate.command import Request, evaluate_model
+from bas_opd.evaluate.samples import SampleStore
+from bas_opd.evaluate.verdict_cache import VerdictCache
 from bas_opd.evaluate.weights import weights_fingerprint
-from bas_opd.files import sha256
+from bas_opd.files import hash_of, sha256
 from bas_opd.model.base import small_base
 from bas_opd.run.lock import locked
 from bas_opd.serving.client import AccessError, Spending
 
 N = 12
 UNCLEAR = "Both A and B could be meant."
-
-
-class Quiet:
-    """Shows nothing; does something after so many answers, if told to."""
-
-    def __init__(self, *, then: Callable[[], None] = lambda: None, after: int = -1) -> None:
-        self.then, self.left = then, after
-        self.messages: list[str] = []
-
-    def start(self, steps: int, what: str, *, done: int) -> None: ...
-
-    def advance(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.then()
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -121,7 +104,7 @@ def test_stopped_between_batches_it_keeps_what_was_decoded_and_says_how_much(
     questions: Path, tmp_path: Path
 ) -> None:
     request = local(questions, tmp_path / "out")
-    said = r"^Stopped by SIGTERM; 10 answers are on record\. The same command goes on\.$"
+    said = r"^Stopped by SIGTERM; 10 answers are saved\. Rerun the same command to resume\.$"
     with pytest.raises(PreemptionError, match=said):
         evaluate_model(request, Quiet(then=ask_to_stop, after=7))
     evaluate_model(request, Quiet())
@@ -133,12 +116,12 @@ def test_stopped_while_it_judges_it_says_the_same(server: ChatServer, served: Se
     server.play = lambda request: UNCLEAR if request["model"] == "a-model" else "Yes"
     request = served(judge=server.endpoint(at_once=1))
     evaluate_model(served(only="generate"), Quiet())
-    with pytest.raises(PreemptionError, match="12 answers are on record"):
+    with pytest.raises(PreemptionError, match="12 answers are saved"):
         evaluate_model(request, Quiet(then=ask_to_stop, after=1))
 
 
 @pytest.mark.parametrize("place", ["an answer", "the scores", "a verdict", "the report"])
-def test_a_full_disk_is_a_sentence_and_nothing_on_record_is_lost(
+def test_a_full_disk_is_a_sentence_and_nothing_saved_is_lost(
     place: str,
     server: ChatServer,
     served: Served,
@@ -152,12 +135,12 @@ def test_a_full_disk_is_a_sentence_and_nothing_on_record_is_lost(
         if place == "an answer":
             patch.setattr(SampleStore, "add", full)
         elif place == "the scores":
-            patch.setattr(Path, "replace", full)
+            patch.setattr(samples, "write_text", full)
         elif place == "a verdict":
             patch.setattr(VerdictCache, "add", full)
         else:
-            patch.setattr(reporting, "write_whole", full)
-        with pytest.raises(BasOpdError, match=r"cannot go on: .*No space left.*--out") as caught:
+            patch.setattr(results, "write_text", full)
+        with pytest.raises(BasOpdError, match=r"cannot continue: .*No space left.*--out") as caught:
             evaluate_model(request, Quiet())
     assert caught.value.exit_code == 1
     asked = len(server.requests)
@@ -166,29 +149,15 @@ def test_a_full_disk_is_a_sentence_and_nothing_on_record_is_lost(
     assert len(server.requests) == asked + 2 * N - on_record[place]
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "report.md"
-    write_whole(path, "old")
-    monkeypatch.setattr(Path, "replace", raising(OSError(errno.ENOSPC, "full")))
-    with pytest.raises(OSError, match="full"):
-        write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_folder_that_is_a_file_is_a_sentence(served: Served, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=r"is a file\. Name a folder with --out\."):
         evaluate_model(served(out=tmp_path / "file"), Quiet())
-    with pytest.raises(BasOpdError, match="cannot go on"):
+    with pytest.raises(BasOpdError, match="cannot continue"):
         evaluate_model(served(out=tmp_path / "file/out"), Quiet())
 
 
-def test_a_folder_in_use_is_told_in_the_words_of_this_command(
-    served: Served, tmp_path: Path
-) -> None:
+def test_a_folder_in_use_is_an_error_about_out(served: Served, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with locked(tmp_path / "out"), pytest.raises(RunDirectoryError, match="--out") as caught:
         evaluate_model(served(), Quiet())
@@ -245,7 +214,7 @@ def test_the_report_says_what_the_numbers_of_a_model_in_this_process_rest_on(
         "max_response_tokens": 2,
         "max_pixels": 90_000,
     }
-    assert told["identity"] == key_of(**told["settings"])
+    assert told["identity"] == hash_of(told["settings"])
     assert (told["parser"], told["version"]) == (PARSER_VERSION, bas_opd.__version__)
     assert (told["judge"], told["benchmarks"][0]["judge"]) == (None, None)
 
@@ -277,7 +246,7 @@ def test_the_report_says_who_was_asked_and_who_judged_and_how(
     assert report(tmp_path / "out") == first, "also where nobody is asked any more"
 
 
-def test_the_ceiling_is_for_all_commands_together(server: ChatServer, served: Served) -> None:
+def test_the_spending_limit_covers_all_commands(server: ChatServer, served: Served) -> None:
     def play(request: dict[str, Any]) -> Any:
         return f"{UNCLEAR} {prompt(request)}" if request["model"] == "a-model" else "Yes"
 
@@ -285,7 +254,7 @@ def test_the_ceiling_is_for_all_commands_together(server: ChatServer, served: Se
     for ceiling in (5, 5, 7):
         shown = Quiet()
         spending = Spending(max_requests=ceiling)
-        evaluate_model(served(judge=server.endpoint(), ceiling=spending), shown)
+        evaluate_model(served(judge=server.endpoint(), spending=spending), shown)
         assert sum(each["model"] == "a-judge" for each in server.requests) == ceiling
         assert f"{N - ceiling} of {N} answers" in shown.messages[0]
     assert len({read(each).answer for each in server.requests if each["model"] == "a-judge"}) == 7

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_fixtures import evaluate
 
-from bas_opd.evaluate import reporting
+from bas_opd.evaluate import results
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
-from bas_opd.evaluate.concluded import Concluded
-from bas_opd.evaluate.harness import Evaluation
-from bas_opd.evaluate.reporting import entry, write_report
+from bas_opd.evaluate.evaluation import Evaluation
+from bas_opd.evaluate.results import REPORT, read_evaluation, report_entry, write_report
+from bas_opd.evaluate.samples import SCORES, BenchmarkScores
 
 
 def result(name: str, *, correct: int = 3, judge: str = "") -> dict[str, Any]:
@@ -24,7 +25,8 @@ def result(name: str, *, correct: int = 3, judge: str = "") -> dict[str, Any]:
         Scored(id=str(n), outcome="correct" if n < correct else "wrong", groups={"category": "x"})
         for n in range(4)
     )
-    made = entry(each, None, Concluded(scored=scored, fallbacks=(), judge_fallbacks=()))
+    scores = BenchmarkScores(scored=scored, fallbacks=(), judge_fallbacks=())
+    made = report_entry(each, None, scores)
     return {**made, "judge": {"model": judge} if judge else None}
 
 
@@ -66,13 +68,39 @@ def test_what_another_parser_read_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, result("vstar"))
-    monkeypatch.setattr(reporting, "PARSER_VERSION", "another")
+    monkeypatch.setattr(results, "PARSER_VERSION", "another")
     _, report = write(tmp_path, result("mmstar"))
     assert names(report) == ["mmstar"]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"identity": 1}'])
-def test_a_damaged_report_is_made_anew(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_report_is_replaced(damage: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(damage)
     _, report = write(tmp_path, result("vstar"))
     assert names(report) == ["vstar"]
+
+
+def test_verdicts_of_other_models_and_judges_beside_them_are_passed_over(tmp_path: Path) -> None:
+    """Scores of several evaluations share a file; their keys begin differently."""
+    evaluate(tmp_path, [True, False] * 3)
+    folder = tmp_path / "eval"
+    scores = folder / "finesearch" / SCORES
+    lines = [json.loads(line) for line in scores.read_text().splitlines()]
+    mine = [{**line, "key": f"mine:{line['id']}"} for line in lines]
+    foreign = [{**line, "key": f"other:{line['id']}", "outcome": "wrong"} for line in lines]
+    scores.write_text("".join(f"{json.dumps(line)}\n" for line in (*foreign, *mine)))
+    report = json.loads((folder / REPORT).read_text())
+    report["benchmarks"][0]["scores"] = ["mine"]
+    (folder / REPORT).write_text(json.dumps(report))
+    found = read_evaluation(folder)
+    assert found is not None
+    assert [each.is_correct for each in found.results[0].scored] == [True, False] * 3
+
+
+def test_verdicts_that_are_not_as_many_as_the_summary_counts_are_none(tmp_path: Path) -> None:
+    evaluate(tmp_path, [True, False] * 3)
+    scores = tmp_path / "eval" / "finesearch" / SCORES
+    scores.write_text("".join(scores.read_text().splitlines(keepends=True)[:-1]))
+    found = read_evaluation(tmp_path / "eval")
+    assert found is not None
+    assert found.results[0].scored == ()

@@ -1,4 +1,4 @@
-"""What a judge has said, by content, in a file that several programs may share."""
+"""Replies of a judge by content, in a file that several programs may share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One reply of a judge, paid for."""
+class CachedReply(BaseModel):
+    """One reply of a judge."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     text: str
     finish: str | None
@@ -27,42 +27,41 @@ class Said:
 
 
 class VerdictCache:
-    """An append-only JSONL file of replies; one that was added survives a crash of the machine.
+    """An append-only JSONL file of replies; each is on disk when `add` returns.
 
-    Replies are kept as they were said, also those that are no verdict: what they mean is read anew
-    each time. Only what a judge thought first is left out. A line that a crash cut short is passed
-    over, and its reply asked for again. Other programs that append meanwhile are heard at every
-    look.
+    Replies are stored verbatim, also those that are no verdict, and are interpreted when they are
+    read; only thinking is left out. A line that a crash cut short is skipped, and its reply is
+    requested again. Every lookup also reads what other programs have appended since the last one.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._read_bytes = 0
-        self._said: dict[str, list[Said]] = {}
+        self._replies: dict[str, list[CachedReply]] = {}
         self._lock = threading.Lock()
 
-    def find(self, key: str) -> tuple[Said, ...]:
-        """Return every reply on record for this content, oldest first."""
+    def find(self, key: str) -> tuple[CachedReply, ...]:
+        """Return every reply for this content, oldest first."""
         with self._lock:
             self._catch_up()
-            return tuple(self._said.get(key, ()))
+            return tuple(self._replies.get(key, ()))
 
     def spent(self) -> tuple[int, int]:
-        """Return how many replies are on record, and how many tokens they took."""
+        """Return how many replies are in the file, and how many tokens they took."""
         with self._lock:
             self._catch_up()
-            replies = [said for those in self._said.values() for said in those]
-        return len(replies), sum(said.tokens for said in replies)
+            replies = [reply for those in self._replies.values() for reply in those]
+        return len(replies), sum(reply.tokens for reply in replies)
 
-    def add(self, key: str, said: Said) -> None:
+    def add(self, key: str, reply: CachedReply) -> None:
         """Append one reply and wait until it is on disk."""
-        record = {"schema_version": SCHEMA_VERSION, "key": key, **asdict(said)}
+        record = {"schema_version": SCHEMA_VERSION, "key": key, **reply.model_dump()}
         line = json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
-        with self._lock, self._alone():
+        with self._lock, self._exclusive():
             size = os.fstat(self._file).st_size
             if size and os.pread(self._file, 1, size - 1) != b"\n":
-                line = b"\n" + line  # The line before was cut short; it shall not spoil this one.
+                line = b"\n" + line  # The line before was cut short; keep it apart from this one.
             while line:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
@@ -77,7 +76,7 @@ class VerdictCache:
         self.close()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             yield
@@ -85,7 +84,7 @@ class VerdictCache:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _catch_up(self) -> None:
-        """Read the whole lines that were appended since the last look, by whomever."""
+        """Read the whole lines that any program has appended since the last lookup."""
         new = b""
         while part := os.pread(self._file, 1 << 20, self._read_bytes + len(new)):
             new += part
@@ -96,22 +95,10 @@ class VerdictCache:
                 record = _Record.model_validate_json(line)
             except ValidationError:
                 continue
-            self._said.setdefault(record.key, []).append(
-                Said(
-                    text=record.text,
-                    finish=record.finish,
-                    tokens=record.tokens,
-                    fallbacks=tuple(record.fallbacks),
-                )
-            )
+            reply = CachedReply(**record.model_dump(exclude={"schema_version", "key"}))
+            self._replies.setdefault(record.key, []).append(reply)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Record(CachedReply):
     schema_version: int
     key: str
-    text: str
-    finish: str | None
-    tokens: int
-    fallbacks: list[str]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd.evaluate.verdicts import Said, VerdictCache
+from bas_opd.evaluate.verdict_cache import CachedReply, VerdictCache
 
 
-def said(text: str = "Yes") -> Said:
-    return Said(text=text, finish="stop", tokens=3, fallbacks=("f",))
+def said(text: str = "Yes") -> CachedReply:
+    return CachedReply(text=text, finish="stop", tokens=3, fallbacks=("f",))
 
 
 @pytest.mark.parametrize("keep", [1, 20, -2, -1])
@@ -47,7 +47,7 @@ def test_a_damaged_line_is_no_verdict_and_spoils_no_other(line: bytes, tmp_path:
         assert cache.find("a") == (said(),)
 
 
-def test_two_programs_append_side_by_side_and_hear_each_other(tmp_path: Path) -> None:
+def test_two_programs_append_in_parallel_and_see_each_others_replies(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
     one = VerdictCache(path)
 
@@ -99,7 +99,7 @@ def test_any_reply_comes_back_as_it_was_written(tmp_path: Path) -> None:
         assert cache.find("a") == (said(text),)
 
 
-def test_what_was_spent_is_told_from_the_file(tmp_path: Path) -> None:
+def test_spending_is_read_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
     with VerdictCache(path) as cache:
         assert cache.spent() == (0, 0)

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from progress_fixtures import Quiet
 
-from bas_opd.errors import BasOpdError, DataError, ModelError
-from bas_opd.evaluate import harness
-from bas_opd.evaluate.answering import Output
+from bas_opd.errors import BasOpdError, DataError
+from bas_opd.evaluate import evaluation as evaluations
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
-from bas_opd.evaluate.cases import Case
-from bas_opd.evaluate.harness import OUTPUTS, SCORES, Evaluation
+from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Verdict
-from bas_opd.evaluate.questions import Question
-from bas_opd.evaluate.session import model_folder
-from bas_opd.evaluate.store import SampleStore, key_of
+from bas_opd.evaluate.judge_prompt import Case
+from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.samples import OUTPUTS, SCORES, SampleStore
+from bas_opd.files import hash_of
 from bas_opd.serving.client import ServerError
 
 OPTIONS = {"A": "red", "B": "blue"}
@@ -26,24 +26,8 @@ class KilledError(Exception):
     pass
 
 
-class Quiet:
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def start(self, steps: int, what: str, *, done: int) -> None:
-        self.done = done
-
-    def advance(self) -> None:
-        self.done += 1
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-
 class Parrot:
-    """Says what it was told to, and remembers what it was asked."""
-
-    identity = "parrot"
+    """Gives prescribed answers, and records the questions."""
 
     def __init__(self, *words: str, dies_after: int = 1_000, refuses: Collection[int] = ()) -> None:
         self.words, self.dies_after, self.refuses = words, dies_after, refuses
@@ -75,7 +59,7 @@ class Gavel:
             self.cases.append(case)
             yield (
                 place,
-                Verdict(outcome="correct", text="Yes", tries=1, cached=False, fallbacks=()),
+                Verdict(outcome="correct", text="Yes", fallbacks=()),
             )
 
 
@@ -213,7 +197,7 @@ def test_an_answer_is_read_by_the_rule_once(
     each.generate(Parrot("A", "B", "Both A and B could be meant here."), Quiet())
     first = score(each)
     read: list[str] = []
-    monkeypatch.setattr(harness, "by_rule", lambda _, sample: read.append(sample.question.id))
+    monkeypatch.setattr(evaluations, "by_rule", lambda _, sample: read.append(sample.question.id))
     judge = Gavel()
     again = score(each, judge)
     assert read == ["2", "5"], "what no rule could read is tried again"
@@ -221,7 +205,7 @@ def test_an_answer_is_read_by_the_rule_once(
     assert [s for s in again if s.source == "rule"] == [s for s in first if s.source == "rule"]
 
 
-def test_a_score_of_another_output_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_score_of_another_output_is_not_reused(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A"), Quiet())
     assert all(s.is_correct for s in score(each))
@@ -230,7 +214,7 @@ def test_a_score_of_another_output_is_not_taken_over(tmp_path: Path) -> None:
     assert [s.outcome for s in score(each)] == ["wrong", "unscored"] * 3
 
 
-def test_what_was_cut_empty_or_refused_is_on_record(tmp_path: Path) -> None:
+def test_cut_empty_and_refused_answers_are_recorded(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A", "It is the colour...", " ", "A...", refuses=[4]), Quiet())
     scored = score(each)
@@ -275,25 +259,14 @@ def test_a_server_that_refuses_everything_is_not_asked_to_the_end_nor_blocked_by
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     with SampleStore(path) as store:
-        store.add({"a": {"x": 1}, "b": {"x": 2}})
+        store.add("a", {"x": 1})
+        store.add("b", {"x": 2})
     path.write_bytes(path.read_bytes().replace(b'"key":"a"', b'"kex":"a"'))
     with pytest.raises(DataError, match=r"samples\.jsonl:1"):
         SampleStore(path)
 
 
-def test_a_key_depends_on_every_part() -> None:
-    assert key_of(a="x", b="y") == key_of(b="y", a="x")
-    assert len({key_of(a="x", b="y"), key_of(a="xy", b=""), key_of(a="x", b="z")}) == 3
-
-
-def test_a_run_an_adapter_and_nothing_are_told_apart(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "model").mkdir(parents=True)
-    with pytest.raises(ModelError, match="neither a finished run"):
-        model_folder(str(run))
-    (run / "model" / "config.json").write_text("{}")
-    assert model_folder(str(run)) == run / "model"
-    assert model_folder(str(run / "model")) == run / "model"
-    (run / "model" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="bas-opd export"):
-        model_folder(str(run))
+def test_keys_are_those_of_every_earlier_version() -> None:
+    """Otherwise no evaluation could be resumed after an update."""
+    parts = {"model": "m", "benchmark": "b", "id": "1", "prompt": "What colour is it? é"}
+    assert hash_of(parts) == "3feab11a06a396c1c601e9637d85c5d93e49edf32225271f7b4c99f73e9d25f3"

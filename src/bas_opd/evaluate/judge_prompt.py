@@ -1,6 +1,6 @@
-"""One answer to be judged, and the conversation that asks about it.
+"""The prompt of the judge: one answer, its reference, and the rules for a verdict.
 
-Everything in it that others wrote is quoted; what that guards against stands in `judge`.
+Everything that others wrote is quoted; `judge` explains what that protects against.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Case:
 
 
 def messages(case: Case, *, mark: str) -> list[dict[str, str]]:
-    """Return the conversation that asks for a verdict, its data quoted between marks."""
+    """Return the conversation that asks for a verdict, with its data quoted between marks."""
     task = TASK.format(
         mark=mark,
         question=_quoted(case.question),
@@ -65,7 +65,7 @@ def messages(case: Case, *, mark: str) -> list[dict[str, str]]:
 
 
 def fresh_mark(case: Case) -> str:
-    """Draw a mark that nothing in the case holds."""
+    """Draw a random mark that occurs nowhere in the case."""
     data = "\n".join(astuple(case)).casefold()
     while (mark := secrets.token_hex(16)) in data:
         pass
@@ -73,15 +73,15 @@ def fresh_mark(case: Case) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a JSON string on one line without brackets or characters that cannot be seen.
+    """Return a JSON string on one line without brackets or invisible characters.
 
     Servers turn the text of a chat template's tokens, such as <|im_end|> or [INST], into these
-    tokens wherever it stands; escaped, it is only text.
+    tokens wherever it occurs; escaped, it is only text.
     """
-    return _SUSPECT.sub(_harmless, json.dumps(text, ensure_ascii=False))
+    return _SUSPECT.sub(_escaped, json.dumps(text, ensure_ascii=False))
 
 
-def _harmless(suspect: re.Match[str]) -> str:
+def _escaped(suspect: re.Match[str]) -> str:
     character = suspect[0]
     if character in "<>[]":
         return f"\\u{ord(character):04x}"

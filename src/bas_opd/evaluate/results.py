@@ -1,0 +1,291 @@
+"""report.json of an evaluation: its schema, its writer and its reader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+import bas_opd
+from bas_opd.answers import PARSER_VERSION
+from bas_opd.errors import ConfigError, DataError
+from bas_opd.evaluate.benchmarks import NAMES, Measure, Scored, Summary, benchmark, overall
+from bas_opd.evaluate.benchmarks.summary import Outcome, Source, mean
+from bas_opd.evaluate.samples import (
+    OUTPUTS,
+    SCORES,
+    BenchmarkScores,
+    damaged,
+    digest,
+    output_of,
+    read_samples,
+)
+from bas_opd.evaluate.tables import latex, markdown
+from bas_opd.evaluate.weights import ADAPTER
+from bas_opd.files import hash_of, write_text
+
+if TYPE_CHECKING:  # The reader needs no HTTP client.
+    from bas_opd.evaluate.evaluation import Evaluation
+    from bas_opd.evaluate.judge import Judge
+
+REPORT = "report.json"
+
+_SUMMARY = TypeAdapter(Summary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkResult:
+    """The result of a run on one benchmark."""
+
+    summary: Summary
+    title: str
+    fingerprint: str
+    """Of the questions: only results on the same ones can be paired."""
+    is_partial: bool
+    judge: str | None
+    """The judge's name; None if deferred answers had no judge."""
+    judged_by: str
+    """Address and settings of the judge, which identify it."""
+    scored: tuple[Scored, ...]
+    """The verdicts; none if there are not as many as the summary counts."""
+    outputs: Path
+    digests: Mapping[str, str]
+    """Question id -> hash of the output that was scored."""
+
+    def answers(self) -> dict[str, str]:
+        """Return question id -> text of the answer that was scored."""
+        outputs = map(output_of, read_samples(self.outputs).values())
+        texts = {digest(output): output.text for output in outputs}
+        return {name: texts[each] for name, each in self.digests.items() if each in texts}
+
+    def is_comparable(self, other: BenchmarkResult) -> bool:
+        """Return whether both are on the same questions, and deferred answers had one judge."""
+        is_by_rule = not self.summary.deferred and not other.summary.deferred
+        return self.fingerprint == other.fingerprint and (
+            is_by_rule or self.judged_by == other.judged_by
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvaluation:
+    """The results of a run on every benchmark in its report."""
+
+    judge: str | None
+    weights: Mapping[str, str] | None
+    """File -> hash of the model that answered; None if that is not recorded."""
+    results: tuple[BenchmarkResult, ...]
+
+    def is_comparable(self, other: RunEvaluation) -> bool:
+        """Return whether the headline numbers are on the same questions, scored alike."""
+        others = {each.fingerprint: each for each in other.results}
+        return len(self.results) == len(others) and all(
+            each.fingerprint in others and each.is_comparable(others[each.fingerprint])
+            for each in self.results
+        )
+
+    def is_of_other_weights(self, model: Mapping[str, str]) -> bool:
+        """Return whether another model than that of these files answered, as far as is known.
+
+        Merged adapters, as an export writes them, cannot be compared with the adapters of a run.
+        """
+        trained = _tensors(model)
+        return bool(
+            self.weights
+            and trained
+            and (ADAPTER in self.weights or ADAPTER not in model)
+            and _tensors(self.weights) != trained
+        )
+
+    @property
+    def headline(self) -> Measure:
+        """The one number: the paper's average if all seven are there, else the mean of all."""
+        summaries = [each.summary for each in self.results]
+        average = overall(summaries)
+        if average is not None:
+            return average
+        if len(summaries) == 1:
+            return summaries[0].primary
+        return mean("mean", [each.primary for each in summaries])
+
+    @property
+    def headline_name(self) -> str:
+        """The benchmarks behind that number."""
+        if overall([each.summary for each in self.results]) is not None:
+            return "the seven benchmarks"
+        return ", ".join(each.title for each in self.results)
+
+
+def report_entry(
+    evaluation: Evaluation, judge: Judge | None, scores: BenchmarkScores
+) -> dict[str, Any]:
+    """Return everything that the report holds about one benchmark."""
+    judged_by = None
+    if judge is not None:
+        judged_by = {**judge.settings, "fallbacks": scores.judge_fallbacks}
+    return {
+        "fingerprint": evaluation.loaded.fingerprint,
+        "fallbacks": scores.fallbacks,
+        "judge": judged_by,
+        "scores": list(evaluation.scorings(judge).values()),
+        **asdict(evaluation.benchmark.summarise(scores.scored)),
+    }
+
+
+def write_report(
+    out: Path,
+    *,
+    model: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, str] | None,
+    entries: Sequence[Mapping[str, Any]],
+) -> str:
+    """Write the report as JSON, Markdown and LaTeX, and return the Markdown.
+
+    Results of earlier commands on other benchmarks stay in it, if they are of the same model with
+    the same settings, read by the same parser.
+    """
+    identity = hash_of(settings)
+    by_name = {each["benchmark"]: each for each in (*_earlier(out / REPORT, identity), *entries)}
+    everything = [by_name[name] for name in NAMES if name in by_name]
+    judges = dict.fromkeys(each["judge"]["model"] for each in everything if each["judge"])
+    record = {
+        "model": model,
+        "identity": identity,
+        "settings": settings,
+        "weights": weights,
+        "parser": PARSER_VERSION,
+        "version": bas_opd.__version__,
+        "judge": ", ".join(judges) or None,
+        "benchmarks": everything,
+    }
+    summaries = [_summary(each) for each in everything]
+    text = markdown(model, summaries)
+    for name, content in (
+        ("report.md", text),
+        ("report.tex", latex(model, summaries)),
+        (REPORT, json.dumps(record, indent=1) + "\n"),
+    ):
+        write_text(out / name, content)
+    return text
+
+
+def read_evaluation(folder: Path) -> RunEvaluation | None:
+    """Read an evaluation; None if there is no report yet."""
+    path = folder / REPORT
+    try:
+        report = _Report.model_validate_json(path.read_bytes())
+        results = tuple(_result(folder, each, report.judge) for each in report.benchmarks)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError, ConfigError) as error:
+        raise DataError(
+            f"{path} cannot be read as an evaluation ({_reason(error)}). Run `bas-opd eval` on the "
+            "run again; finished questions are not asked again."
+        ) from error
+    if not results:
+        return None
+    return RunEvaluation(judge=report.judge, weights=report.weights, results=results)
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    identity: str = ""
+    parser: str = ""
+    judge: str | None
+    weights: dict[str, str] | None = None
+    benchmarks: list[dict[str, Any]]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    fingerprint: str
+    is_partial: bool
+    judge: dict[str, Any] | None = None
+    scores: list[str] | None = None
+    """Prefixes of the keys of its verdicts: the file also holds other models and judges."""
+
+
+class _ScoreLine(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    id: str
+    outcome: Outcome
+    source: Source
+    value: str
+    output: str = ""
+
+
+def _earlier(path: Path, identity: str) -> list[dict[str, Any]]:
+    """Return the entries of a report, if it is of this model and read by this parser."""
+    try:
+        report = _Report.model_validate_json(path.read_bytes())
+        for each in report.benchmarks:
+            _summary(each)
+    except (FileNotFoundError, ValidationError):
+        return []
+    is_alike = (report.identity, report.parser) == (identity, PARSER_VERSION)
+    return report.benchmarks if is_alike else []
+
+
+def _summary(content: Mapping[str, Any]) -> Summary:
+    names = [each.name for each in fields(Summary)]
+    return _SUMMARY.validate_python({name: content[name] for name in names if name in content})
+
+
+def _result(folder: Path, content: dict[str, Any], judge: str | None) -> BenchmarkResult:
+    """Read one benchmark; `judge` is that of the whole report, if the entry records none."""
+    entry = _Entry.model_validate(content)
+    settings = entry.judge or ({"model": judge} if judge and "judge" not in content else {})
+    same = {name: value for name, value in settings.items() if name != "fallbacks"}
+    summary = _summary(content)
+    lines = _score_lines(folder / summary.benchmark / SCORES, entry.scores)
+    if len(lines) != summary.n:
+        lines = []
+    return BenchmarkResult(
+        summary=summary,
+        title=benchmark(summary.benchmark).title,
+        fingerprint=entry.fingerprint,
+        is_partial=entry.is_partial,
+        judge=settings.get("model"),
+        judged_by=json.dumps(same, sort_keys=True),
+        scored=tuple(
+            Scored(id=each.id, outcome=each.outcome, source=each.source, value=each.value)
+            for each in lines
+        ),
+        outputs=folder / summary.benchmark / OUTPUTS,
+        digests={each.id: each.output for each in lines},
+    )
+
+
+def _score_lines(path: Path, prefixes: Sequence[str] | None) -> list[_ScoreLine]:
+    lines = []
+    for number, (key, sample) in enumerate(read_samples(path).items(), start=1):
+        if prefixes is not None and key.partition(":")[0] not in prefixes:
+            continue
+        try:
+            lines.append(_ScoreLine.model_validate(sample))
+        except ValidationError as error:
+            raise damaged(path, number) from error
+    return lines
+
+
+def _tensors(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the trained tensors: not those of a base below adapters."""
+    return {
+        name: each
+        for name, each in files.items()
+        if name.endswith(".safetensors") and not name.startswith("base/")
+    }
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        detail = error.errors()[0]
+        return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+    return str(error)
