@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and their hashes. Needs neither torch nor safetensors."""
+"""Files that are complete or absent, and their hashes. Needs neither torch nor safetensors."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-# Built once: `json.dumps` would build it anew for each of thousands of samples.
+# Built once: `json.dumps` would build it again for each of thousands of samples.
 _sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

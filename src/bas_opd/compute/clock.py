@@ -24,7 +24,7 @@ class Clock:
         self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - started
 
     def read(self) -> dict[str, float]:
-        """Return the seconds since the last reading, and start anew."""
+        """Return the seconds since the last reading, and reset the clock."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 

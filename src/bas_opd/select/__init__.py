@@ -1,6 +1,6 @@
 """Which rollouts the teacher is asked about, within a strict budget (Alg. 1, lines 4-10 and 14).
 
-Names are loaded at their first use: whoever needs only `bas_opd.select.rules` does not load torch.
+Names are loaded at first use, so that importing `bas_opd.select.rules` alone loads no torch.
 """
 
 from __future__ import annotations

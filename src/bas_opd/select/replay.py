@@ -15,7 +15,7 @@ from bas_opd.types import FEATURES, Candidates
 class Labels:
     """Observed (phi, u, step), one row each."""
 
-    features: Tensor  # [row, feature] float64, raw: normalised anew at each use
+    features: Tensor  # [row, feature] float64, raw: normalised again at each use
     utility: Tensor  # [row] float64
     steps: Tensor  # [row] int64, the step each label was observed at
 
