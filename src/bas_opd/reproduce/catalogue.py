@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit
 from bas_opd.errors import ConfigError, DataError
@@ -28,9 +28,6 @@ from bas_opd.reproduce.settings import run_settings, selector_settings
 from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import markdown_table, plus_minus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 POLICIES = (FULL, "random25", "entropy25", "learned25")
 ABLATIONS = tuple(
@@ -59,7 +56,7 @@ class Made:
     """A table as Markdown, or figures by the suffix of their file names."""
 
     text: str = ""
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 Make = Callable[[Material, Sequence[str]], Made]

@@ -61,7 +61,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no run in .*no records\.jsonl"):
         read_run(tmp_path)
     (tmp_path / "records.jsonl").write_text("")
-    with pytest.raises(DataError, match="no whole line yet"):
+    with pytest.raises(DataError, match="no complete line yet"):
         read_run(tmp_path)
 
 

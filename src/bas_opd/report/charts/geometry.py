@@ -12,7 +12,7 @@ from bas_opd.report.charts.model import Axis, Chart, Key, Line, Panel, line_char
 from bas_opd.text import counted, ends_of, plus_minus
 
 COLUMNS = 3
-PANEL_HEIGHT = 130
+PANEL_HEIGHT = 165
 LOOKS = {"selected": "ranked", "unselected": "explored"}
 
 

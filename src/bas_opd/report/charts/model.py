@@ -1,6 +1,6 @@
 """A chart as plain data: panels, axes and shapes, in the units of what they show.
 
-`svg` draws it for a page and `printed` for print, so the two cannot disagree.
+`svg` draws it; pages and printed figures show that drawing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ Point = tuple[float, float]
 Form = Literal["line", "mark", "bar"]
 WIDTH, HEIGHT = 360, 210
 """Size of a chart, in the pixels of a page before it scales."""
+TEXT_WIDTH = 5.4
+"""Of a character at the size of the labels, about."""
 DENSE = 40
 """Lines of more points than this have no marks."""
 QUIET_BARS = ("ranked", "faded")
