@@ -26,7 +26,7 @@ def write_page(results: DemoResults) -> Path:
     """Write `page.html`, a single self-contained file, and return its path."""
     page = results.folder / "page.html"
     page.write_text(
-        template("demo_page.html.jinja", Path(__file__).parent).render(
+        template("demo.html.jinja").render(
             rows=table(results),
             models=LABELS,
             gap=gap(results),
