@@ -12,7 +12,7 @@ from itertools import combinations
 from bas_opd.errors import DataError
 from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.arms import ArmRuns, Entry, entries_of, group_by_arm
-from bas_opd.report.differences import Paired, SeedContrast, paired, seed_contrasts
+from bas_opd.report.differences import Paired, SeedContrast, paired, seed_contrasts, verdict
 from bas_opd.report.findings import interval_text, stale_sentence, value_text
 from bas_opd.report.run import Run
 from bas_opd.text import clock, counted, percent, plus_minus, points
@@ -94,7 +94,7 @@ def headline(comparison: RunComparison) -> str:
     if comparison.contrasts:
         return _over_seeds(comparison.contrasts[0])
     lead = next(iter(comparison.pairs), None)
-    if lead is None or lead.b.run.policy != "full":
+    if lead is None or not lead.b.run.rule.asks_everything:
         return _neutral(comparison)
     same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
     if len(same) == 1:
@@ -133,7 +133,7 @@ def _neutral(comparison: RunComparison) -> str:
 
 def _unpaired(comparison: RunComparison) -> str:
     means = [
-        f"{group.name} over {len(group.labels)} seeds: {plus_minus(group.accuracy, '.1f', 100)} %"
+        f"{group.name} over {len(group.members)} seeds: {plus_minus(group.accuracy, '.1f', 100)} %"
         for group in comparison.groups
         if group.accuracy is not None
     ]
@@ -153,12 +153,9 @@ def _unpaired(comparison: RunComparison) -> str:
 
 def _over_seeds(contrast: SeedContrast) -> str:
     mean, interval = points(contrast.difference)
-    verdict = "a gain" if contrast.difference.mean > 0 else "a loss"
-    if contrast.difference.holds_zero:
-        verdict = "not significantly different"
     return (
         f"{contrast.a} against {contrast.b} over {contrast.difference.n} seeds: {mean} points of "
-        f"accuracy (95 % CI {interval}), {verdict}."
+        f"accuracy (95 % CI {interval}), {verdict(contrast.difference)}."
     )
 
 
@@ -198,7 +195,7 @@ def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
     ):
         if len(values) > 1:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
-    if not any(run.policy == "full" for run in runs):
+    if not any(run.rule.asks_everything for run in runs):
         yield ("No run has full querying, so shares are of each run's own candidates.")
     yield from _judge_notes(entries)
     yield from _seed_notes(arms)

@@ -46,10 +46,17 @@ class Paired:
         """What the difference of these two runs means; other seeds may differ."""
         difference = self.comparison.difference
         if self.is_significant:
-            return f"a {'gain' if difference.mean > 0 else 'loss'} for these two runs"
+            return f"{verdict(difference)} for these two runs"
         if difference.holds_zero:
-            return "not significantly different"
+            return verdict(difference)
         return f"not significantly different, since the adjusted p is above {LEVEL}"
+
+
+def verdict(difference: Interval) -> str:
+    """Return what a difference means, by its interval."""
+    if difference.holds_zero:
+        return "not significantly different"
+    return "a gain" if difference.mean > 0 else "a loss"
 
 
 def seed_contrasts(arms: Sequence[ArmRuns]) -> Iterator[SeedContrast]:
@@ -57,14 +64,15 @@ def seed_contrasts(arms: Sequence[ArmRuns]) -> Iterator[SeedContrast]:
 
     Only seeds that both were run with count, and at least two of them.
     """
-    seeded = sorted((arm for arm in arms if arm.is_seeds), key=lambda arm: arm.members[0].place)
-    for policy in ("full", "random"):
-        for arm in seeded:
-            for reference in seeded:
-                if reference.first.config.select.policy == policy and _has_reference(
-                    arm, reference
-                ):
-                    yield from _contrast(arm, reference)
+    seeded = sorted((arm for arm in arms if arm.is_seeds), key=lambda arm: arm.place)
+    pairs = [(arm, other) for arm in seeded for other in seeded if _is_reference(other, arm)]
+    for arm, reference in sorted(pairs, key=lambda pair: -pair[1].place):
+        both = [seeds for seeds in arm.by_seed if seeds in reference.by_seed]
+        entries = [each.by_seed[seeds] for each in (arm, reference) for seeds in both]
+        values = comparable_accuracies(entries)
+        if len(both) > 1 and values:
+            difference = paired_difference(values[: len(both)], values[len(both) :])
+            yield SeedContrast(a=arm.name, b=reference.name, difference=difference)
 
 
 def paired(arms: Sequence[ArmRuns]) -> tuple[Paired, ...]:
@@ -85,20 +93,13 @@ def paired(arms: Sequence[ArmRuns]) -> tuple[Paired, ...]:
     )
 
 
-def _has_reference(arm: ArmRuns, reference: ArmRuns) -> bool:
-    mine, other = arm.first.config.select, reference.first.config.select
-    if mine.policy in ("full", other.policy) or arm.task != reference.task:
+def _is_reference(reference: ArmRuns, arm: ArmRuns) -> bool:
+    rule, other = arm.first.rule, reference.first.rule
+    if rule.asks_everything or rule == other or arm.task != reference.task:
         return False
-    return other.policy == "full" or mine.query_ratio == other.query_ratio
-
-
-def _contrast(arm: ArmRuns, reference: ArmRuns) -> Iterator[SeedContrast]:
-    both = [seeds for seeds in arm.by_seed if seeds in reference.by_seed]
-    entries = [each.by_seed[seeds] for each in (arm, reference) for seeds in both]
-    values = comparable_accuracies(entries)
-    if len(both) > 1 and values:
-        difference = paired_difference(values[: len(both)], values[len(both) :])
-        yield SeedContrast(a=arm.name, b=reference.name, difference=difference)
+    select, by = arm.first.config.select, reference.first.config.select
+    is_random = other.draws_at_random and not other.learns
+    return other.asks_everything or (is_random and select.query_ratio == by.query_ratio)
 
 
 def _partners(arms: Sequence[ArmRuns]) -> Iterator[tuple[Entry, Entry]]:

@@ -134,7 +134,7 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):
         if source not in sources:
             yield f"No utility audit on {source} batches; `bas-opd audit RUN{wanted}` makes one."
-    if run.geometry is None and not run.asks_everything:
+    if run.geometry is None and not run.leaves_nothing:
         yield (
             "No audit of the gradients; `bas-opd audit RUN` makes one if the run kept several "
             "checkpoints (`run.keep_every`)."

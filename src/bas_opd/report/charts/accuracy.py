@@ -28,22 +28,24 @@ from bas_opd.report.charts.model import (
     value_axis,
     whisker,
 )
+from bas_opd.select.rules import policy_rule
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
-STYLES = {
-    "learned": "ranked",
-    "regressed": "ranked",
-    "random": "explored",
-    "entropy": "third",
-    "full": "plain",
-}
-"""The look of each policy."""
 PANELS_PER_ROW = 4
 LONG_NAME = 90
 """Pixels of a page; a chart is wider for the rest of a longer name."""
 PARTS = 6
 """Bars of more arms than this repeat a colour."""
+
+
+def policy_style(policy: str) -> str:
+    """Return the look of a policy; without one, nothing was trained."""
+    if not policy or policy_rule(policy).asks_everything:
+        return "plain"
+    if policy_rule(policy).learns:
+        return "ranked"
+    return "third" if policy_rule(policy).ranks_by else "explored"
 
 
 def accuracy_cost(arms: Sequence[Arm]) -> Chart:
@@ -61,7 +63,7 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     reached: list[Shape] = []
     scored: list[Shape] = []
     for row, arm in enumerate(trained):
-        style = STYLES.get(arm.policy, "plain")
+        style = policy_style(arm.policy)
         if ends := _ends(arm.mean):
             level = ((ends[0], -row), (ends[1], -row))
             reached.append(Line(points=level, style=style, is_interval=True))

@@ -9,6 +9,7 @@ from statistics import fmean
 from bas_opd.report.charts.model import Axis, Chart, Key, Mark, Panel
 from bas_opd.report.selection import drawn_rows
 from bas_opd.run.record import QueryRecord
+from bas_opd.select.rules import PolicyRule
 
 CELL = 14
 """Pixels of a page for each rollout, in both directions."""
@@ -27,12 +28,12 @@ def shown_step(steps: Sequence[QueryRecord]) -> QueryRecord:
     return (ranked or steps)[-1]
 
 
-def step_drawing(step: QueryRecord, *, policy: str) -> Chart:
-    """Draw a step of a run with that policy: full, random, learned, ..."""
+def step_drawing(step: QueryRecord, rule: PolicyRule) -> Chart:
+    """Draw a step of a run with that policy."""
     utility = dict(zip(step.selected, step.utility, strict=True))
     largest = max((*(value for value in utility.values() if value is not None), 1e-12))
     marks = []
-    for row, state in enumerate(_states(step, policy)):
+    for row, state in enumerate(_states(step, rule)):
         column, place = divmod(row, step.per_prompt)
         observed = utility.get(row)
         # The area of a mark follows the utility, but one near zero can still be seen.
@@ -51,7 +52,7 @@ def step_drawing(step: QueryRecord, *, policy: str) -> Chart:
     )
     return Chart(
         title="One step",
-        label=_sentence(step, utility, policy),
+        label=_sentence(step, utility, rule),
         panels=(panel,),
         keys=tuple(
             Key(label=words, style=state, forms=("mark",))
@@ -65,13 +66,13 @@ def step_drawing(step: QueryRecord, *, policy: str) -> Chart:
     )
 
 
-def _states(step: QueryRecord, policy: str) -> list[str]:
+def _states(step: QueryRecord, rule: PolicyRule) -> list[str]:
     """Return the state of each row."""
     states = ["no-crop"] * (len(step.examples) * step.per_prompt)
     for rows, state in (
         (step.candidates, "passed-over"),
         (step.selected, "ranked"),
-        (drawn_rows(step), "every" if policy == "full" else "explored"),
+        (drawn_rows(step), "every" if rule.asks_everything else "explored"),
     ):
         for row in rows:
             states[row] = state
@@ -87,12 +88,12 @@ def _title(step: QueryRecord, row: int, observed: float | None) -> str:
     return "; ".join(parts)
 
 
-def _sentence(step: QueryRecord, utility: dict[int, float | None], policy: str) -> str:
+def _sentence(step: QueryRecord, utility: dict[int, float | None], rule: PolicyRule) -> str:
     drawn = drawn_rows(step)
     parts = []
     for name, rows in (
         (" chosen by their score", set(step.selected) - drawn),
-        (", as every candidate" if policy == "full" else " drawn at random", drawn),
+        (", as every candidate" if rule.asks_everything else " drawn at random", drawn),
     ):
         values = [value for row in rows if (value := utility[row]) is not None]
         if rows:

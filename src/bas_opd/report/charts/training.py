@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bas_opd.report.arms import Arm, Entry, estimate_of
-from bas_opd.report.charts.accuracy import STYLES, accuracy_cost
+from bas_opd.report.charts.accuracy import accuracy_cost, policy_style
 from bas_opd.report.charts.model import (
     Axis,
     Bar,
@@ -26,7 +26,6 @@ from bas_opd.report.findings import budget_sentence
 from bas_opd.report.run import Run
 from bas_opd.report.selection import (
     Band,
-    learns,
     rank_bands,
     shares_by_kind,
     shares_by_length,
@@ -153,7 +152,7 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
 def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
     """Draw the mean observed utility of each step's selected rows, for each run."""
     lines = {
-        (f"{entry.number} {entry.label}", STYLES[entry.run.config.select.policy]): [
+        (f"{entry.number} {entry.label}", policy_style(entry.run.config.select.policy)): [
             (float(each.step), each.mean) for each in utility_by_step(entry.run.steps)
         ]
         for entry in entries
@@ -176,9 +175,12 @@ def _utility_chart(run: Run) -> Chart | None:
     steps = utility_by_step(run.steps)
     if len(steps) < 2:
         return None
-    drawn = (
-        ("every candidate", "plain") if run.policy == "full" else ("drawn at random", "explored")
-    )
+    drawn = ("drawn at random", "explored")
+    if run.rule.asks_everything:
+        drawn = ("every candidate", "plain")
+    caption = "Utility as observed."
+    if run.rule.learns:
+        caption += " Once rows are ranked, the random ones are drawn from the rest."
     lines = {
         ("chosen by score", "ranked"): [
             (float(each.step), each.ranked) for each in steps if each.ranked is not None
@@ -191,10 +193,7 @@ def _utility_chart(run: Run) -> Chart | None:
         label="Mean observed utility of each step, by how its rows were chosen.",
         x="step",
         y="mean observed utility",
-        caption="Utility as observed."
-        + (
-            " Once rows are ranked, the random ones are drawn from the rest." if learns(run) else ""
-        ),
+        caption=caption,
     )
 
 

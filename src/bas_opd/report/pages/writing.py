@@ -16,7 +16,7 @@ from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.errors import BasOpdError
-from bas_opd.evaluate.results import BenchmarkResult
+from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
 from bas_opd.report.arms import PATHS
 from bas_opd.report.charts import training
@@ -44,7 +44,7 @@ from bas_opd.report.findings import (
 from bas_opd.report.pages.examples import shown_examples, training_set
 from bas_opd.report.pages.templates import template
 from bas_opd.report.run import Run, read_run
-from bas_opd.report.selection import learns, reach
+from bas_opd.report.selection import reach
 from bas_opd.run.verify import verify
 from bas_opd.text import clock, percent, plus_minus, points
 
@@ -91,15 +91,10 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "budget_chart": training.budget_chart(run),
         "selection": training.selection_charts(run, kinds),
         "reach": reach(run.steps),
-        "is_learning": learns(run),
-        "drawing": step_drawing(shown_step(run.steps), policy=run.config.select.policy)
-        if run.steps
-        else None,
+        "drawing": step_drawing(shown_step(run.steps), run.rule) if run.steps else None,
         "audits": audit_figures(run),
         "stale": stale_sentence(run),
-        "evaluated": [_evaluated(each) for each in run.evaluation.results]
-        if run.evaluation
-        else [],
+        "evaluated": _evaluated(run.evaluation),
         "phases": _phases(run),
         "phase_chart": training.phase_chart(run),
         "loss_chart": training.loss_chart(run),
@@ -119,7 +114,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     comparison = compare_runs([read_run(path) for path in paths])
     runs = {entry.label: entry.run for entry in comparison.entries}
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
-    whole = {label: run for label, run in runs.items() if run.policy == "full"}
+    whole = {label: run for label, run in runs.items() if run.rule.asks_everything}
     checked = {label: verify(run.path, unfinished=True, files=False) for label, run in runs.items()}
     audits = {label: audit_figures(run) for label, run in runs.items()}
     facts = {
@@ -133,10 +128,9 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
             for row, each in zip(run_rows(comparison), checked.values(), strict=True)
         ],
         "evaluated": [
-            (label, *_evaluated(each))
+            (label, *cells)
             for label, run in runs.items()
-            if run.own_evaluation is not None
-            for each in run.own_evaluation.results
+            for cells in _evaluated(run.own_evaluation)
         ],
         "groups": [
             (
@@ -184,18 +178,20 @@ def _write(out: Path, name: str, facts: Mapping[str, Any]) -> Written:
     return written
 
 
-def _evaluated(result: BenchmarkResult) -> tuple[str, ...]:
-    """Return the cells of a benchmark under `EVALUATED`."""
-    summary = result.summary
-    return (
-        f"{result.title} (partial)" if result.is_partial else result.title,
-        value_text(summary.primary),
-        interval_text(summary.primary),
-        f"{summary.n:,}",
-        f"{summary.deferred:,}",
-        f"{summary.unscored:,}",
-        result.judge or "none",
-    )
+def _evaluated(evaluation: RunEvaluation | None) -> list[tuple[str, ...]]:
+    """Return a row for each benchmark under `EVALUATED`."""
+    return [
+        (
+            f"{each.title} (partial)" if each.is_partial else each.title,
+            value_text(each.summary.primary),
+            interval_text(each.summary.primary),
+            f"{each.summary.n:,}",
+            f"{each.summary.deferred:,}",
+            f"{each.summary.unscored:,}",
+            each.judge or "none",
+        )
+        for each in (evaluation.results if evaluation else ())
+    ]
 
 
 def _phases(run: Run) -> list[tuple[str, str, str, str]]:
