@@ -97,11 +97,6 @@ class ArmRuns:
         return self.members[0].run
 
     @property
-    def place(self) -> int:
-        """Of its policy in comparisons: the higher one is the reference."""
-        return reference_order(self.first.config.select.policy)
-
-    @property
     def task(self) -> ArmKey:
         """Everything but how rows were selected."""
         return tuple(pair for pair in arm_key(self.first) if not pair[0].startswith("select."))

@@ -40,11 +40,6 @@ class Run:
     geometry: GeometryAudit | None
 
     @property
-    def losses(self) -> tuple[float | None, ...]:
-        """The loss of each step."""
-        return tuple(step.loss for step in self.steps)
-
-    @property
     def shown(self) -> tuple[tuple[QueryRecord, ShownRow], ...]:
         """Rows with their texts, each with its step."""
         return tuple((step, row) for step in self.steps for row in step.shown)

@@ -114,9 +114,9 @@ def phase_chart(run: Run) -> Chart | None:
 def loss_chart(run: Run) -> Chart | None:
     """Draw the loss of each step that has one."""
     points = [
-        (float(number), loss)
-        for number, loss in enumerate(run.losses, start=1)
-        if loss is not None and math.isfinite(loss)
+        (float(number), step.loss)
+        for number, step in enumerate(run.steps, start=1)
+        if step.loss is not None and math.isfinite(step.loss)
     ]
     if len(points) < 2:
         return None

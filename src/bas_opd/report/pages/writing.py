@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bas_opd import __version__
-from bas_opd.audit.summary import ANGLES, RANKINGS
+from bas_opd.audit.summary import RANKINGS
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
@@ -20,19 +20,11 @@ from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
 from bas_opd.report.arms import PATHS
 from bas_opd.report.charts import training
+from bas_opd.report.charts.audits import audit_figures
 from bas_opd.report.charts.steps import shown_step, step_drawing
 from bas_opd.report.comparison import RUN_HEADER, compare_runs, findings, headline, run_rows
-from bas_opd.report.costs import (
-    ODDITIES,
-    SUPERVISION_HEADER,
-    TIME_HEADER,
-    TOKENS_HEADER,
-    supervision_table,
-    time_table,
-    token_table,
-)
+from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
 from bas_opd.report.findings import (
-    audit_figures,
     budget_sentence,
     interval_text,
     not_run,
@@ -53,11 +45,7 @@ EVALUATED = ("benchmark", "accuracy", "95 % CI", "questions", "deferred", "unsco
 SHARED = {
     "version": __version__,
     "evaluated_header": EVALUATED,
-    "supervision_header": SUPERVISION_HEADER,
-    "time_header": TIME_HEADER,
-    "tokens_header": TOKENS_HEADER,
     "oddities": ODDITIES,
-    "angles": ANGLES,
     "rankings": RANKINGS,
     "percent": percent,
     "clock": clock,
@@ -116,7 +104,6 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
     whole = {label: run for label, run in runs.items() if run.rule.asks_everything}
     checked = {label: verify(run.path, unfinished=True, files=False) for label, run in runs.items()}
-    audits = {label: audit_figures(run) for label, run in runs.items()}
     facts = {
         "comparison": comparison,
         "checked": checked,
@@ -153,8 +140,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "phase_charts": {label: training.phase_chart(run) for label, run in runs.items()},
         "phases": {label: _phases(run) for label, run in runs.items()},
         "utilities": training.utilities_chart(comparison.entries),
-        "audits": audits,
-        "audited": [(label, each) for label, those in audits.items() for each in those.utility],
+        "audits": [(label, each) for label, run in runs.items() for each in audit_figures(run)],
         "tokens": token_table(runs, {**full, **whole}),
         "supervision": supervision_table(runs, full),
         "times": time_table(runs),

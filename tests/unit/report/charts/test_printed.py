@@ -22,11 +22,10 @@ from bas_opd.audit.records import (
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.report.arms import Arm, over_seeds
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
-from bas_opd.report.charts.geometry import geometry_figures
+from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Bar, Chart, Line, Panel, Text
 from bas_opd.report.charts.printed import printed, save
 from bas_opd.report.charts.svg import panels, svg
-from bas_opd.report.charts.utility import utility_figures
 from bas_opd.stats.resampling import Estimate
 
 
@@ -76,11 +75,11 @@ def geometry_audit(**changes: Any) -> GeometryAudit:
 
 def utility_charts(audit: UtilityAudit) -> list[Chart]:
     found = utility_figures(audit)
-    return [each for each in (found.capture, found.bands, found.calibration) if each is not None]
+    return [*found.figure, *found.more]
 
 
 def gradients(**changes: Any) -> Chart:
-    return geometry_figures(geometry_audit(**changes)).arrows
+    return geometry_figures(geometry_audit(**changes)).figure[0]
 
 
 def bars(panel: Panel) -> list[Bar]:
