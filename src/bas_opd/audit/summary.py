@@ -12,7 +12,7 @@ from bas_opd.audit.angles import Angles, summarise
 from bas_opd.audit.records import GeometryAudit, Provenance, UtilityAudit
 from bas_opd.audit.utility import Prediction, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.stats.resampling import Estimate
-from bas_opd.text import aligned, finite_ends, plus_minus, with_ends
+from bas_opd.text import aligned, ends_text, finite_ends, plus_minus
 
 RANKINGS: tuple[Ranking, ...] = ("oracle", "learned", "entropy", "random")
 UTILITY = ".2e"
@@ -139,7 +139,8 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def _estimate(estimate: Estimate, shape: str, scale: float = 1.0) -> str:
-    return with_ends(estimate.value, finite_ends(estimate.low, estimate.high), shape, scale)
+    interval = ends_text(finite_ends(estimate.low, estimate.high), shape, scale)
+    return f"{scale * estimate.value:{shape}}" + (f" ({interval})" if interval else "")
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bas_opd.config.identity import FREE, flat
 from bas_opd.config.loading import dump
-from bas_opd.config.schema import Config
+from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure
 from bas_opd.evaluate.results import RunEvaluation
@@ -286,9 +286,14 @@ def _task(run: Run) -> tuple[Any, ...]:
     return run.started.data.fingerprint, run.started.base, run.config.rollout, len(run.steps)
 
 
+def default_settings() -> dict[str, Any]:
+    """Return every setting with its default; those in `PATHS` have none, but a dash."""
+    return flat(dump(Config(model=ModelConfig(path="-"), data=DataConfig(path="-"))))
+
+
 def _own_settings(mine: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[str]:
     """Return the settings that are neither the default nor shared by every other."""
-    plain = flat(dump(Config.model_validate({"model": {"path": "x"}, "data": {"path": "x"}})))
+    plain = default_settings()
     return [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in mine.items()

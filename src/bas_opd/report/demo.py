@@ -10,7 +10,7 @@ from bas_opd import __version__
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.evaluate.results import read_evaluation
-from bas_opd.report.charts.steps import shown_step, step_drawing
+from bas_opd.report.charts.training import shown_step, step_drawing
 from bas_opd.report.comparison import verdict
 from bas_opd.report.pages.examples import framed, varied
 from bas_opd.report.pages.templates import template

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bas_opd.report.charts.model import Mark
-from bas_opd.report.charts.steps import step_drawing
+from bas_opd.report.charts.training import step_drawing
 from bas_opd.report.selection import (
     rank_bands,
     reach,

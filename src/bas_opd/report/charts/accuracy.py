@@ -8,6 +8,7 @@ from dataclasses import replace
 from bas_opd.errors import DataError
 from bas_opd.report.arms import Arm
 from bas_opd.report.charts.model import (
+    PARTS,
     TEXT_WIDTH,
     WIDTH,
     Axis,
@@ -35,8 +36,6 @@ from bas_opd.text import percent
 PANELS_PER_ROW = 4
 LONG_NAME = 90
 """Pixels of a page; a chart is wider for the rest of a longer name."""
-PARTS = 6
-"""Bars of more arms than this repeat a colour."""
 
 
 def policy_style(policy: str) -> str:
@@ -66,7 +65,7 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
         style = policy_style(arm.policy)
         if ends := _ends(arm.mean):
             level = ((ends[0], -row), (ends[1], -row))
-            reached.append(Line(points=level, style=style, is_interval=True))
+            reached.append(Line(points=level, style=style, form="interval"))
         reached.append(Mark(at=(arm.mean.value, -row), style=style))
         if arm.token_share is None:
             scored.append(Text(at=(0, -row), words="unknown"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bas_opd.audit.angles import Angles, aligned, summarise
-from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, UtilityAudit
+from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair, UtilityAudit
 from bas_opd.audit.summary import ANGLES, angle_cells, teacher_line, teacher_note
 from bas_opd.audit.utility import CURVE, QUARTERS, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.errors import DataError
@@ -15,6 +15,7 @@ from bas_opd.report.charts.model import (
     Chart,
     Key,
     Line,
+    LineForm,
     Panel,
     axis,
     column_chart,
@@ -275,12 +276,13 @@ def _arrow_chart(audit: GeometryAudit, angles: Sequence[Angles]) -> Chart:
 
 def _arrows(checkpoint: CheckpointGeometry) -> tuple[Line, ...]:
     """Return the mean gradients, and faintly those of each batch behind them."""
+    pairs: list[tuple[Pair, LineForm]] = [
+        *((pair, "faint-arrow") for pair in checkpoint.pairs),
+        (checkpoint.mean, "arrow"),
+    ]
     return tuple(
-        Line(points=((0.0, 0.0), tip), style=style, has_head=True, is_faint=is_faint)
-        for pair, is_faint in (
-            *((pair, True) for pair in checkpoint.pairs),
-            (checkpoint.mean, False),
-        )
+        Line(points=((0.0, 0.0), tip), style=style, form=form)
+        for pair, form in pairs
         for style, tip in zip(GRADIENT_STYLES.values(), aligned(pair), strict=True)
     )
 

@@ -187,16 +187,13 @@ def _shape(shape: Shape, x: Scale, y: Scale) -> Markup:
 
 
 def _drawn_line(line: Line, points: list[Point]) -> Markup:
-    if line.is_interval:
+    if line.form == "interval":
         # Short bars across the ends: level for an upright line, upright for a level one.
         across, up = (3, 0) if points[0][0] == points[1][0] else (0, 3)
         bars = [((x - across, y - up), (x + across, y + up)) for x, y in points]
         return Markup("").join(_line(each, f"whisker {line.style}") for each in (points, *bars))
-    style = f"line {line.style}"
-    if line.has_head:
-        style += " faint-arrow" if line.is_faint else " arrow"
-    drawn = _line(points, style)
-    if not line.has_head or line.is_faint:
+    drawn = _line(points, f"line {line.style} {line.form}".rstrip())
+    if line.form != "arrow":
         return drawn
     (x0, y0), (x1, y1) = points[-2:]
     angle = math.atan2(y1 - y0, x1 - x0)

@@ -17,12 +17,9 @@ from bas_opd.errors import DataError
 from bas_opd.report.run import Run, ShownRow
 from bas_opd.report.selection import drawn_rows
 from bas_opd.run.record import QueryRecord
-from bas_opd.text import counted
 from bas_opd.types import Example
 
 WANTED = 12
-LONGEST = 2_000
-"""Characters of a text that a page shows."""
 LARGEST = 560
 """Longest side of an embedded picture, in pixels."""
 QUALITY = 82
@@ -67,7 +64,6 @@ class ShownExample:
     """One rollout as the page shows it."""
 
     row: ShownRow
-    """Its texts cut where they are too long for a page."""
     step: int
     """Counted from 1."""
     kind: str
@@ -105,7 +101,7 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
     kinds = {name: examples[name].kind if name in examples else "" for name in newest}
     return [
         ShownExample(
-            row=_shortened(row),
+            row=row,
             step=step.step + 1,
             kind=kinds[row.example],
             is_ranked=bool(step.score_of) and row.row not in drawn_rows(step),
@@ -113,16 +109,6 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
         )
         for step, row in _spread(list(newest.values()), kinds)
     ]
-
-
-def _shortened(row: ShownRow) -> ShownRow:
-    texts = {"question": row.question, "answer": row.answer, "response": row.response}
-    return row.model_copy(update={name: _cut(text) for name, text in texts.items()})
-
-
-def _cut(text: str) -> str:
-    more = len(text) - LONGEST
-    return text if more <= 0 else f"{text[:LONGEST]}… ({counted(more, 'more character')})"
 
 
 def _spread(

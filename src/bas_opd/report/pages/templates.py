@@ -10,8 +10,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bas_opd.report.charts.svg import sample, svg
-from bas_opd.text import printable
+from bas_opd.text import counted, printable
 
+LONGEST = 2_000
+"""Characters of an example's text that a page shows."""
 _SPECIAL = re.compile(r"([\\*_{}\[\]<>#|~!&])")
 """What Markdown reads as more than text."""
 
@@ -26,7 +28,7 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"coded": _coded, "svg": svg, "sample": sample}
+    environment.filters |= {"coded": _coded, "cut": _cut, "svg": svg, "sample": sample}
     return environment.get_template(name)
 
 
@@ -41,6 +43,11 @@ def _markdown(value: Any) -> Markup:
     if isinstance(value, Markup):
         return value
     return Markup(_SPECIAL.sub(r"\\\1", " ".join(printable(str(value)).split())))
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST
+    return text if more <= 0 else f"{text[:LONGEST]}… ({counted(more, 'more character')})"
 
 
 def _coded(text: str) -> Markup:

@@ -5,7 +5,7 @@ Both are made of the same facts, the card in short.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -14,14 +14,12 @@ from bas_opd import __version__
 from bas_opd.audit.summary import RANKINGS
 from bas_opd.config.identity import flat
 from bas_opd.config.loading import dump
-from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.errors import BasOpdError
 from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
-from bas_opd.report.arms import PATHS
+from bas_opd.report.arms import PATHS, default_settings
 from bas_opd.report.charts import training
 from bas_opd.report.charts.audits import audit_figures
-from bas_opd.report.charts.steps import shown_step, step_drawing
 from bas_opd.report.comparison import RUN_HEADER, compare_runs, findings, headline, run_rows
 from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
 from bas_opd.report.findings import (
@@ -79,7 +77,9 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "budget_chart": training.budget_chart(run),
         "selection": training.selection_charts(run, kinds),
         "reach": reach(run.steps),
-        "drawing": step_drawing(shown_step(run.steps), run.rule) if run.steps else None,
+        "drawing": training.step_drawing(training.shown_step(run.steps), run.rule)
+        if run.steps
+        else None,
         "audits": audit_figures(run),
         "stale": stale_sentence(run),
         "evaluated": _evaluated(run.evaluation),
@@ -150,7 +150,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     return _write(out, "comparison", facts)
 
 
-def _write(out: Path, name: str, facts: Mapping[str, Any]) -> Written:
+def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
     written = Written(sentence=facts["result"], page=out / PAGE, card=out / CARD)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -210,8 +210,7 @@ def _environment(run: Run) -> dict[str, str]:
 
 def _settings(run: Run) -> list[tuple[str, str, str]]:
     """Return key, value and default of every setting; paths have no default."""
-    plain = Config(model=ModelConfig(path="-"), data=DataConfig(path="-"))
-    defaults = flat(dump(plain))
+    defaults = default_settings()
     return [
         (key, _short(value), "")
         if key in PATHS and value

@@ -107,7 +107,7 @@ def test_a_sweep_has_a_panel_for_each_part_and_marks_the_maximum_and_full_queryi
     lines = {
         shape.style: shape
         for shape in panels[-1].shapes
-        if isinstance(shape, Line) and not shape.is_interval
+        if isinstance(shape, Line) and shape.form != "interval"
     }
     assert lines["ranked"].points == ((0.1, 0.5), (0.25, 0.6), (1.0, 0.55))
     assert {y for _, y in lines["limit"].points} == {0.55}
@@ -127,7 +127,7 @@ def test_cost_is_a_share_of_full_querying_and_the_base_a_line() -> None:
     assert [name for _, name in reached.y.ticks] == ["full", "learned10", "learned25"]
     assert words(reached) == ["base"]
     lines = [shape for shape in reached.shapes if isinstance(shape, Line)]
-    (line,) = [each for each in lines if not each.is_interval]
+    (line,) = [each for each in lines if each.form != "interval"]
     assert {x for x, _ in line.points} == {0.4}
 
 
