@@ -152,10 +152,13 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
 
 def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
     written = Written(sentence=facts["result"], page=out / PAGE, card=out / CARD)
+    page, card = (
+        template(f"{name}.{kind}.jinja").render(SHARED | facts) + "\n" for kind in ("html", "md")
+    )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path, kind in ((written.page, "html"), (written.card, "md")):
-            write_text(path, template(f"{name}.{kind}.jinja").render(SHARED | facts) + "\n")
+        write_text(written.page, page)
+        write_text(written.card, card)
     except OSError as error:
         raise BasOpdError(
             f"The report cannot be written to {out}: {error.strerror}. Name another folder with "
