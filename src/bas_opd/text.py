@@ -76,12 +76,6 @@ def ends_text(ends: Ends | None, shape: str = ".1f", scale: float = 100.0) -> st
     return "" if ends is None else " to ".join(f"{scale * end:{shape}}" for end in ends)
 
 
-def with_ends(value: float, ends: Ends | None, shape: str = ".1f", scale: float = 100.0) -> str:
-    """A value with its interval in brackets, if that is known."""
-    interval = ends_text(ends, shape, scale)
-    return f"{scale * value:{shape}}" + (f" ({interval})" if interval else "")
-
-
 def points(difference: Interval) -> tuple[str, str]:
     """A difference of accuracies in points, and its interval."""
     return f"{100 * difference.mean:+.1f}", ends_text(ends_of(difference), "+.1f") or "unknown"

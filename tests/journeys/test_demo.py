@@ -23,8 +23,17 @@ from bas_opd.evaluate.answering import LocalAnswerer, ModelAnswers
 from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.loading import open_model
-from bas_opd.report.demo_page import GROUPS, change, write_page
-from bas_opd.report.demo_results import CROPS, LABELS, Answer, DemoResults, read_demo, table
+from bas_opd.report.demo import (
+    CROPS,
+    GROUPS,
+    LABELS,
+    Answer,
+    DemoResults,
+    change,
+    read_demo,
+    table,
+    write_page,
+)
 from bas_opd.report.run import read_run
 from bas_opd.run.verify import verify
 from bas_opd.stats.intervals import wilson_interval
@@ -70,7 +79,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def cells(results: DemoResults) -> dict[str, tuple[str, ...]]:
-    return {row.label.strip(): row.cells for row in table(results)}
+    return {row[0].strip(): row[1:] for row in table(results)}
 
 
 def summed(home: Path, run: str, name: str) -> int:
@@ -155,12 +164,12 @@ def test_the_base_is_asked_about_crops_too(first: Demo) -> None:
 
 def test_what_is_printed_is_the_table_and_where_the_page_is(first: Demo) -> None:
     for row in table(first.results):
-        assert re.search(r"\s+".join(map(re.escape, (row.label, *row.cells))), first.output)
+        assert re.search(r"\s+".join(map(re.escape, row)), first.output)
     assert f"{first.home / 'page.html'}; open it in a browser." in first.output
 
 
 def test_at_least_half_of_the_learned_steps_choose_by_prediction(first: Demo) -> None:
-    steps = first.results.steps["learned25"]
+    steps = first.results.runs["learned25"].steps
     ranked = [step for step in steps if step.score_of and set(step.selected) - set(step.explored)]
     assert 2 * len(ranked) >= len(steps)
     assert cells(first.results)["rows chosen by prediction"] == ("-", str(len(ranked)), "0")
@@ -200,8 +209,7 @@ def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo
 def test_the_page_is_made_from_the_folder_without_torch(first: Demo) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from bas_opd.report.demo_page import write_page\n"
-        "from bas_opd.report.demo_results import read_demo\n"
+        "from bas_opd.report.demo import read_demo, write_page\n"
         "write_page(read_demo(Path(sys.argv[1])))\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from bas_opd.stats.intervals import Interval
-from bas_opd.text import aligned, counted, markdown_table, percent, plus_minus, points, with_ends
+from bas_opd.text import aligned, counted, ends_text, markdown_table, percent, plus_minus, points
 
 
 def test_a_markdown_table_has_numbers_to_the_right() -> None:
@@ -25,8 +25,8 @@ def test_half_a_width_that_is_zero_or_unknown_is_left_out() -> None:
 
 
 def test_an_interval_is_written_by_its_ends_if_they_are_known() -> None:
-    assert with_ends(0.5, (0.25, 0.75)) == "50.0 (25.0 to 75.0)"
-    assert with_ends(0.5, None) == "50.0"
+    assert ends_text((0.25, 0.75)) == "25.0 to 75.0"
+    assert ends_text(None) == ""
     assert points(Interval(mean=-0.02, half_width=0.03, n=5)) == ("-2.0", "-5.0 to +1.0")
     assert points(Interval(mean=-0.02, half_width=math.inf, n=1)) == ("-2.0", "unknown")
 

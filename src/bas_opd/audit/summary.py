@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import indent
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from bas_opd.audit.angles import Angles, summarise
 from bas_opd.audit.records import GeometryAudit, Provenance, UtilityAudit
 from bas_opd.audit.utility import Prediction, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.stats.resampling import Estimate
-from bas_opd.text import aligned, finite_ends, plus_minus, with_ends
+from bas_opd.text import aligned, ends_text, finite_ends, plus_minus
 
 RANKINGS: tuple[Ranking, ...] = ("oracle", "learned", "entropy", "random")
 UTILITY = ".2e"
@@ -73,7 +73,7 @@ def utility_data(audit: UtilityAudit) -> dict[str, Any]:
     """Return an audit without its candidates, and what follows from them."""
     return {
         **audit.model_dump(exclude={"candidates"}),
-        "diagnostics": _finite(asdict(diagnose(audit))),
+        "diagnostics": _plain(diagnose(audit)),
     }
 
 
@@ -81,7 +81,7 @@ def geometry_data(audit: GeometryAudit) -> dict[str, Any]:
     """Return an audit without its pairs, and what follows from them."""
     return {
         **audit.model_dump(exclude={"checkpoints"}),
-        "checkpoints": _finite([asdict(each) for each in summarise(audit)]),
+        "checkpoints": _plain(summarise(audit)),
     }
 
 
@@ -139,13 +139,10 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def _estimate(estimate: Estimate, shape: str, scale: float = 1.0) -> str:
-    return with_ends(estimate.value, finite_ends(estimate.low, estimate.high), shape, scale)
+    interval = ends_text(finite_ends(estimate.low, estimate.high), shape, scale)
+    return f"{scale * estimate.value:{shape}}" + (f" ({interval})" if interval else "")
 
 
-def _finite(value: Any) -> Any:
-    """Return the same with none for the interval of a single value, which JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(value: Any) -> Any:
+    """Return plain data, with none for the interval of a single value, which JSON cannot hold."""
+    return to_jsonable_python(value, inf_nan_mode="null")

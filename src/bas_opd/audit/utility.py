@@ -231,22 +231,21 @@ def _kinds(
     chosen = None
     if learned is not None:
         chosen = [each for batch in learned for each in batch[: query_budget(ratio, len(batch))]]
-    return tuple(
-        _kind(kind, [each for each in candidates if each.kind == kind], chosen)
-        for kind in sorted({each.kind for each in candidates})
-    )
-
-
-def _kind(kind: str, members: Sequence[Candidate], chosen: Sequence[Candidate] | None) -> Kind:
-    total = _total(members)
-    mine = None if chosen is None else [each for each in chosen if each.kind == kind]
-    return Kind(
-        kind=kind,
-        n=len(members),
-        utility=total / len(members),
-        captured=None if mine is None or total <= 0 else _total(mine) / total,
-        selected_share=len(mine) / len(chosen) if mine is not None and chosen else None,
-    )
+    found = []
+    for kind in sorted({each.kind for each in candidates}):
+        members = [each for each in candidates if each.kind == kind]
+        mine = None if chosen is None else [each for each in chosen if each.kind == kind]
+        total = _total(members)
+        found.append(
+            Kind(
+                kind=kind,
+                n=len(members),
+                utility=total / len(members),
+                captured=None if mine is None or total <= 0 else _total(mine) / total,
+                selected_share=len(mine) / len(chosen) if mine is not None and chosen else None,
+            )
+        )
+    return tuple(found)
 
 
 def _cut(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:

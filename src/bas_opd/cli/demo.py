@@ -24,14 +24,14 @@ def demo(
 
     from bas_opd.cli.train import quiet_transformers
     from bas_opd.commands import demo as demonstration
-    from bas_opd.report.demo_page import write_page
-    from bas_opd.report.demo_results import finding, gap, read_demo, table, text_table
+    from bas_opd.report.demo import finding, gap, read_demo, table, write_page
+    from bas_opd.text import aligned
 
     quiet_transformers()
     demonstration.run_demo(home, seed=seed)
     results = read_demo(home)
     page = write_page(results)
-    for part in (text_table(table(results)), gap(results), "\n".join(finding(results))):
+    for part in (aligned(table(results)), gap(results), "\n".join(finding(results))):
         typer.echo(f"\n{part}")
     typer.echo(f"\nThe page with pictures is {page.resolve()}; open it in a browser.")
     learned, full = home / "learned25", home / "full"

@@ -14,7 +14,7 @@ from bas_opd.errors import BasOpdError, PreemptionError
 from bas_opd.evaluate.command import Request, evaluate_model
 from bas_opd.evaluate.questions import View
 from bas_opd.model.base import LEARNT_KINDS, small_base
-from bas_opd.report.demo_results import CROPS, LABELS, TRAINED, evaluation_folder, read_answers
+from bas_opd.report.demo import CROPS, LABELS, TRAINED, evaluation_folder, read_answers
 from bas_opd.run import loop
 from bas_opd.run.console import Console
 from bas_opd.run.record import StepRecord

@@ -25,7 +25,7 @@ EXTRAS = {
     "peft": "adapters (lora.rank)",
     "pyarrow": "parquet files",
     "datasets": "datasets by their hub id",
-    "matplotlib": "the figures of reproduce",
+    "svglib": "the figures of reproduce",
     "tensorboard": "train --track tensorboard",
     "trackio": "train --track trackio",
     "wandb": "train --track wandb",

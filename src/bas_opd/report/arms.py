@@ -14,16 +14,15 @@ from typing import Any
 
 from bas_opd.config.identity import FREE, flat
 from bas_opd.config.loading import dump
-from bas_opd.config.schema import Config
+from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure
 from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.report.run import Run
+from bas_opd.select.rules import reference_order
 from bas_opd.stats.intervals import Interval, mean_interval
 from bas_opd.stats.resampling import Estimate
 
-ORDER = ("learned", "regressed", "entropy", "random", "full")
-"""Of two policies, the later one here is the reference of the other."""
 SEEDS = ("run.seed", "select.seed")
 PATHS = ("model.path", "data.path", "run.output")
 """Settings that say where something is; what it is, its fingerprint says."""
@@ -43,8 +42,8 @@ class Entry:
 
     @property
     def place(self) -> int:
-        """Of its policy in `ORDER`."""
-        return ORDER.index(self.run.config.select.policy)
+        """Of its policy in comparisons: the higher one is the reference."""
+        return reference_order(self.run.config.select.policy)
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -70,7 +69,7 @@ class Entry:
 
         Without that run it is unknown: the prompts of unselected rows were never counted.
         """
-        full = self.run if self.run.policy == "full" else self.full
+        full = self.run if self.run.rule.asks_everything else self.full
         if full is None or not full.totals["processed_tokens"]:
             return None
         return self.run.totals["processed_tokens"] / full.totals["processed_tokens"]
@@ -101,10 +100,6 @@ class ArmRuns:
     def task(self) -> ArmKey:
         """Everything but how rows were selected."""
         return tuple(pair for pair in arm_key(self.first) if not pair[0].startswith("select."))
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(entry.label for entry in self.members)
 
     @property
     def accuracy(self) -> Interval | None:
@@ -196,8 +191,8 @@ def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
                 f"Two runs of {group.name} have the same seeds, so they are not independent. "
                 "Name each run once."
             )
-    full = [run.totals["scored_tokens"] for run in runs if run.policy == "full"]
-    ordered = sorted(groups, key=lambda group: group.first.policy == "full")
+    full = [run.totals["scored_tokens"] for run in runs if run.rule.asks_everything]
+    ordered = sorted(groups, key=lambda group: group.first.rule.asks_everything)
     return [_arm(group, fmean(full) if full else None) for group in ordered]
 
 
@@ -240,7 +235,7 @@ def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
     return Arm(
         name=group.name,
         policy=select.policy,
-        budget=1.0 if select.policy == "full" else float(select.query_ratio),
+        budget=float(select.query_ratio),
         seeds=len(group.members),
         parts={
             result.title: _estimate(
@@ -279,9 +274,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _full_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    if run.policy == "full":
+    if run.rule.asks_everything:
         return None
-    partners = [each for each in runs if each.policy == "full" and _task(run) == _task(each)]
+    partners = [each for each in runs if each.rule.asks_everything and _task(run) == _task(each)]
     same_seed = [each for each in partners if each.config.run.seed == run.config.run.seed]
     return next(iter([*same_seed, *partners]), None)
 
@@ -291,9 +286,14 @@ def _task(run: Run) -> tuple[Any, ...]:
     return run.started.data.fingerprint, run.started.base, run.config.rollout, len(run.steps)
 
 
+def default_settings() -> dict[str, Any]:
+    """Return every setting with its default; those in `PATHS` have none, but a dash."""
+    return flat(dump(Config(model=ModelConfig(path="-"), data=DataConfig(path="-"))))
+
+
 def _own_settings(mine: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[str]:
     """Return the settings that are neither the default nor shared by every other."""
-    plain = flat(dump(Config.model_validate({"model": {"path": "x"}, "data": {"path": "x"}})))
+    plain = default_settings()
     return [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in mine.items()

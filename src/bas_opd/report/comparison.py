@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.errors import DataError
+from bas_opd.evaluate.comparing import Comparison, compare
 from bas_opd.evaluate.results import BenchmarkResult
-from bas_opd.report.arms import ArmRuns, Entry, entries_of, group_by_arm
-from bas_opd.report.differences import Paired, SeedContrast, paired, seed_contrasts
+from bas_opd.report.arms import ArmRuns, Entry, comparable_accuracies, entries_of, group_by_arm
 from bas_opd.report.findings import interval_text, stale_sentence, value_text
 from bas_opd.report.run import Run
+from bas_opd.stats.intervals import Interval, paired_difference
+from bas_opd.stats.resampling import holm
 from bas_opd.text import clock, counted, percent, plus_minus, points
 
 RUN_HEADER = (
@@ -29,6 +31,51 @@ RUN_HEADER = (
 )
 FEW = 4
 """Runs that a heading names one by one."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedContrast:
+    """Two arms over the seeds that both were run with."""
+
+    a: str
+    b: str
+    difference: Interval
+    """Headline accuracy of a minus that of b, paired by seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """Two runs on the questions of one benchmark."""
+
+    benchmark: str
+    a: Entry
+    b: Entry
+    comparison: Comparison
+    adjusted_p: float
+    """McNemar's p, Holm-adjusted over all pairs of this comparison."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether interval and adjusted p both exclude chance."""
+        return not self.comparison.difference.holds_zero and self.adjusted_p <= LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """What the difference of these two runs means; other seeds may differ."""
+        difference = self.comparison.difference
+        if self.is_significant:
+            return f"{verdict(difference)} for these two runs"
+        if difference.holds_zero:
+            return verdict(difference)
+        return f"not significantly different, since the adjusted p is above {LEVEL}"
+
+
+def verdict(difference: Interval) -> str:
+    """Return what a difference means, by its interval."""
+    if difference.holds_zero:
+        return "not significantly different"
+    return "a gain" if difference.mean > 0 else "a loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +99,79 @@ def compare_runs(runs: Sequence[Run]) -> RunComparison:
     arms = group_by_arm(entries)
     return RunComparison(
         entries=entries,
-        pairs=paired(arms),
+        pairs=_paired(arms),
         groups=tuple(arm for arm in arms if arm.is_seeds),
-        contrasts=tuple(seed_contrasts(arms)),
+        contrasts=tuple(_seed_contrasts(arms)),
         notes=tuple(_notes(entries, arms)),
     )
+
+
+def _seed_contrasts(arms: Sequence[ArmRuns]) -> Iterator[SeedContrast]:
+    """Compare every policy with full querying, then with random selection of as many rows.
+
+    Only seeds that both were run with count, and at least two of them.
+    """
+    seeded = sorted((arm for arm in arms if arm.is_seeds), key=lambda arm: arm.members[0].place)
+    pairs = [(arm, other) for arm in seeded for other in seeded if _is_reference(other, arm)]
+    for arm, reference in sorted(pairs, key=lambda pair: -pair[1].members[0].place):
+        both = [seeds for seeds in arm.by_seed if seeds in reference.by_seed]
+        entries = [each.by_seed[seeds] for each in (arm, reference) for seeds in both]
+        values = comparable_accuracies(entries)
+        if len(both) > 1 and values:
+            difference = paired_difference(values[: len(both)], values[len(both) :])
+            yield SeedContrast(a=arm.name, b=reference.name, difference=difference)
+
+
+def _paired(arms: Sequence[ArmRuns]) -> tuple[Paired, ...]:
+    """Pair runs on the questions they share, those against full querying first."""
+    partners = sorted(
+        ((a, b) if a.place <= b.place else (b, a) for a, b in _partners(arms)),
+        key=lambda pair: (-pair[1].place, pair[0].place),
+    )
+    found = [
+        (result.title, a, b, compare(result.scored, other.scored))
+        for a, b in partners
+        for result, other in _shared(a, b)
+    ]
+    adjusted = holm([comparison.p_value for *_, comparison in found])
+    return tuple(
+        Paired(benchmark=title, a=a, b=b, comparison=comparison, adjusted_p=p)
+        for (title, a, b, comparison), p in zip(found, adjusted, strict=True)
+    )
+
+
+def _is_reference(reference: ArmRuns, arm: ArmRuns) -> bool:
+    rule, other = arm.first.rule, reference.first.rule
+    if rule.asks_everything or rule == other or arm.task != reference.task:
+        return False
+    select, by = arm.first.config.select, reference.first.config.select
+    is_random = other.draws_at_random and not other.learns
+    return other.asks_everything or (is_random and select.query_ratio == by.query_ratio)
+
+
+def _partners(arms: Sequence[ArmRuns]) -> Iterator[tuple[Entry, Entry]]:
+    """Yield the pairs of runs that compare policies.
+
+    Two seeds of one policy say nothing of it. Of two policies with several seeds each, runs of the
+    same seed say most; every further pair would only weaken the adjusted p of all.
+    """
+    for one, other in combinations(arms, 2):
+        for a in one.members:
+            for b in other.members:
+                if not (one.is_seeds and other.is_seeds) or a.seeds == b.seeds:
+                    yield a, b
+
+
+def _shared(a: Entry, b: Entry) -> Iterator[tuple[BenchmarkResult, BenchmarkResult]]:
+    """Yield the benchmarks that both runs have, with the same questions and judge."""
+    mine, theirs = a.run.own_evaluation, b.run.own_evaluation
+    if mine is None or theirs is None:
+        return
+    others = {each.fingerprint: each for each in theirs.results if each.scored}
+    for each in mine.results:
+        other = others.get(each.fingerprint)
+        if each.scored and other is not None and each.is_comparable(other):
+            yield each, other
 
 
 def run_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
@@ -94,7 +209,7 @@ def headline(comparison: RunComparison) -> str:
     if comparison.contrasts:
         return _over_seeds(comparison.contrasts[0])
     lead = next(iter(comparison.pairs), None)
-    if lead is None or lead.b.run.policy != "full":
+    if lead is None or not lead.b.run.rule.asks_everything:
         return _neutral(comparison)
     same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
     if len(same) == 1:
@@ -133,7 +248,7 @@ def _neutral(comparison: RunComparison) -> str:
 
 def _unpaired(comparison: RunComparison) -> str:
     means = [
-        f"{group.name} over {len(group.labels)} seeds: {plus_minus(group.accuracy, '.1f', 100)} %"
+        f"{group.name} over {len(group.members)} seeds: {plus_minus(group.accuracy, '.1f', 100)} %"
         for group in comparison.groups
         if group.accuracy is not None
     ]
@@ -153,12 +268,9 @@ def _unpaired(comparison: RunComparison) -> str:
 
 def _over_seeds(contrast: SeedContrast) -> str:
     mean, interval = points(contrast.difference)
-    verdict = "a gain" if contrast.difference.mean > 0 else "a loss"
-    if contrast.difference.holds_zero:
-        verdict = "not significantly different"
     return (
         f"{contrast.a} against {contrast.b} over {contrast.difference.n} seeds: {mean} points of "
-        f"accuracy (95 % CI {interval}), {verdict}."
+        f"accuracy (95 % CI {interval}), {verdict(contrast.difference)}."
     )
 
 
@@ -198,7 +310,7 @@ def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
     ):
         if len(values) > 1:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
-    if not any(run.policy == "full" for run in runs):
+    if not any(run.rule.asks_everything for run in runs):
         yield ("No run has full querying, so shares are of each run's own candidates.")
     yield from _judge_notes(entries)
     yield from _seed_notes(arms)

@@ -7,26 +7,6 @@ from dataclasses import dataclass
 from bas_opd.report.run import Run
 from bas_opd.text import percent
 
-SUPERVISION_HEADER = (
-    "policy",
-    "candidates",
-    "teacher calls",
-    "query ratio",
-    "scored tokens",
-    "tokens vs. full",
-    "max overrun",
-)
-TIME_HEADER = ("policy", "teacher sum", "teacher / step", "mean step", "total step time")
-
-TOKENS_HEADER = (
-    "policy",
-    "scored tokens",
-    "processed tokens",
-    "processed vs. full",
-    "prefilled prompts",
-    "student tokens",
-)
-
 ODDITIES = (
     "The paper's rows are of Qwen3.5-4B over 111 steps on its authors' machines; it calls the "
     "times secondary, since code path, device use and scheduling were not held equal across runs.",
@@ -41,90 +21,88 @@ ODDITIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostRow:
-    """One line of a cost table."""
+class CostTable:
+    """A table of costs: our rows, and those quoted from the paper."""
 
-    cells: tuple[str, ...]
-    is_quoted: bool = False
-
-
-_SUPERVISION_QUOTED = (
-    # Table 7 of the paper: quoted, not measured here.
-    ("Full querying", "24,864", "24,864", "100.00 %", "2,167,850", "100.00 %", "0"),
-    ("Random-25", "24,864", "6,216", "25.00 %", "569,674", "26.28 %", "0"),
-    ("Entropy-25", "24,864", "6,216", "25.00 %", "599,321", "27.65 %", "0"),
-    ("Learned-25", "24,864", "6,216", "25.00 %", "342,089", "15.78 %", "0"),
-)
-_TIME_QUOTED = (
-    # Table 8 of the paper: quoted, not measured here.
-    ("Full querying", "5,174.38 s", "46.62 s", "499.88 s", "55,487.15 s"),
-    ("Random-25", "4,705.55 s", "42.39 s", "468.95 s", "52,053.55 s"),
-    ("Entropy-25", "4,690.39 s", "42.26 s", "469.30 s", "52,092.85 s"),
-    ("Learned-25", "4,345.38 s", "39.15 s", "450.70 s", "50,027.87 s"),
-)
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    quoted: tuple[tuple[str, ...], ...] = ()
 
 
-def supervision_table(runs: dict[str, Run], full: dict[str, Run] | None = None) -> list[CostRow]:
+def supervision_table(runs: dict[str, Run], full: dict[str, Run] | None = None) -> CostTable:
     """Return calls and scored tokens of each run (Table 7); `full` holds the reference of each.
 
     A run without a full-query reference is compared with its own candidates.
     """
-    return [
-        *(_supervision(label, run, (full or {}).get(label)) for label, run in runs.items()),
-        *(CostRow(cells=cells, is_quoted=True) for cells in _SUPERVISION_QUOTED),
-    ]
+    header = ("candidates", "teacher calls", "query ratio", "scored tokens", "tokens vs. full")
+    return CostTable(
+        header=("policy", *header, "max overrun"),
+        rows=[_supervision(label, run, (full or {}).get(label)) for label, run in runs.items()],
+        quoted=(
+            # Table 7 of the paper: quoted, not measured here.
+            ("Full querying", "24,864", "24,864", "100.00 %", "2,167,850", "100.00 %", "0"),
+            ("Random-25", "24,864", "6,216", "25.00 %", "569,674", "26.28 %", "0"),
+            ("Entropy-25", "24,864", "6,216", "25.00 %", "599,321", "27.65 %", "0"),
+            ("Learned-25", "24,864", "6,216", "25.00 %", "342,089", "15.78 %", "0"),
+        ),
+    )
 
 
-def time_table(runs: dict[str, Run]) -> list[CostRow]:
+def time_table(runs: dict[str, Run]) -> CostTable:
     """Return the seconds of each run (Table 8)."""
-    return [
-        *(_time(label, run) for label, run in runs.items()),
-        *(CostRow(cells=cells, is_quoted=True) for cells in _TIME_QUOTED),
-    ]
+    return CostTable(
+        header=("policy", "teacher sum", "teacher / step", "mean step", "total step time"),
+        rows=[_time(label, run) for label, run in runs.items()],
+        quoted=(
+            # Table 8 of the paper: quoted, not measured here.
+            ("Full querying", "5,174.38 s", "46.62 s", "499.88 s", "55,487.15 s"),
+            ("Random-25", "4,705.55 s", "42.39 s", "468.95 s", "52,053.55 s"),
+            ("Entropy-25", "4,690.39 s", "42.26 s", "469.30 s", "52,092.85 s"),
+            ("Learned-25", "4,345.38 s", "39.15 s", "450.70 s", "50,027.87 s"),
+        ),
+    )
 
 
-def token_table(runs: dict[str, Run], full: dict[str, Run]) -> list[CostRow]:
+def token_table(runs: dict[str, Run], full: dict[str, Run]) -> CostTable:
     """Return all tokens that teacher and student processed, prompts included.
 
     A run without a full-query reference has no share: it never counted unselected prompts.
     """
-    return [
-        CostRow(
-            cells=(
+    header = ("scored tokens", "processed tokens", "processed vs. full", "prefilled prompts")
+    wholes = {label: run.totals["processed_tokens"] for label, run in full.items()}
+    return CostTable(
+        header=("policy", *header, "student tokens"),
+        rows=[
+            (
                 label,
-                f"{run.totals['scored_tokens']:,}",
-                f"{run.totals['processed_tokens']:,}",
-                percent(
-                    run.totals["processed_tokens"],
-                    full[label].totals["processed_tokens"] if label in full else 0,
-                    2,
-                ),
-                f"{run.totals['prefilled_prompts']:,}",
-                f"{run.totals['student_tokens']:,}",
+                f"{sums['scored_tokens']:,}",
+                f"{sums['processed_tokens']:,}",
+                percent(sums["processed_tokens"], wholes.get(label, 0), 2),
+                f"{sums['prefilled_prompts']:,}",
+                f"{sums['student_tokens']:,}",
             )
-        )
-        for label, run in runs.items()
-    ]
-
-
-def _supervision(label: str, run: Run, full: Run | None) -> CostRow:
-    sums = run.totals
-    whole = sums["candidate_tokens"] if full is None else full.totals["scored_tokens"]
-    return CostRow(
-        cells=(
-            label,
-            f"{sums['candidates']:,}",
-            f"{sums['calls']:,}",
-            percent(sums["calls"], sums["candidates"], 2),
-            f"{sums['scored_tokens']:,}",
-            percent(sums["scored_tokens"], whole, 2),
-            f"{sums['overrun']:,}",
-        )
+            for label, run in runs.items()
+            for sums in [run.totals]
+        ],
     )
 
 
-def _time(label: str, run: Run) -> CostRow:
+def _supervision(label: str, run: Run, full: Run | None) -> tuple[str, ...]:
+    sums = run.totals
+    whole = sums["candidate_tokens"] if full is None else full.totals["scored_tokens"]
+    return (
+        label,
+        f"{sums['candidates']:,}",
+        f"{sums['calls']:,}",
+        percent(sums["calls"], sums["candidates"], 2),
+        f"{sums['scored_tokens']:,}",
+        percent(sums["scored_tokens"], whole, 2),
+        f"{sums['overrun']:,}",
+    )
+
+
+def _time(label: str, run: Run) -> tuple[str, ...]:
     steps = len(run.steps) or 1
     teacher = run.totals["seconds"].get("teacher", 0.0)
     values = (teacher, teacher / steps, run.seconds / steps, run.seconds)
-    return CostRow(cells=(label, *(f"{value:,.2f} s" for value in values)))
+    return (label, *(f"{value:,.2f} s" for value in values))

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bas_opd.evaluate.benchmarks import Measure
-from bas_opd.report.charts.geometry import GeometryFigures, geometry_figures
-from bas_opd.report.charts.utility import UtilityFigures, utility_figures
 from bas_opd.report.run import Run
 from bas_opd.run.verify import Verification
 from bas_opd.text import clock, counted, ends_text, percent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One number of the first screen."""
-
-    name: str
-    value: str
-    detail: str
 
 
 def value_text(measure: Measure | None, digits: int = 1) -> str:
@@ -71,45 +59,39 @@ def stale_sentence(run: Run) -> str:
     )
 
 
-def tiles(run: Run) -> tuple[Tile, ...]:
-    """Return accuracy, calls, tokens and time, each with what it is a share of."""
-    sums, seconds = run.totals, run.totals["seconds"]
+def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
+    """Return accuracy, calls, tokens and time: the name, the value, and what it is a share of."""
+    sums, teacher = run.totals, run.totals["seconds"].get("teacher", 0.0)
     return (
-        _accuracy_tile(run),
-        Tile(
-            name="teacher calls",
-            value=f"{sums['calls']:,}",
-            detail=f"{percent(sums['calls'], sums['candidates'])} of {sums['candidates']:,} at "
+        ("accuracy", *_accuracy_tile(run)),
+        (
+            "teacher calls",
+            f"{sums['calls']:,}",
+            f"{percent(sums['calls'], sums['candidates'])} of {sums['candidates']:,} at "
             "full querying",
         ),
-        Tile(
-            name="scored tokens",
-            value=f"{sums['scored_tokens']:,}",
-            detail=f"{percent(sums['scored_tokens'], sums['candidate_tokens'])} of "
+        (
+            "scored tokens",
+            f"{sums['scored_tokens']:,}",
+            f"{percent(sums['scored_tokens'], sums['candidate_tokens'])} of "
             f"{sums['candidate_tokens']:,} at full querying; {sums['processed_tokens']:,} "
             "processed, prompts counted",
         ),
-        Tile(
-            name="training time",
-            value=clock(run.seconds),
-            detail=f"{percent(seconds.get('teacher', 0.0), run.seconds)} of it the teacher, "
-            f"{clock(seconds.get('teacher', 0.0))}",
+        (
+            "training time",
+            clock(run.seconds),
+            f"{percent(teacher, run.seconds)} of it the teacher, {clock(teacher)}",
         ),
     )
 
 
-def _accuracy_tile(run: Run) -> Tile:
+def _accuracy_tile(run: Run) -> tuple[str, str]:
     evaluation = run.own_evaluation
     if evaluation is None or evaluation.headline.value is None:
-        stale = "evaluated with other weights" if stale_sentence(run) else "not evaluated"
-        return Tile(name="accuracy", value="-", detail=stale)
+        return "-", "evaluated with other weights" if stale_sentence(run) else "not evaluated"
     headline = evaluation.headline
     ends = "" if headline.interval is None else f"{interval_text(headline)}, "
-    return Tile(
-        name="accuracy",
-        value=value_text(headline),
-        detail=f"{ends}{headline.name}, {evaluation.headline_name}",
-    )
+    return value_text(headline), f"{ends}{headline.name}, {evaluation.headline_name}"
 
 
 def budget_sentence(run: Run) -> str:
@@ -149,7 +131,7 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):
         if source not in sources:
             yield f"No utility audit on {source} batches; `bas-opd audit RUN{wanted}` makes one."
-    if run.geometry is None and not run.asks_everything:
+    if run.geometry is None and not run.leaves_nothing:
         yield (
             "No audit of the gradients; `bas-opd audit RUN` makes one if the run kept several "
             "checkpoints (`run.keep_every`)."
@@ -177,26 +159,3 @@ def _evaluation_gaps(run: Run) -> Iterator[str]:
             f"No judge was asked; answers that no rule could read, {deferred:,} of them, count as "
             "not correct."
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFigures:
-    """What the audits of a run show."""
-
-    utility: tuple[UtilityFigures, ...]
-    geometry: GeometryFigures | None
-
-    def sentences(self) -> Iterator[tuple[str, str]]:
-        """Yield the subject of each audit, and its result with who was asked."""
-        for each in self.utility:
-            yield f"Utility on {each.source} batches", f"{each.words} {each.teacher}"
-        if self.geometry is not None:
-            yield "Gradients", f"{self.geometry.words} {self.geometry.teacher}"
-
-
-def audit_figures(run: Run) -> AuditFigures:
-    """Describe the audits on record."""
-    return AuditFigures(
-        utility=tuple(utility_figures(each) for each in run.utility_audits),
-        geometry=None if run.geometry is None else geometry_figures(run.geometry),
-    )

@@ -17,7 +17,7 @@ from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import QueryRecord, ShownRow, Started
-from bas_opd.select.rules import policy_rule
+from bas_opd.select.rules import PolicyRule, policy_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,6 @@ class Run:
     geometry: GeometryAudit | None
 
     @property
-    def losses(self) -> tuple[float | None, ...]:
-        """The loss of each step."""
-        return tuple(step.loss for step in self.steps)
-
-    @property
     def shown(self) -> tuple[tuple[QueryRecord, ShownRow], ...]:
         """Rows with their texts, each with its step."""
         return tuple((step, row) for step in self.steps for row in step.shown)
@@ -55,13 +50,17 @@ class Run:
         return self.path.resolve().name
 
     @property
-    def policy(self) -> str:
-        """How rows were selected, in the paper's words: full, learned-25, random-10."""
-        select = self.config.select
-        return policy_rule(select.policy).label(select.query_ratio)
+    def rule(self) -> PolicyRule:
+        """What is known of its policy."""
+        return policy_rule(self.config.select.policy)
 
     @property
-    def asks_everything(self) -> bool:
+    def policy(self) -> str:
+        """How rows were selected, in the paper's words: full, learned-25, random-10."""
+        return self.rule.label(self.config.select.query_ratio)
+
+    @property
+    def leaves_nothing(self) -> bool:
         """Whether every candidate is asked about, so that no row is left to compare with."""
         return self.config.select.query_ratio == 1
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 
 from bas_opd.audit.utility import QUARTERS
-from bas_opd.report.run import Run
 from bas_opd.run.record import QueryRecord
 from bas_opd.stats.intervals import Interval, mean_interval
 
@@ -46,11 +45,6 @@ class Reach:
     """Of those with a candidate, how many had at least one row selected."""
     per_step: float
     """The same share, as the mean of steps."""
-
-
-def learns(run: Run) -> bool:
-    """Return whether the selector of a run is trained on observed utility."""
-    return run.config.select.policy in ("learned", "regressed")
 
 
 def utility_by_step(steps: Iterable[QueryRecord]) -> list[StepUtility]:

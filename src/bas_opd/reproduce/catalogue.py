@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.report.arms import Arm
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
-from bas_opd.report.charts.geometry import geometry_figures
+from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
 from bas_opd.report.charts.printed import printed
-from bas_opd.report.charts.utility import utility_figures
-from bas_opd.report.costs import (
-    ODDITIES,
-    SUPERVISION_HEADER,
-    TIME_HEADER,
-    CostRow,
-    supervision_table,
-    time_table,
-)
+from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table
 from bas_opd.report.run import Run
 from bas_opd.reproduce.arms import BASE, FULL
 from bas_opd.reproduce.settings import run_settings, selector_settings
 from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import markdown_table, plus_minus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 POLICIES = (FULL, "random25", "entropy25", "learned25")
 ABLATIONS = tuple(
@@ -59,7 +48,7 @@ class Made:
     """A table as Markdown, or figures by the suffix of their file names."""
 
     text: str = ""
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 Make = Callable[[Material, Sequence[str]], Made]
@@ -153,19 +142,18 @@ def _sweep(arms: Sequence[Arm]) -> Chart:
 def _supervision(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
     full = {name: runs[FULL] for name in runs if FULL in runs}
-    return Made(text=_cost(SUPERVISION_HEADER, supervision_table(runs, full), source))
+    return Made(text=_cost(supervision_table(runs, full), source))
 
 
 def _seconds(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
-    return Made(text=_cost(TIME_HEADER, time_table(runs), source))
+    return Made(text=_cost(time_table(runs), source))
 
 
-def _cost(header: Sequence[str], rows: Sequence[CostRow], source: str) -> str:
-    quoted = " (quoted from the paper)"
-    cells = [[f"{row.cells[0]}{quoted * row.is_quoted}", *row.cells[1:]] for row in rows]
+def _cost(table: CostTable, source: str) -> str:
+    quoted = [(f"{name} (quoted from the paper)", *cells) for name, *cells in table.quoted]
     notes = "\n".join(f"- {oddity}" for oddity in ODDITIES)
-    return f"{markdown_table(header, cells)}\n\nOurs: {source}\n\n{notes}"
+    return f"{markdown_table(table.header, [*table.rows, *quoted])}\n\nOurs: {source}\n\n{notes}"
 
 
 def _utility(material: Material, names: Sequence[str]) -> Made:
@@ -174,17 +162,17 @@ def _utility(material: Material, names: Sequence[str]) -> Made:
         raise DataError("The run has no utility audit. Make one with `bas-opd audit RUN`.")
     made = {}
     for each in found:
-        if each.capture is None:
+        if not each.figure:
             raise DataError(each.words)
-        charts = [each.capture] if each.bands is None else [each.capture, each.bands]
-        made[f"-{each.source}"] = printed(charts, note=f"{each.words} {each.teacher}")
+        made[f"-{each.source}"] = printed(each.figure, note=f"{each.words} {each.teacher}")
     return Made(figures=made)
 
 
 def _geometry(material: Material, names: Sequence[str]) -> Made:
     found = geometry_figures(material.geometry())
-    note = f"{found.arrows.caption} {found.words} {found.teacher}"
-    return Made(figures={"": printed([found.arrows], note=note)})
+    (chart,) = found.figure
+    note = f"{chart.caption} {found.words} {found.teacher}"
+    return Made(figures={"": printed([chart], note=note)})
 
 
 ITEMS = (

@@ -10,7 +10,7 @@ from page_fixtures import card_of, comparison_of, page_of, section, words_of
 from report_fixtures import audit, audit_gradients, synthetic_run
 
 from bas_opd.data.records import PreparedSet
-from bas_opd.report.findings import audit_figures
+from bas_opd.report.charts.audits import audit_figures
 from bas_opd.report.run import read_run
 
 
@@ -36,14 +36,14 @@ def test_a_card_has_a_line_for_each_audit_with_who_was_asked(run: Path) -> None:
 
 def test_of_a_run_that_asks_about_everything_a_quarter_is_shown(run: Path) -> None:
     audit(run, ratio="1")
-    (figures,) = audit_figures(read_run(run)).utility
+    (figures,) = audit_figures(read_run(run))
     assert "a budget of 25 % captures" in figures.words
     assert not figures.captured["oracle"][0].startswith("100.0 %")
 
 
 def test_a_run_with_another_budget_has_its_own_shown(run: Path) -> None:
     audit(run, ratio="0.5")
-    (figures,) = audit_figures(read_run(run)).utility
+    (figures,) = audit_figures(read_run(run))
     assert figures.budget == "50 %"
     assert figures.captured["random"] == ("50.0 %", "")
 

@@ -125,7 +125,7 @@ def test_seeds_of_one_policy_are_summed_up(
     evaluate(other, RIGHT)
     comparison = compare_runs(read(learned, other, full))
     (group,) = comparison.groups
-    assert group.labels == ("learned", "learned-1")
+    assert [entry.label for entry in group.members] == ["learned", "learned-1"]
     assert group.accuracy is not None
     assert group.accuracy.mean == pytest.approx(0.75)
     assert not any("One seed" in note for note in comparison.notes)

@@ -8,7 +8,7 @@ from report_fixtures import synthetic_run
 from synthetic_steps import PHASES
 
 from bas_opd.data.records import PreparedSet
-from bas_opd.report.costs import SUPERVISION_HEADER, TIME_HEADER, supervision_table, time_table
+from bas_opd.report.costs import supervision_table, time_table, token_table
 from bas_opd.report.run import read_run
 
 
@@ -17,21 +17,21 @@ def test_tokens_are_relative_to_full_querying_or_else_to_the_own_candidates(
 ) -> None:
     run = read_run(synthetic_run(tmp_path / "run", pictures, steps=3))
     full = read_run(synthetic_run(tmp_path / "full", pictures, steps=3, policy="full", seed=1))
-    place = SUPERVISION_HEADER.index("tokens vs. full")
     scored = run.totals["scored_tokens"]
     for table, whole in (
         (supervision_table({"a": run}), run.totals["candidate_tokens"]),
         (supervision_table({"a": run}, {"a": full}), full.totals["scored_tokens"]),
     ):
-        assert table[0].cells[place] == f"{100 * scored / whole:.2f} %"
-        assert [row.is_quoted for row in table] == [False, True, True, True, True]
+        (row,) = table.rows
+        assert row[table.header.index("tokens vs. full")] == f"{100 * scored / whole:.2f} %"
+        assert len(table.quoted) == 4
 
 
 def test_times_are_sums_and_means_over_steps(pictures: PreparedSet, tmp_path: Path) -> None:
     run = read_run(synthetic_run(tmp_path / "run", pictures, steps=4))
-    row = time_table({"a": run})[0]
+    table = time_table({"a": run})
     step = sum(PHASES.values())
-    assert dict(zip(TIME_HEADER, row.cells, strict=True)) == {
+    assert dict(zip(table.header, *table.rows, strict=True)) == {
         "policy": "a",
         "teacher sum": "2.00 s",
         "teacher / step": "0.50 s",
@@ -42,5 +42,5 @@ def test_times_are_sums_and_means_over_steps(pictures: PreparedSet, tmp_path: Pa
 
 def test_every_row_has_a_cell_for_each_heading(pictures: PreparedSet, tmp_path: Path) -> None:
     runs = {"a": read_run(synthetic_run(tmp_path / "run", pictures, steps=0, planned=3))}
-    assert {len(row.cells) for row in supervision_table(runs)} == {len(SUPERVISION_HEADER)}
-    assert {len(row.cells) for row in time_table(runs)} == {len(TIME_HEADER)}
+    for table in (supervision_table(runs), time_table(runs), token_table(runs, {})):
+        assert {len(row) for row in (*table.rows, *table.quoted)} == {len(table.header)}

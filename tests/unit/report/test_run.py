@@ -20,7 +20,7 @@ def test_a_run_is_read_from_its_records(pictures: PreparedSet, tmp_path: Path) -
     assert (run.policy, run.name, run.planned_steps) == ("learned-25", "run", 4)
     assert run.is_finished
     assert run.totals == events_of(path)[-1]["totals"]
-    assert run.losses[0] == 0.1
+    assert run.steps[0].loss == 0.1
     assert len(run.shown) == 8
     assert run.evaluation is run.geometry is None
     assert verify(path).is_sound

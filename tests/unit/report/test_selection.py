@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bas_opd.report.charts.model import Mark
-from bas_opd.report.charts.steps import step_drawing
+from bas_opd.report.charts.training import step_drawing
 from bas_opd.report.selection import (
     rank_bands,
     reach,
@@ -16,6 +16,7 @@ from bas_opd.report.selection import (
     utility_by_step,
 )
 from bas_opd.run.record import QueryRecord
+from bas_opd.select.rules import policy_rule
 
 
 def step(number: int = 0, **changes: Any) -> QueryRecord:
@@ -108,7 +109,7 @@ def test_reach_counts_prompts_once() -> None:
 
 def test_a_drawn_step_shows_each_rollout_as_what_became_of_it() -> None:
     shown = step(candidates=list(range(7)), features=[[]] * 7, scores=[1.0] * 7)
-    drawn = step_drawing(shown, policy="learned")
+    drawn = step_drawing(shown, policy_rule("learned"))
     marks = [shape for shape in drawn.panels[0].shapes if isinstance(shape, Mark)]
     assert [mark.style for mark in marks] == [
         *["ranked"] * 3,

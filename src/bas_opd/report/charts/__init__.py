@@ -1,1 +1,1 @@
-"""Charts described once, as plain data, with a page form (SVG) and a print form (SVG and PDF)."""
+"""Charts described as plain data and drawn once, for pages and for print."""

@@ -8,6 +8,9 @@ from dataclasses import replace
 from bas_opd.errors import DataError
 from bas_opd.report.arms import Arm
 from bas_opd.report.charts.model import (
+    PARTS,
+    TEXT_WIDTH,
+    WIDTH,
     Axis,
     Bar,
     Chart,
@@ -26,20 +29,22 @@ from bas_opd.report.charts.model import (
     value_axis,
     whisker,
 )
+from bas_opd.select.rules import policy_rule
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
-STYLES = {
-    "learned": "ranked",
-    "regressed": "ranked",
-    "random": "explored",
-    "entropy": "third",
-    "full": "plain",
-}
-"""The look of each policy."""
 PANELS_PER_ROW = 4
-PARTS = 6
-"""Bars of more arms than this repeat a colour."""
+LONG_NAME = 90
+"""Pixels of a page; a chart is wider for the rest of a longer name."""
+
+
+def policy_style(policy: str) -> str:
+    """Return the look of a policy; without one, nothing was trained."""
+    if not policy or policy_rule(policy).asks_everything:
+        return "plain"
+    if policy_rule(policy).learns:
+        return "ranked"
+    return "third" if policy_rule(policy).ranks_by else "explored"
 
 
 def accuracy_cost(arms: Sequence[Arm]) -> Chart:
@@ -57,10 +62,10 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     reached: list[Shape] = []
     scored: list[Shape] = []
     for row, arm in enumerate(trained):
-        style = STYLES.get(arm.policy, "plain")
+        style = policy_style(arm.policy)
         if ends := _ends(arm.mean):
             level = ((ends[0], -row), (ends[1], -row))
-            reached.append(Line(points=level, style=style, is_interval=True))
+            reached.append(Line(points=level, style=style, form="interval"))
         reached.append(Mark(at=(arm.mean.value, -row), style=style))
         if arm.token_share is None:
             scored.append(Text(at=(0, -row), words="unknown"))
@@ -76,6 +81,7 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     ends = round_ends(values, zero=False)
     accuracy = axis("accuracy", ends, tick=percent_tick, wanted=2, grid=True)
     most = max(1.0, *(arm.token_share or 0.0 for arm in trained))
+    long = max(0.0, max(len(arm.name) for arm in trained) * TEXT_WIDTH - LONG_NAME)
     spoken = "; ".join(
         f"{arm.name}: {percent(arm.mean.value)} right"
         + ("" if arm.token_share is None else f" at {percent(arm.token_share)} of the tokens")
@@ -96,7 +102,8 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
                 shapes=tuple(scored),
             ),
         ),
-        columns=(3, 2),
+        columns=(0.6 * WIDTH + long, 0.4 * WIDTH),
+        width=WIDTH + long,
         height=60 + 24 * len(trained),
     )
 
@@ -154,13 +161,8 @@ def budget_sweep(arms: Sequence[Arm]) -> Chart:
     budgets = [budget for budget, _ in swept]
     parts = [*swept[0][1].parts, "mean"]
     panels = [
-        _sweep(
-            part,
-            budgets,
-            [arm.mean if part == "mean" else arm.parts[part] for _, arm in swept],
-            name="" if number % PANELS_PER_ROW else "accuracy",
-        )
-        for number, part in enumerate(parts)
+        _sweep(part, budgets, [arm.mean if part == "mean" else arm.parts[part] for _, arm in swept])
+        for part in parts
     ]
     return Chart(
         title="Accuracy over the query budget",
@@ -169,13 +171,14 @@ def budget_sweep(arms: Sequence[Arm]) -> Chart:
         + ".",
         panels=tuple(panels),
         columns=(1,) * PANELS_PER_ROW,
-        caption="Share of candidates queried, in %. Diamond: maximum. Dashed: full querying.",
+        caption="Accuracy over the share of candidates queried, in %. Diamond: maximum. Dashed: "
+        "full querying.",
         width=780,
         height=145 * -(-len(parts) // PANELS_PER_ROW),
     )
 
 
-def _sweep(part: str, budgets: Sequence[float], values: Sequence[Estimate], *, name: str) -> Panel:
+def _sweep(part: str, budgets: Sequence[float], values: Sequence[Estimate]) -> Panel:
     points = tuple((budget, each.value) for budget, each in zip(budgets, values, strict=True))
     best = max(points, key=lambda point: point[1])
     shapes: list[Shape] = [
@@ -190,7 +193,7 @@ def _sweep(part: str, budgets: Sequence[float], values: Sequence[Estimate], *, n
     ends = [end for each in values for end in (each.low, each.high)]
     return Panel(
         x=Axis(high=1.05, ticks=tuple((budget, f"{100 * budget:g}") for budget in budgets)),
-        y=value_axis(name, ends, zero=False, tick=percent_tick),
+        y=value_axis("", ends, zero=False, tick=percent_tick),
         shapes=tuple(shapes),
         title=part,
     )

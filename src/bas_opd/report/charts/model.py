@@ -1,6 +1,6 @@
 """A chart as plain data: panels, axes and shapes, in the units of what they show.
 
-`svg` draws it for a page and `printed` for print, so the two cannot disagree.
+`svg` draws it; pages and printed figures show that drawing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from bas_opd.text import Ends
 
 Point = tuple[float, float]
 Form = Literal["line", "mark", "bar"]
+LineForm = Literal["", "interval", "arrow", "faint-arrow"]
 WIDTH, HEIGHT = 360, 210
 """Size of a chart, in the pixels of a page before it scales."""
+TEXT_WIDTH = 5.4
+"""Of a character at the size of the labels, about."""
 DENSE = 40
 """Lines of more points than this have no marks."""
-QUIET_BARS = ("ranked", "faded")
-"""The look of the first of several columns, and that of the others."""
+PARTS = 6
+"""Parts beyond these repeat a colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,8 @@ class Line:
 
     points: tuple[Point, ...]
     style: str
-    has_head: bool = False
-    """Whether it is an arrow."""
-    is_interval: bool = False
-    """Whether it is upright or level with a short bar at both ends."""
-    is_faint: bool = False
+    form: LineForm = ""
+    """An interval is upright or level, with a short bar at both ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ def named_rows(names: Sequence[str]) -> Axis:
 
 def whisker(x: float, ends: Ends, style: str) -> Line:
     """Return an upright interval."""
-    return Line(points=((x, ends[0]), (x, ends[1])), style=style, is_interval=True)
+    return Line(points=((x, ends[0]), (x, ends[1])), style=style, form="interval")
 
 
 def line_chart(
@@ -272,7 +272,7 @@ def column_chart(
             Bar(
                 x=(place - 0.3, place + 0.3),
                 y=(min(value, 0.0), max(value, 0.0)),
-                style=QUIET_BARS[place > 0],
+                style="faded" if place else "ranked",
                 title=f"{name}: {value:.3g}{words}",
             )
         )

@@ -1,216 +1,115 @@
-"""The print form of charts: SVG and PDF by matplotlib, which is imported when a figure is drawn."""
+"""The print form of charts: the drawings of the page in one SVG file, and a PDF made of it."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from bas_opd.errors import ConfigError
-from bas_opd.report.charts.model import Bar, Chart, Key, Line, Mark, Panel, Shape, Text
+from markupsafe import Markup
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from bas_opd.errors import ConfigError, DataError
+from bas_opd.report.charts.model import Chart
+from bas_opd.report.charts.svg import (
+    LINE_HEIGHT,
+    element,
+    panels,
+    sample_shapes,
+    sample_width,
+)
+from bas_opd.report.pages.templates import template
 
-INK, SOFT, LINE = "#23262b", "#6b7077", "#d9d7d0"
-BLUE, ORANGE, VIOLET, FADED = "#2f6690", "#a15c00", "#6a4c93", "#b9c6d1"
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "text.color": INK,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 9,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": LINE,
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "svg.hashsalt": "bas-opd",
-    "pdf.fonttype": 42,
-}
-RED = "#a3322b"
-PARTS = (BLUE, "#7d8790", "#d19328", "#81a88d", VIOLET, RED)
-COLOURS = {
-    "ranked": BLUE,
-    "every": BLUE,
-    "explored": ORANGE,
-    "best": ORANGE,
-    "third": VIOLET,
-    "faded": FADED,
-    "over": RED,
-    **dict.fromkeys(("plain", "limit", "edge", "ink"), INK),
-    **dict.fromkeys(("faint", "bracket", "passed-over", "no-crop"), SOFT),
-    **{f"part-{number}": colour for number, colour in enumerate(PARTS)},
-}
-"""Of each style; the style sheet of the pages has the same ones."""
-DASHES = {"explored": "--", "limit": "--", "third": ":", "faint": ":"}
-MARKERS = {"explored": "D", "best": "D", "third": "s", "plain": "s", "no-crop": "_"}
-INCH = 95.0
-"""Pixels of a page to an inch."""
-PAGE_WIDTH = 7.4
-"""Inches; several panels are at least as wide as this."""
-LETTERS = 19.5
-"""Of a note, to an inch."""
-TALLER = 1.4
-"""Print has larger text than a page, so a chart needs more height."""
-NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-"""The same records give the same bytes."""
+FONT = "Bitstream Vera Sans"
+"""It comes with reportlab and is embedded in every PDF; its characters are wide, hence small."""
+TEXT_STYLE = f"""
+.chart text, .chart text.name, .chart text.value {{
+  font-family: "{FONT}", "DejaVu Sans", Verdana, sans-serif; font-size: 9px;
+}}
+.chart text.title {{ fill: var(--ink); font-weight: bold; font-size: 10px; }}
+.sheet {{ fill: var(--sheet); }}
+"""
+LETTER = 4.9
+"""Width of a character of it, about."""
+MARGIN, GAP = 12, 28
+"""Around a figure, and between its charts."""
 
 
-def printed(charts: Sequence[Chart], *, note: str) -> Figure:
-    """Draw one chart, or several side by side, with a note below on what they show."""
+def printed(charts: Sequence[Chart], *, note: str) -> str:
+    """Return one chart, or several side by side, as an SVG file with a note below them."""
+    parts: list[Markup] = []
+    left, top, bottom = MARGIN, MARGIN, 0.0
+    for letter, chart in zip("abcdef", charts, strict=False):
+        if len(charts) > 1:
+            title = f"({letter}) {chart.title}"
+            parts.append(element("text", title, x=left, y=MARGIN + 9, class_="title"))
+            top = MARGIN + LINE_HEIGHT + 4
+        parts.append(_moved(panels(chart), left, top))
+        keys, height = _keys(chart)
+        parts.append(_moved(keys, left, top + chart.height + 6))
+        bottom = max(bottom, top + chart.height + 6 + height)
+        left += chart.width + GAP
+    width = left - GAP + MARGIN
+    for line in textwrap.wrap(note, int((width - 2 * MARGIN) / LETTER)):
+        bottom += LINE_HEIGHT
+        parts.append(element("text", line, x=MARGIN, y=bottom))
+    height = bottom + MARGIN
+    sheet = element("rect", width=width, height=height, class_="sheet")
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="{width:g}" '
+    head += f'height="{height:g}" viewBox="0 0 {width:g} {height:g}">'
+    drawn = sheet + Markup("\n").join(parts)
+    # Titles appear under a pointer, which paper does not have.
+    drawn = re.sub("<title>.*?</title>", "", drawn)
+    return f"{head}\n<style>{_style()}</style>\n{drawn}\n</svg>\n"
+
+
+def save(figure: str, path: Path) -> tuple[Path, Path]:
+    """Write a figure as PATH.svg and PATH.pdf, and return both."""
     try:
-        import matplotlib as mpl
+        from reportlab.graphics import renderPDF
+        from reportlab.pdfgen.canvas import Canvas
+        from svglib.svglib import register_font, svg2rlg
     except ImportError as error:
         raise ConfigError(
-            "Figures are drawn with matplotlib, which is not installed. Install it with "
+            "The PDF of a figure is made with svglib, which is not installed. Install it with "
             "`pip install 'bas-opd[figures]'`."
         ) from error
-    with mpl.rc_context(STYLE):
-        return _figure(charts, note)
-
-
-def save(figure: Figure, path: Path) -> tuple[Path, ...]:
-    """Write a figure as PATH.svg and PATH.pdf, and return both."""
-    import matplotlib as mpl
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    files = tuple(path.with_name(f"{path.name}.{kind}") for kind in NO_DATE)
-    with mpl.rc_context(STYLE):
-        for file, metadata in zip(files, NO_DATE.values(), strict=True):
-            figure.savefig(file, metadata=metadata)
-    return files
+    svg, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("svg", "pdf"))
+    svg.write_text(figure, encoding="utf-8")
+    register_font(FONT, "Vera.ttf")
+    register_font(FONT, "VeraBd.ttf", weight="bold")
+    if (drawing := svg2rlg(svg)) is None:
+        raise DataError(f"svglib cannot read {svg}, so it has no PDF. Use the SVG.")
+    # Without the time of writing: the same records give the same bytes.
+    canvas = Canvas(str(pdf), (drawing.width, drawing.height), invariant=1)
+    renderPDF.draw(drawing, canvas, 0, 0)
+    canvas.save()
+    return svg, pdf
 
 
-def _figure(charts: Sequence[Chart], note: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    panels = [
-        (f"({letter}) {chart.title}" if len(charts) > 1 else panel.title, panel)
-        for letter, chart in zip("abcdef", charts, strict=False)
-        for panel in chart.panels
-    ]
-    widths = [
-        chart.width * share / sum(chart.columns) for chart in charts for share in chart.columns
-    ]
-    width = max(sum(widths) / INCH, 0.0 if len(panels) == 1 else PAGE_WIDTH)
-    height = max(chart.height for chart in charts) * TALLER / INCH
-    figure = Figure(figsize=(width, height), layout="constrained")
-    rows = -(-len(panels) // len(widths))
-    grid = figure.subplots(rows, len(widths), squeeze=False, width_ratios=widths)
-    axes = [each for row in grid for each in row]
-    for each, (title, panel) in zip(axes, panels, strict=False):
-        _draw(each, panel, title)
-    for each in axes[len(panels) :]:
-        each.set_axis_off()
-    keys = [key for chart in charts for key in chart.keys]
-    if keys:
-        figure.legend(
-            handles=[_handle(key) for key in keys],
-            loc="outside upper left",
-            ncols=min(len(keys), 6),
-        )
-    text = textwrap.fill(note, int(width * LETTERS))
-    figure.supxlabel(text, fontsize=7, color=SOFT, x=0.01, ha="left")
-    return figure
+def _style() -> str:
+    """Return the style sheet of the charts with the colours that pages have in print."""
+    named = re.findall(r"--([a-z-]+): ([^;]+);", template("colours.css.jinja").render())
+    colours = dict(named)
+    rules = template("charts.css.jinja").render() + TEXT_STYLE
+    return re.sub(r"var\(--([a-z-]+)\)", lambda name: colours[name[1]], rules)
 
 
-def _draw(axes: Axes, panel: Panel, title: str) -> None:
-    axes.set_title(title)
-    axes.set(
-        xlim=(panel.x.low, panel.x.high),
-        ylim=(panel.y.low, panel.y.high),
-        xlabel=panel.x.name,
-        ylabel=panel.y.name,
-    )
-    axes.set_xticks([value for value, _ in panel.x.ticks], [name for _, name in panel.x.ticks])
-    axes.set_yticks([value for value, _ in panel.y.ticks], [name for _, name in panel.y.ticks])
-    axes.grid(visible=panel.x.has_grid, axis="x")
-    axes.grid(visible=panel.y.has_grid, axis="y")
-    if panel.has_equal_units:
-        axes.set_aspect("equal", adjustable="box")
-    if panel.details:
-        place: dict[str, Any] = {
-            "transform": axes.transAxes,
-            "va": "top",
-            "fontsize": 7,
-            "color": SOFT,
-        }
-        axes.text(1.02, 1, "\n".join(panel.details), **place)
-    for shape in panel.shapes:
-        _shape(axes, shape)
+def _moved(drawn: Markup, left: float, top: float) -> Markup:
+    return Markup('<g transform="translate({:g} {:g})">{}</g>').format(left, top, drawn)
 
 
-def _shape(axes: Axes, shape: Shape) -> None:
-    colour = INK if isinstance(shape, Text) else COLOURS[shape.style]
-    match shape:
-        case Text(at=(x, y)):
-            across, up = ("center", "bottom") if shape.is_above else ("left", "center")
-            offset = (0, 1) if shape.is_above else (3, 0)
-            axes.annotate(
-                shape.words,
-                (x, y),
-                offset,
-                textcoords="offset points",
-                ha=across,
-                va=up,
-                fontsize=7.5,
-            )
-        case Line(has_head=True):
-            _arrow(axes, shape)
-        case Line(is_interval=True, points=((x, _), (end, _))):
-            marker = "_" if x == end else "|"
-            axes.plot(*_columns(shape), color=colour, marker=marker, linewidth=1, markersize=5)
-        case Line():
-            dash = DASHES.get(shape.style, "-")
-            axes.plot(*_columns(shape), color=colour, linestyle=dash, linewidth=1.4)
-        case Mark(at=(x, y)):
-            marker = MARKERS.get(shape.style, "o")
-            axes.plot(x, y, marker, color=colour, markersize=4.5 * shape.size, zorder=3)
-        case Bar(x=(left, right), y=(low, high)):
-            axes.bar(left, high - low, right - left, low, align="edge", color=colour)
-
-
-def _columns(line: Line) -> tuple[list[float], list[float]]:
-    return [x for x, _ in line.points], [y for _, y in line.points]
-
-
-def _arrow(axes: Axes, line: Line) -> None:
-    width = 0.7 if line.is_faint else 2.2
-    axes.annotate(
-        "",
-        xy=line.points[-1],
-        xytext=line.points[0],
-        arrowprops={
-            "arrowstyle": "-|>",
-            "color": COLOURS[line.style],
-            "alpha": 0.18 if line.is_faint else 1,
-            "linewidth": width,
-            "shrinkA": 0,
-            "shrinkB": 0,
-            "mutation_scale": 4 + 3 * width,
-        },
-    )
-
-
-def _handle(key: Key) -> Any:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    colour = COLOURS[key.style]
-    if "bar" in key.forms:
-        return Patch(color=colour, label=key.label)
-    line = DASHES.get(key.style, "-") if "line" in key.forms else ""
-    marker = MARKERS.get(key.style, "o") if "mark" in key.forms else ""
-    look: dict[str, Any] = {"linestyle": line, "marker": marker, "markersize": 4.5}
-    return Line2D([], [], color=colour, label=key.label, **look)
+def _keys(chart: Chart) -> tuple[Markup, float]:
+    """Return the legend of a chart in rows as wide as the chart, and its height."""
+    parts: list[Markup] = []
+    left, top = 0.0, 0.0
+    for key in chart.keys:
+        start = sample_width(key) + 5
+        width = start + len(key.label) * LETTER
+        if left and left + width > chart.width:
+            left, top = 0.0, top + LINE_HEIGHT + 3
+        parts.append(_moved(sample_shapes(key), left, top))
+        parts.append(element("text", key.label, x=left + start, y=top + 9))
+        left += width + 16
+    return Markup("").join(parts), top + LINE_HEIGHT + 4 if parts else 0.0

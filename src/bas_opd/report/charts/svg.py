@@ -1,4 +1,4 @@
-"""The page form of a chart: inline SVG that takes its colours from the page, every text escaped."""
+"""A chart as SVG: it takes its colours from a style sheet, and every text in it is escaped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from bas_opd.report.charts.model import (
+    TEXT_WIDTH,
     Axis,
     Bar,
     Chart,
@@ -23,24 +24,14 @@ from bas_opd.report.charts.model import (
 from bas_opd.text import printable
 
 Scale = Callable[[float], float]
-TEXT_WIDTH = 5.4
-"""Of a character at the size of the labels, about."""
 LINE_HEIGHT = 13
-LEFT, LEFT_MOST = 44, 104
-"""Room for the ticks of a y axis; longer names are cut."""
+LEFT, SHAPES = 44, 100
+"""Least room for the names on a y axis, and for the shapes beside it; longer names are cut."""
 TOP, BOTTOM, EDGE = 24, 34, 10
 
 
 def svg(chart: Chart) -> Markup:
     """Return a chart as one element, with its accessible label."""
-    rows = -(-len(chart.panels) // len(chart.columns))
-    height = chart.height / rows
-    starts = [chart.width * sum(chart.columns[:place]) for place in range(len(chart.columns) + 1)]
-    parts = []
-    for number, panel in enumerate(chart.panels):
-        row, column = divmod(number, len(chart.columns))
-        left, right = (starts[place] / sum(chart.columns) for place in (column, column + 1))
-        parts.append(_panel(panel, _Box(left, row * height, right, (row + 1) * height)))
     head = Markup(
         '<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="{}" role="img" aria-label="{}">'
     ).format(
@@ -50,21 +41,41 @@ def svg(chart: Chart) -> Markup:
         "none" if chart.is_stretched else "xMidYMid",
         printable(chart.label),
     )
-    return head + Markup("").join(parts) + Markup("</svg>")
+    return head + panels(chart) + Markup("</svg>")
+
+
+def panels(chart: Chart) -> Markup:
+    """Return the panels of a chart, without an element around them."""
+    rows = -(-len(chart.panels) // len(chart.columns))
+    height = chart.height / rows
+    starts = [chart.width * sum(chart.columns[:place]) for place in range(len(chart.columns) + 1)]
+    parts = []
+    for number, panel in enumerate(chart.panels):
+        row, column = divmod(number, len(chart.columns))
+        left, right = (starts[place] / sum(chart.columns) for place in (column, column + 1))
+        parts.append(_panel(panel, _Box(left, row * height, right, (row + 1) * height)))
+    return Markup("").join(parts)
 
 
 def sample(key: Key) -> Markup:
-    """Return a small drawing of how an entry of a legend looks."""
-    width = 12 if key.forms == ("bar",) else 22
+    """Return a small drawing of how an entry of a legend looks, as one element."""
+    head = Markup('<svg viewBox="0 0 {0} 12" width="{0}" height="12" aria-hidden="true">')
+    return head.format(sample_width(key)) + sample_shapes(key) + Markup("</svg>")
+
+
+def sample_width(key: Key) -> int:
+    """Return the width of that drawing."""
+    return 12 if key.forms == ("bar",) else 22
+
+
+def sample_shapes(key: Key) -> Markup:
+    """Return that drawing without an element around it."""
     shapes = {
         "line": _line(((0, 6), (22, 6)), f"line {key.style}"),
         "mark": _mark((11, 6), key.style),
         "bar": element("rect", x=0, y=1, width=12, height=10, class_=f"bar {key.style}"),
     }
-    head = Markup('<svg viewBox="0 0 {0} 12" width="{0}" height="12" aria-hidden="true">')
-    return (
-        head.format(width) + Markup("").join(shapes[form] for form in key.forms) + Markup("</svg>")
-    )
+    return Markup("").join(shapes[form] for form in key.forms)
 
 
 def element(tag: str, text: str = "", *, title: str = "", **attributes: float | str) -> Markup:
@@ -116,7 +127,9 @@ def _inside(panel: Panel, box: _Box) -> _Box:
     """Return the part of a box that is left for shapes."""
     has_axes = bool(panel.x.ticks or panel.y.ticks)
     widest = max((len(name) for _, name in panel.y.ticks), default=0) * TEXT_WIDTH
-    left = min(max(LEFT, widest + 8), LEFT_MOST) if panel.y.ticks else EDGE * has_axes
+    left = EDGE * has_axes
+    if panel.y.ticks:
+        left = min(max(LEFT, widest + 8), box.right - box.left - SHAPES)
     lines = bool(panel.title) + len(panel.details)
     top = LINE_HEIGHT * lines + 6 if lines else TOP if panel.y.name else 4 * has_axes
     bottom = 0 if not panel.x.ticks else BOTTOM if panel.x.name else BOTTOM / 2
@@ -174,16 +187,13 @@ def _shape(shape: Shape, x: Scale, y: Scale) -> Markup:
 
 
 def _drawn_line(line: Line, points: list[Point]) -> Markup:
-    if line.is_interval:
+    if line.form == "interval":
         # Short bars across the ends: level for an upright line, upright for a level one.
         across, up = (3, 0) if points[0][0] == points[1][0] else (0, 3)
         bars = [((x - across, y - up), (x + across, y + up)) for x, y in points]
         return Markup("").join(_line(each, f"whisker {line.style}") for each in (points, *bars))
-    style = f"line {line.style}"
-    if line.has_head:
-        style += " faint-arrow" if line.is_faint else " arrow"
-    drawn = _line(points, style)
-    if not line.has_head or line.is_faint:
+    drawn = _line(points, f"line {line.style} {line.form}".rstrip())
+    if line.form != "arrow":
         return drawn
     (x0, y0), (x1, y1) = points[-2:]
     angle = math.atan2(y1 - y0, x1 - x0)

@@ -1,18 +1,21 @@
-"""The charts of training runs, from their steps."""
+"""The charts of training runs, from their steps, and the drawing of a single step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from bas_opd.report.arms import Arm, Entry, estimate_of
-from bas_opd.report.charts.accuracy import STYLES, accuracy_cost
+from bas_opd.report.charts.accuracy import accuracy_cost, policy_style
 from bas_opd.report.charts.model import (
+    PARTS,
     Axis,
     Bar,
     Chart,
     Key,
     Line,
+    Mark,
     Panel,
     Shape,
     axis,
@@ -26,16 +29,25 @@ from bas_opd.report.findings import budget_sentence
 from bas_opd.report.run import Run
 from bas_opd.report.selection import (
     Band,
-    learns,
+    drawn_rows,
     rank_bands,
     shares_by_kind,
     shares_by_length,
     utility_by_step,
 )
+from bas_opd.run.record import QueryRecord
+from bas_opd.select.rules import PolicyRule
 from bas_opd.text import ends_of, percent
 
-PHASES = 6
-"""Phases beyond these repeat a colour."""
+CELL = 14
+"""Pixels of a page for each rollout, in both directions."""
+STATES = {
+    "ranked": "asked, chosen by score",
+    "every": "asked, as every candidate",
+    "explored": "asked, drawn at random",
+    "passed-over": "not asked",
+    "no-crop": "no crop, cannot be asked",
+}
 SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
 
 
@@ -88,6 +100,50 @@ def selection_charts(run: Run, kinds: Mapping[str, str]) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
+def shown_step(steps: Sequence[QueryRecord]) -> QueryRecord:
+    """Return the last step whose rows were chosen by prediction, or else the last."""
+    ranked = [step for step in steps if step.score_of]
+    return (ranked or steps)[-1]
+
+
+def step_drawing(step: QueryRecord, rule: PolicyRule) -> Chart:
+    """Draw a step of a run with that policy."""
+    utility = dict(zip(step.selected, step.utility, strict=True))
+    largest = max((*(value for value in utility.values() if value is not None), 1e-12))
+    marks = []
+    for row, state in enumerate(_states(step, rule)):
+        column, place = divmod(row, step.per_prompt)
+        observed = utility.get(row)
+        # The area of a mark follows the utility, but one near zero can still be seen.
+        grown = math.sqrt(max(0.0, observed or 0.0) / largest)
+        marks.append(
+            Mark(
+                at=(column + 0.5, -place - 0.5),
+                style=state,
+                title=_title(step, row, observed),
+                size=0.5 if state == "passed-over" else 0.7 + 1.25 * grown,
+            )
+        )
+    used = {mark.style for mark in marks}
+    panel = Panel(
+        x=Axis(high=len(step.examples)), y=Axis(low=-step.per_prompt, high=0), shapes=tuple(marks)
+    )
+    return Chart(
+        title="One step",
+        label=_sentence(step, utility, rule),
+        panels=(panel,),
+        keys=tuple(
+            Key(label=words, style=state, forms=("mark",))
+            for state, words in STATES.items()
+            if state in used
+        ),
+        caption="A column is one question, a mark one of its sampled answers; the larger the mark, "
+        "the higher its utility.",
+        width=len(step.examples) * CELL,
+        height=step.per_prompt * CELL,
+    )
+
+
 def phase_chart(run: Run) -> Chart | None:
     """Draw where the time went, as one bar; its keys are in the order of the phases."""
     if not run.seconds:
@@ -96,7 +152,7 @@ def phase_chart(run: Run) -> Chart | None:
     done = 0.0
     keys = []
     for number, (name, seconds) in enumerate(run.totals["seconds"].items()):
-        style, share = f"part-{number % PHASES}", seconds / run.seconds
+        style, share = f"part-{number % PARTS}", seconds / run.seconds
         title = f"{name} {percent(share)}"
         bars.append(Bar(x=(done, done + share), y=(0.0, 1.0), style=style, title=title))
         keys.append(Key(label=name, style=style, forms=("bar",)))
@@ -115,9 +171,9 @@ def phase_chart(run: Run) -> Chart | None:
 def loss_chart(run: Run) -> Chart | None:
     """Draw the loss of each step that has one."""
     points = [
-        (float(number), loss)
-        for number, loss in enumerate(run.losses, start=1)
-        if loss is not None and math.isfinite(loss)
+        (float(number), step.loss)
+        for number, step in enumerate(run.steps, start=1)
+        if step.loss is not None and math.isfinite(step.loss)
     ]
     if len(points) < 2:
         return None
@@ -153,7 +209,7 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
 def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
     """Draw the mean observed utility of each step's selected rows, for each run."""
     lines = {
-        (f"{entry.number} {entry.label}", STYLES[entry.run.config.select.policy]): [
+        (f"{entry.number} {entry.label}", policy_style(entry.run.config.select.policy)): [
             (float(each.step), each.mean) for each in utility_by_step(entry.run.steps)
         ]
         for entry in entries
@@ -176,9 +232,12 @@ def _utility_chart(run: Run) -> Chart | None:
     steps = utility_by_step(run.steps)
     if len(steps) < 2:
         return None
-    drawn = (
-        ("every candidate", "plain") if run.policy == "full" else ("drawn at random", "explored")
-    )
+    drawn = ("drawn at random", "explored")
+    if run.rule.asks_everything:
+        drawn = ("every candidate", "plain")
+    caption = "Utility as observed."
+    if run.rule.learns:
+        caption += " Once rows are ranked, the random ones are drawn from the rest."
     lines = {
         ("chosen by score", "ranked"): [
             (float(each.step), each.ranked) for each in steps if each.ranked is not None
@@ -191,10 +250,7 @@ def _utility_chart(run: Run) -> Chart | None:
         label="Mean observed utility of each step, by how its rows were chosen.",
         x="step",
         y="mean observed utility",
-        caption="Utility as observed."
-        + (
-            " Once rows are ranked, the random ones are drawn from the rest." if learns(run) else ""
-        ),
+        caption=caption,
     )
 
 
@@ -242,4 +298,45 @@ def _share_chart(title: str, what: str, rows: Mapping[str, tuple[float, float]])
             Key(label=name, style=style, forms=("bar",)) for name, style in SHARE_BARS.items()
         ),
         height=34 * len(rows) + 4,
+    )
+
+
+def _states(step: QueryRecord, rule: PolicyRule) -> list[str]:
+    """Return the state of each row."""
+    states = ["no-crop"] * (len(step.examples) * step.per_prompt)
+    for rows, state in (
+        (step.candidates, "passed-over"),
+        (step.selected, "ranked"),
+        (drawn_rows(step), "every" if rule.asks_everything else "explored"),
+    ):
+        for row in rows:
+            states[row] = state
+    return states
+
+
+def _title(step: QueryRecord, row: int, observed: float | None) -> str:
+    parts = [f"{step.examples[row // step.per_prompt]}, rollout {row % step.per_prompt + 1}"]
+    if (predicted := step.score_of.get(row)) is not None:
+        parts.append(f"predicted utility {predicted:.2g}")
+    if observed is not None:
+        parts.append(f"observed utility {observed:.2g}")
+    return "; ".join(parts)
+
+
+def _sentence(step: QueryRecord, utility: dict[int, float | None], rule: PolicyRule) -> str:
+    drawn = drawn_rows(step)
+    parts = []
+    for name, rows in (
+        (" chosen by their score", set(step.selected) - drawn),
+        (", as every candidate" if rule.asks_everything else " drawn at random", drawn),
+    ):
+        values = [value for row in rows if (value := utility[row]) is not None]
+        if rows:
+            mean = f" (mean utility {fmean(values):.2g})" if values else ""
+            parts.append(f"{len(rows)}{name}{mean}")
+    asked = f"{len(step.selected)}: {' and '.join(parts)}" if len(parts) > 1 else "".join(parts)
+    return (
+        f"Step {step.step + 1}: {len(step.examples) * step.per_prompt} rollouts of "
+        f"{len(step.examples)} questions, {len(step.candidates)} of them with a crop to ask about. "
+        f"The teacher was asked about {asked or 'none'}."
     )

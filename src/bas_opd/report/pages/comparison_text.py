@@ -66,7 +66,7 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
         "seeds": [
             {
                 "policy": group.name,
-                "runs": list(group.labels),
+                "runs": [entry.label for entry in group.members],
                 **({} if group.accuracy is None else _interval("accuracy", group.accuracy)),
             }
             for group in comparison.groups
@@ -100,7 +100,7 @@ def _groups(groups: Sequence[ArmRuns]) -> Iterator[str]:
         if group.accuracy is not None:
             accuracy = f"{plus_minus(group.accuracy, '.1f', 100)} % right"
         yield (
-            f"{group.name} over {len(group.labels)} seeds: {accuracy}, "
+            f"{group.name} over {len(group.members)} seeds: {accuracy}, "
             f"{plus_minus(group.total('scored_tokens'), ',.0f')} scored tokens, "
             f"{plus_minus(group.total('processed_tokens'), ',.0f')} processed."
         )

@@ -1,24 +1,62 @@
-"""A dozen rollouts to look at: of many kinds, from the least useful to the most."""
+"""Examples to look at, with their pictures embedded in the page itself."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
+from bas_opd.data.images import Box, Size, open_crop, open_image
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.report.pages.pictures import Framed, framed
 from bas_opd.report.run import Run, ShownRow
 from bas_opd.report.selection import drawn_rows
 from bas_opd.run.record import QueryRecord
-from bas_opd.text import counted
 from bas_opd.types import Example
 
 WANTED = 12
-LONGEST = 2_000
-"""Characters of a text that a page shows."""
+LARGEST = 560
+"""Longest side of an embedded picture, in pixels."""
+QUALITY = 82
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framed:
+    """A picture with its crop box, and the crop."""
+
+    size: Size
+    """Of the whole picture, in whose pixels the box is."""
+    box: Box | None
+    picture: str
+    """A data URL, as is `crop`."""
+    crop: str
+
+
+def framed(example: Example) -> Framed:
+    """Open and shrink the picture and the crop of an example that has one."""
+    picture = open_image(example.image)
+    return Framed(
+        size=picture.size,
+        box=None if example.crop is None else example.crop.box,
+        picture=_data_url(picture),
+        crop=_data_url(open_crop(example)),
+    )
+
+
+def varied(examples: Iterable[Example], wanted: int) -> list[Example]:
+    """Take examples in order, preferring the kinds taken least so far."""
+    left, chosen = list(examples), []
+    while left and len(chosen) < wanted:
+        taken = Counter(each.kind for each in chosen)
+        pick = min(left, key=lambda each: taken[each.kind])
+        left.remove(pick)
+        chosen.append(pick)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +64,6 @@ class ShownExample:
     """One rollout as the page shows it."""
 
     row: ShownRow
-    """Its texts cut where they are too long for a page."""
     step: int
     """Counted from 1."""
     kind: str
@@ -64,7 +101,7 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
     kinds = {name: examples[name].kind if name in examples else "" for name in newest}
     return [
         ShownExample(
-            row=_shortened(row),
+            row=row,
             step=step.step + 1,
             kind=kinds[row.example],
             is_ranked=bool(step.score_of) and row.row not in drawn_rows(step),
@@ -72,16 +109,6 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
         )
         for step, row in _spread(list(newest.values()), kinds)
     ]
-
-
-def _shortened(row: ShownRow) -> ShownRow:
-    texts = {"question": row.question, "answer": row.answer, "response": row.response}
-    return row.model_copy(update={name: _cut(text) for name, text in texts.items()})
-
-
-def _cut(text: str) -> str:
-    more = len(text) - LONGEST
-    return text if more <= 0 else f"{text[:LONGEST]}… ({counted(more, 'more character')})"
 
 
 def _spread(
@@ -107,3 +134,12 @@ def _framed(example: Example | None) -> Framed | None:
         return framed(example)
     except DataError:
         return None
+
+
+def _data_url(picture: Image.Image) -> str:
+    small = picture.copy()
+    small.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    # Without subsampling of colours, for a crop may be a few pixels that are asked about.
+    small.save(stream, "JPEG", quality=QUALITY, subsampling=0)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"

@@ -1,4 +1,4 @@
-"""The templates of the pages: values are escaped, and an undefined one is an error."""
+"""The templates of pages and cards: values are escaped, and an undefined one is an error."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bas_opd.report.charts.svg import sample, svg
-from bas_opd.text import printable
+from bas_opd.text import counted, printable
+
+LONGEST = 2_000
+"""Characters of an example's text that a page shows."""
+_SPECIAL = re.compile(r"([\\*_{}\[\]<>#|~!&])")
+"""What Markdown reads as more than text."""
 
 
-def template(name: str, *folders: Path) -> Template:
-    """Load a template from one of the folders, or from this one."""
+def template(name: str) -> Template:
+    """Load a template of this folder; its name says whether it is of HTML or of Markdown."""
     environment = Environment(
-        loader=FileSystemLoader([*folders, Path(__file__).parent]),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_harmless,
+        finalize=_markdown if name.endswith(".md.jinja") else _harmless,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"coded": _coded, "svg": svg, "sample": sample}
+    environment.filters |= {"coded": _coded, "cut": _cut, "svg": svg, "sample": sample}
     return environment.get_template(name)
 
 
@@ -31,6 +36,18 @@ def _harmless(value: Any) -> Any:
     """Escape characters that control a terminal or the direction of a text."""
     is_text = isinstance(value, str | Path) and not isinstance(value, Markup)
     return printable(str(value)) if is_text else value
+
+
+def _markdown(value: Any) -> Markup:
+    """Escape text so that Markdown shows it verbatim, on one line."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(_SPECIAL.sub(r"\\\1", " ".join(printable(str(value)).split())))
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST
+    return text if more <= 0 else f"{text[:LONGEST]}… ({counted(more, 'more character')})"
 
 
 def _coded(text: str) -> Markup:

@@ -1,22 +1,57 @@
-"""From run directories to the files of a report."""
+"""From run directories to the files of a report: the page, which needs nothing else, and the card.
+
+Both are made of the same facts, the card in short.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
+from bas_opd import __version__
+from bas_opd.audit.summary import RANKINGS
+from bas_opd.config.identity import flat
+from bas_opd.config.loading import dump
 from bas_opd.errors import BasOpdError
+from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
-from bas_opd.report.comparison import compare_runs, headline
-from bas_opd.report.findings import audit_figures, result
-from bas_opd.report.pages.card import comparison_card, run_card
-from bas_opd.report.pages.examples import training_set
-from bas_opd.report.pages.page import comparison_page, run_page
-from bas_opd.report.run import read_run
+from bas_opd.report.arms import PATHS, default_settings
+from bas_opd.report.charts import training
+from bas_opd.report.charts.audits import audit_figures
+from bas_opd.report.comparison import RUN_HEADER, compare_runs, findings, headline, run_rows
+from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
+from bas_opd.report.findings import (
+    budget_sentence,
+    interval_text,
+    not_run,
+    result,
+    stale_sentence,
+    tiles,
+    value_text,
+)
+from bas_opd.report.pages.examples import shown_examples, training_set
+from bas_opd.report.pages.templates import template
+from bas_opd.report.run import Run, read_run
+from bas_opd.report.selection import reach
 from bas_opd.run.verify import verify
+from bas_opd.text import clock, percent, plus_minus, points
 
 PAGE, CARD = "report.html", "card.md"
+EVALUATED = ("benchmark", "accuracy", "95 % CI", "questions", "deferred", "unscored", "judge")
+SHARED = {
+    "version": __version__,
+    "evaluated_header": EVALUATED,
+    "oddities": ODDITIES,
+    "rankings": RANKINGS,
+    "percent": percent,
+    "clock": clock,
+    "value_text": value_text,
+    "interval_text": interval_text,
+    "points": points,
+}
+"""What all templates may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,36 +63,98 @@ class Written:
     card: Path
 
 
-def write_report(run: Path, out: Path, *, data: Path | None = None) -> Written:
+def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
     """Write the page and the card of one run; `data` is its training set, if that has moved."""
-    read, checked = read_run(run), verify(run, unfinished=True, files=False)
-    examples, audits = training_set(read, data), audit_figures(read)
-    return _write(
-        out,
-        sentence=result(read),
-        page=run_page(read, checked, audits, examples),
-        card=run_card(read, checked, audits),
-    )
-
-
-def write_comparison(runs: Sequence[Path], out: Path) -> Written:
-    """Write the page and the card of several runs."""
-    comparison = compare_runs([read_run(run) for run in runs])
-    checked = {
-        entry.label: verify(entry.run.path, unfinished=True, files=False)
-        for entry in comparison.entries
+    run, checked = read_run(path), verify(path, unfinished=True, files=False)
+    examples = training_set(run, data)
+    kinds = {name: example.kind for name, example in examples.items()}
+    facts = {
+        "run": run,
+        "checked": checked,
+        "result": result(run),
+        "tiles": tiles(run),
+        "budget": budget_sentence(run),
+        "budget_chart": training.budget_chart(run),
+        "selection": training.selection_charts(run, kinds),
+        "reach": reach(run.steps),
+        "drawing": training.step_drawing(training.shown_step(run.steps), run.rule)
+        if run.steps
+        else None,
+        "audits": audit_figures(run),
+        "stale": stale_sentence(run),
+        "evaluated": _evaluated(run.evaluation),
+        "phases": _phases(run),
+        "phase_chart": training.phase_chart(run),
+        "loss_chart": training.loss_chart(run),
+        "supervision": supervision_table({run.policy: run}),
+        "times": time_table({run.policy: run}),
+        "has_examples": bool(examples),
+        "shown": shown_examples(run, examples),
+        "not_run": list(not_run(run, checked)),
+        "environment": _environment(run),
+        "settings": _settings(run),
     }
-    audits = {entry.label: audit_figures(entry.run) for entry in comparison.entries}
-    return _write(
-        out,
-        sentence=headline(comparison),
-        page=comparison_page(comparison, checked, audits),
-        card=comparison_card(comparison, checked, audits),
+    return _write(out, "run", facts)
+
+
+def write_comparison(paths: Sequence[Path], out: Path) -> Written:
+    """Write the page and the card of several runs."""
+    comparison = compare_runs([read_run(path) for path in paths])
+    runs = {entry.label: entry.run for entry in comparison.entries}
+    full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
+    whole = {label: run for label, run in runs.items() if run.rule.asks_everything}
+    checked = {label: verify(run.path, unfinished=True, files=False) for label, run in runs.items()}
+    facts = {
+        "comparison": comparison,
+        "checked": checked,
+        "result": headline(comparison),
+        "findings": findings(comparison),
+        "run_header": (*RUN_HEADER, "records"),
+        "run_rows": [
+            (*row, "sound" if each.is_sound else "NOT sound")
+            for row, each in zip(run_rows(comparison), checked.values(), strict=True)
+        ],
+        "evaluated": [
+            (label, *cells)
+            for label, run in runs.items()
+            for cells in _evaluated(run.own_evaluation)
+        ],
+        "groups": [
+            (
+                group.name,
+                len(group.members),
+                plus_minus(group.accuracy, ".1f", 100) if group.accuracy else "-",
+                plus_minus(group.total("scored_tokens"), ",.0f"),
+                plus_minus(group.total("processed_tokens"), ",.0f"),
+                plus_minus(group.seconds, ",.1f"),
+            )
+            for group in comparison.groups
+        ],
+        "contrasts": [
+            (f"{each.a} - {each.b}", each.difference.n, *points(each.difference))
+            for each in comparison.contrasts
+        ],
+        "plot": training.cost_chart(comparison.entries),
+        "budget_charts": {label: training.budget_chart(run) for label, run in runs.items()},
+        "budgets": {label: budget_sentence(run) for label, run in runs.items()},
+        "phase_charts": {label: training.phase_chart(run) for label, run in runs.items()},
+        "phases": {label: _phases(run) for label, run in runs.items()},
+        "utilities": training.utilities_chart(comparison.entries),
+        "audits": [(label, each) for label, run in runs.items() for each in audit_figures(run)],
+        "tokens": token_table(runs, {**full, **whole}),
+        "supervision": supervision_table(runs, full),
+        "times": time_table(runs),
+        "environments": {label: _environment(run) for label, run in runs.items()},
+        "differing": _differing_settings(runs),
+    }
+    return _write(out, "comparison", facts)
+
+
+def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
+    written = Written(sentence=facts["result"], page=out / PAGE, card=out / CARD)
+    page, card = (
+        template(f"{name}.{kind}.jinja").render(SHARED | facts) + "\n" for kind in ("html", "md")
     )
-
-
-def _write(out: Path, *, sentence: str, page: str, card: str) -> Written:
-    written = Written(sentence=sentence, page=out / PAGE, card=out / CARD)
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_text(written.page, page)
@@ -68,3 +165,78 @@ def _write(out: Path, *, sentence: str, page: str, card: str) -> Written:
             "--out."
         ) from error
     return written
+
+
+def _evaluated(evaluation: RunEvaluation | None) -> list[tuple[str, ...]]:
+    """Return a row for each benchmark under `EVALUATED`."""
+    return [
+        (
+            f"{each.title} (partial)" if each.is_partial else each.title,
+            value_text(each.summary.primary),
+            interval_text(each.summary.primary),
+            f"{each.summary.n:,}",
+            f"{each.summary.deferred:,}",
+            f"{each.summary.unscored:,}",
+            each.judge or "none",
+        )
+        for each in (evaluation.results if evaluation else ())
+    ]
+
+
+def _phases(run: Run) -> list[tuple[str, str, str, str]]:
+    """Return name, seconds, share and mean per step of each phase, in the order of a step."""
+    steps = len(run.steps) or 1
+    return [
+        (name, f"{seconds:,.1f} s", percent(seconds, run.seconds), f"{seconds / steps:,.3f} s")
+        for name, seconds in run.totals["seconds"].items()
+    ]
+
+
+def _environment(run: Run) -> dict[str, str]:
+    """Return what the numbers of a run depend on besides its settings."""
+    started = run.started
+    known = started.environment
+    packages = known.get("packages")
+    versions = packages.items() if isinstance(packages, dict) else ()
+    return {
+        "settings hash": started.config_hash,
+        "base model": f"{_short(run.config.model.path)}, weights {started.base[:16]}",
+        "data": f"{_short(started.data.folder)}, {started.data.examples:,} examples, fingerprint "
+        f"{started.data.fingerprint[:16]}",
+        "device": f"{known.get('gpu') or started.device}, {started.precision}",
+        "machine": f"{known.get('platform')}, {known.get('threads')} threads",
+        "python": str(known.get("python")),
+        "packages": ", ".join(f"{name} {version}" for name, version in versions),
+        "resumed": ", ".join(f"after step {step:,}" for step in run.resumed) or "never",
+    }
+
+
+def _settings(run: Run) -> list[tuple[str, str, str]]:
+    """Return key, value and default of every setting; paths have no default."""
+    defaults = default_settings()
+    return [
+        (key, _short(value), "")
+        if key in PATHS and value
+        else (key, _written(value), "" if key in PATHS else _written(defaults[key]))
+        for key, value in flat(dump(run.config)).items()
+    ]
+
+
+def _differing_settings(runs: dict[str, Run]) -> dict[str, tuple[str, ...]]:
+    """Return the settings in which runs differ, with the value of each run."""
+    written = [{key: value for key, value, _ in _settings(run)} for run in runs.values()]
+    return {
+        key: values
+        for key in written[0]
+        if key not in PATHS and len(set(values := tuple(each[key] for each in written))) > 1
+    }
+
+
+def _written(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+def _short(path: str) -> str:
+    """Return the end of a path: a page that is sent on shows no folders of its writer."""
+    parts = PurePath(path).parts
+    return "/".join(("…", *parts[-2:])) if len(parts) > 2 else path

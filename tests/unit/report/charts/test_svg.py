@@ -79,7 +79,7 @@ def test_ticks_are_within_their_axis() -> None:
 
 def test_every_text_of_a_drawing_is_escaped() -> None:
     shapes = (
-        Line(points=((0, 0), (1, 1)), style=HOSTILE, has_head=True),
+        Line(points=((0, 0), (1, 1)), style=HOSTILE, form="arrow"),
         Mark(at=(1, 1), style=HOSTILE, title=HOSTILE),
         Bar(x=(0, 1), y=(0, 1), style=HOSTILE, title=HOSTILE),
         whisker(1, (0, 1), HOSTILE),

@@ -11,7 +11,8 @@ from shapes import make_pictures
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.report.pages.examples import LONGEST, training_set
+from bas_opd.report.pages.examples import training_set
+from bas_opd.report.pages.templates import LONGEST
 from bas_opd.report.pages.writing import write_report
 from bas_opd.report.run import read_run
 

@@ -1,20 +1,22 @@
-"""The results of a demo, read from its folder: the table, and sentences about it."""
+"""The results of a demo, read from its folder: the table, sentences about it, and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from bas_opd import __version__
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.evaluate.results import read_evaluation
-from bas_opd.run.history import read_history
-from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import QueryRecord
+from bas_opd.report.charts.training import shown_step, step_drawing
+from bas_opd.report.comparison import verdict
+from bas_opd.report.pages.examples import framed, varied
+from bas_opd.report.pages.templates import template
+from bas_opd.report.run import Run, read_run
 from bas_opd.stats.intervals import paired_difference, wilson_interval
-from bas_opd.text import aligned
+from bas_opd.text import ends_text, percent, points
 from bas_opd.types import Example
 
 LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}
@@ -22,6 +24,13 @@ LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}
 TRAINED = ("learned25", "full")
 CROPS = "base-crop"
 """The base again, which sees the crops that otherwise only its teacher sees."""
+GROUPS = {
+    "fixed": ("Fixed by training", 4),
+    "broken": ("Broken by training", 4),
+    "still wrong": ("Still wrong", 2),
+    "right": ("Right all along", 2),
+}
+"""Change of a question through training: its heading, and how many examples are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,30 +43,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResults:
-    """Questions, the answers of each model to them, and the steps of each run."""
+    """Questions, the answers of each model to them, and both runs."""
 
     folder: Path
     examples: tuple[Example, ...]
     answers: dict[str, dict[str, Answer]]
     """Model -> id of the question -> answer, in the order of the questions."""
-    steps: dict[str, tuple[QueryRecord, ...]]
-    """Run -> its steps."""
+    runs: dict[str, Run]
 
     def outcomes(self, model: str) -> list[bool]:
         """Return for each question whether the model's answer is right."""
         return [answer.is_correct for answer in self.answers[model].values()]
-
-    def totals(self, run: str) -> dict[str, Any]:
-        """Return the totals over the steps of a run."""
-        return Ledger.of(self.steps[run]).totals()
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One line of the table: a label, and a cell for each of `LABELS`."""
-
-    label: str
-    cells: tuple[str, ...]
 
 
 def evaluation_folder(folder: Path, model: str) -> Path:
@@ -86,7 +82,6 @@ def read_answers(folder: Path, model: str) -> dict[str, Answer]:
 def read_demo(folder: Path) -> DemoResults:
     """Read a finished demo; raise if a part of it is missing or damaged."""
     answers = {model: read_answers(folder, model) for model in (*LABELS, CROPS)}
-    steps = {run: read_history(folder / run).queries for run in TRAINED}
     examples = PreparedSet.load(folder / "data" / "test").examples
     asked = [example.id for example in examples]
     if any(list(answers[model]) != asked for model in LABELS):
@@ -94,27 +89,30 @@ def read_demo(folder: Path) -> DemoResults:
             f"The answers in {folder} do not belong to the questions in {folder / 'data' / 'test'}."
             " Run `bas-opd demo` for a new one."
         )
-    return DemoResults(folder=folder, examples=examples, answers=answers, steps=steps)
+    runs = {run: read_run(folder / run) for run in TRAINED}
+    return DemoResults(folder=folder, examples=examples, answers=answers, runs=runs)
 
 
-def table(results: DemoResults) -> tuple[TableRow, ...]:
-    """Return accuracy and cost of the base and of both runs, side by side."""
+def table(results: DemoResults) -> list[tuple[str, ...]]:
+    """Return accuracy and cost of the base and of both runs, side by side, under a header."""
     outcomes = [results.outcomes(model) for model in LABELS]
     intervals = [wilson_interval(sum(each), len(each)) for each in outcomes]
-    sums = [results.totals(run) for run in TRAINED]
+    sums = [results.runs[run].totals for run in TRAINED]
     learned, full = sums
-    return (
-        TableRow(
+    # The base had no teacher, so it has no cost.
+    return [
+        ("", *LABELS.values()),
+        (
             f"right answers, of {len(results.examples):,}",
-            tuple(f"{sum(each):,} ({_percent(sum(each), len(each))})" for each in outcomes),
+            *(f"{sum(each):,} ({percent(sum(each), len(each))})" for each in outcomes),
         ),
-        TableRow(
-            "  95 % confidence interval, in %",
-            tuple(f"{100 * low:.1f} to {100 * high:.1f}" for low, high in intervals),
-        ),
+        ("  95 % confidence interval, in %", *map(ends_text, intervals)),
         *(
-            _trained(
-                label, f"{learned[name]:,} ({_percent(learned[name], full[name])})", full[name]
+            (
+                label,
+                "-",
+                f"{learned[name]:,} ({percent(learned[name], full[name])})",
+                f"{full[name]:,}",
             )
             for label, name in (
                 ("teacher calls", "calls"),
@@ -122,17 +120,11 @@ def table(results: DemoResults) -> tuple[TableRow, ...]:
                 ("tokens it processed", "processed_tokens"),
             )
         ),
-        _trained("seconds of the teacher", *(f"{each['seconds']['teacher']:.1f}" for each in sums)),
-        _trained("seconds of training", *(f"{sum(each['seconds'].values()):.1f}" for each in sums)),
-        _trained("steps", *(each["steps"] for each in sums)),
-        _trained("  rows chosen by prediction", *(each["ranked_steps"] for each in sums)),
-    )
-
-
-def _trained(label: str, *cells: str | int) -> TableRow:
-    """Return a line without a number for the base, which had no teacher."""
-    texts = (cell if isinstance(cell, str) else f"{cell:,}" for cell in cells)
-    return TableRow(label, ("-", *texts))
+        ("seconds of the teacher", "-", *(f"{each['seconds']['teacher']:.1f}" for each in sums)),
+        ("seconds of training", "-", *(f"{sum(each['seconds'].values()):.1f}" for each in sums)),
+        ("steps", "-", *(f"{each['steps']:,}" for each in sums)),
+        ("  rows chosen by prediction", "-", *(f"{each['ranked_steps']:,}" for each in sums)),
+    ]
 
 
 def gap(results: DemoResults) -> str:
@@ -142,15 +134,15 @@ def gap(results: DemoResults) -> str:
     close = sum(answer.is_correct for answer in crops.values())
     return (
         f"Of the {len(crops):,} questions that have a crop, the base gets {whole:,} right from the "
-        f"whole picture ({_percent(whole, len(crops))}) and {close:,} from the crop "
-        f"({_percent(close, len(crops))})."
+        f"whole picture ({percent(whole, len(crops))}) and {close:,} from the crop "
+        f"({percent(close, len(crops))})."
     )
 
 
 def finding(results: DemoResults) -> tuple[str, ...]:
     """Return the differences in sentences: a loss is called a loss, and chance is called chance."""
     base, learned, full = (results.outcomes(model) for model in LABELS)
-    asked, asked_by_full = (results.totals(run)["calls"] for run in TRAINED)
+    asked, asked_by_full = (results.runs[run].totals["calls"] for run in TRAINED)
     return (
         compared("Learned-25", learned, "the base", base),
         compared("Full querying", full, "the base", base),
@@ -161,32 +153,58 @@ def finding(results: DemoResults) -> tuple[str, ...]:
 
 def compared(a: str, of_a: Sequence[bool], b: str, of_b: Sequence[bool]) -> str:
     """Return one sentence on the difference between two models on the same questions."""
-    more = sum(of_a) - sum(of_b)
     if list(of_a) == list(of_b):
         return f"{a} and {b} have the same {sum(of_a):,} of {len(of_a):,} questions right."
-    difference = paired_difference(_numbers(of_a), _numbers(of_b))
-    low, high = (100 * (difference.mean + side * difference.half_width) for side in (-1, 1))
+    more = sum(of_a) - sum(of_b)
+    difference = paired_difference([*map(float, of_a)], [*map(float, of_b)])
+    mean, interval = points(difference)
     amount = f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "as many"
-    verdict = (
-        "not significantly different"
-        if difference.holds_zero
-        else ("a gain" if more > 0 else "a loss")
-    )
     return (
         f"{a} has {amount} of {len(of_a):,} questions right {'than' if more else 'as'} {b} "
-        f"({100 * difference.mean:+.1f} points, 95 % CI {low:+.1f} to {high:+.1f}): "
-        f"{verdict}."
+        f"({mean} points, 95 % CI {interval}): {verdict(difference)}."
     )
 
 
-def text_table(rows: Iterable[TableRow]) -> str:
-    """Return the table in plain characters."""
-    return aligned([("", *LABELS.values()), *((row.label, *row.cells) for row in rows)])
+def write_page(results: DemoResults) -> Path:
+    """Write `page.html`, a single self-contained file, and return its path."""
+    learned = results.runs["learned25"]
+    changes = {example.id: change(results, example.id) for example in results.examples}
+    boxed = [each for each in results.examples if each.crop is not None and each.crop.box]
+    groups = [
+        {
+            "title": title,
+            "count": list(changes.values()).count(name),
+            "shown": [
+                (example, framed(example))
+                for example in varied((each for each in boxed if changes[each.id] == name), wanted)
+            ],
+        }
+        for name, (title, wanted) in GROUPS.items()
+    ]
+    page = results.folder / "page.html"
+    page.write_text(
+        template("demo.html.jinja").render(
+            rows=table(results),
+            models=LABELS,
+            gap=gap(results),
+            finding=finding(results),
+            groups=groups,
+            answers=results.answers,
+            drawing=step_drawing(shown_step(learned.steps), learned.rule),
+            steps=len(learned.steps),
+            questions=len(results.examples),
+            folder=results.folder,
+            version=__version__,
+        ),
+        encoding="utf-8",
+    )
+    return page
 
 
-def _numbers(outcomes: Sequence[bool]) -> list[float]:
-    return [float(outcome) for outcome in outcomes]
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+def change(results: DemoResults, question: str) -> str:
+    """Return the group of a question: fixed or broken if either run changed it."""
+    before = results.answers["base"][question].is_correct
+    after = [results.answers[run][question].is_correct for run in TRAINED]
+    if before:
+        return "right" if all(after) else "broken"
+    return "fixed" if any(after) else "still wrong"

@@ -8,12 +8,7 @@ import pytest
 from report_fixtures import evaluate
 
 from bas_opd.errors import DataError
-from bas_opd.report.demo_results import (
-    TableRow,
-    compared,
-    read_demo,
-    text_table,
-)
+from bas_opd.report.demo import compared, read_demo
 
 
 def outcomes(right: int, n: int = 100) -> list[bool]:
@@ -44,13 +39,6 @@ def test_as_many_right_answers_to_other_questions_are_no_difference() -> None:
     assert compared("a", [True, False], "b", [True, False]) == (
         "a and b have the same 1 of 2 questions right."
     )
-
-
-def test_the_columns_of_the_text_table_line_up() -> None:
-    lines = text_table([TableRow("calls", ("-", "1,234", "5")), TableRow("s", ("-",) * 3)])
-    first, second, third = lines.split("\n")
-    assert len(first) == len(second) == len(third)
-    assert second.split() == ["calls", "-", "1,234", "5"]
 
 
 def test_an_incomplete_or_damaged_demo_is_refused(tmp_path: Path) -> None:
