@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from bas_opd.data.finesearch import questions as ask
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
-from bas_opd.data.finesearch.samples import KINDS, Sample, draw_samples
+from bas_opd.data.finesearch.samples import KINDS, draw_samples
 from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, crop_box
 from bas_opd.model.processing import Processor
 
@@ -80,10 +80,7 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
     def _example(self, draws: Draws, *, is_whole: bool) -> dict[str, np.ndarray]:
         kind = draws.pick(KINDS)
         sizes = (self.mix.smallest, 92) if is_whole else (24, 92)
-        found: tuple[Sample, ...] = ()
-        while not found:
-            found = draw_samples(draws, "train", kind, _log_uniform(draws, *sizes))
-        sample = draws.pick(found)
+        sample = draws.pick(draw_samples(draws, "train", kind, _log_uniform(draws, *sizes)))
         whole = (0, 0, SIDE, SIDE)
         if is_whole:
             view = whole

@@ -62,7 +62,8 @@ def position_question(one: Placed, two: Placed, *, first: bool) -> Question:
     )
 
 
-def neighbour_question(known: Placed, sought: Placed) -> Question:
+def neighbour_question(one: Placed, two: Placed, *, first: bool) -> Question:
+    sought, known = (one, two) if first else (two, one)
     name = sought.thing.name
     return Question(
         text=f"What is next to the {known.thing.name}?",
