@@ -18,10 +18,9 @@ import torch
 from bas_opd.budget import query_budget
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
-from bas_opd.data.lengths import views
-from bas_opd.data.order import step_indices
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream, step_indices
 from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import view_sizes
 from bas_opd.errors import ModelError
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
@@ -212,7 +211,9 @@ def _tokens(
     if processor is None:
         return Tokens(response=response, scored=scored, teacher=None, student=None, rollout=None)
     lengths = {
-        example.id: [processor.prompt_length(size, example.question) for size in views(example)]
+        example.id: [
+            processor.prompt_length(size, example.question) for size in view_sizes(example)
+        ]
         for example in {e.id: e for batch in batches for e in batch}.values()
     }
     teacher = student = rollout = 0.0
