@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from bas_opd.data.finesearch import questions as ask
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
 from bas_opd.data.finesearch.samples import KINDS, draw_samples
-from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, crop_box
+from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, Shape, crop_box
 from bas_opd.model.processing import Processor
 
 SLOTS = 9
@@ -27,7 +28,7 @@ QUESTIONS = 4
 LENGTH = 44
 """Most tokens of a question with its response and the template around them."""
 
-SHAPES = ("plate", "sign", "note")
+SHAPES: tuple[Shape, ...] = get_args(Shape)
 COLOUR_NAMES = tuple(COLOURS)
 
 
@@ -81,10 +82,8 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
         kind = draws.pick(KINDS)
         sizes = (self.mix.smallest, 92) if is_whole else (24, 92)
         sample = draws.pick(draw_samples(draws, "train", kind, _log_uniform(draws, *sizes)))
-        whole = (0, 0, SIDE, SIDE)
-        if is_whole:
-            view = whole
-        else:
+        view = (0, 0, SIDE, SIDE)
+        if not is_whole:
             view = sample.box or crop_box(draws, [draws.pick(sample.scene.placed)])
         asked = [sample.question, *others(draws, sample.scene, view, QUESTIONS - 1)]
         return {**scene_arrays(sample.scene, view), **self._texts(draws, asked)}
@@ -144,7 +143,7 @@ def scene_arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
     """Return a view of a scene in numbers, as the GPU draws it and labels its image tokens."""
     listed = catalogue()
     categories = {name: index for index, name in enumerate(listed.categories)}
-    things = np.full((SLOTS, 8), -1, np.int16)
+    things = np.full((SLOTS, 7), -1, np.int16)
     for slot, placed in enumerate(scene.placed[:SLOTS]):
         thing = placed.thing
         shape = SHAPES.index(thing.shape)
@@ -157,7 +156,6 @@ def scene_arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
             placed.x,
             placed.y,
             placed.size,
-            0,
         )
     backdrop = (scene.background.index, *scene.window, int(scene.is_mirrored), *scene.gains)
     return {

@@ -24,10 +24,9 @@ from torch.utils.data import DataLoader
 
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
-from recipes.small_base import shape
 from recipes.small_base.compose import Painter
 from recipes.small_base.feed import LENGTH, QUESTIONS, Mix, Scenes
-from recipes.small_base.network import Labels, Views
+from recipes.small_base.network import CROP, FULL, Labels, Views, build
 
 WARMUP = 200
 AVERAGE = 0.998
@@ -39,9 +38,7 @@ def main() -> None:
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
-    start = (
-        Path(options.start) if options.start else shape.build(options.out / "start", options.seed)
-    )
+    start = options.start or build(options.out / "start", options.seed)
     processor = Processor.load(start)
     model: Any = load_model(str(start), device=device).train()
     mix = Mix(whole=options.whole, crops=options.crops, smallest=options.smallest)
@@ -50,7 +47,7 @@ def main() -> None:
     labels = Labels(model.config.text_config.hidden_size).to(device)
     views = {
         name: Views(model, side, scenes.prefix, QUESTIONS, LENGTH)
-        for name, side in (("whole", shape.FULL), ("crops", shape.CROP))
+        for name, side in (("whole", FULL), ("crops", CROP))
     }
     trained = [p for p in (*model.parameters(), *labels.parameters()) if p.requires_grad]
     optimiser = torch.optim.AdamW(
@@ -180,7 +177,7 @@ def save(model: Any, processor: Processor, folder: Path) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--from", dest="start", help="a model folder to continue from")
+    parser.add_argument("--from", dest="start", type=Path, help="a model folder to continue from")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument(
         "--decay", type=float, default=0.35, help="share of the time in which the rate decays"

@@ -38,12 +38,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings keyed by their dotted names."""
-    settings: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            settings |= flat(value, f"{prefix}{key}.")
-        else:
-            settings[prefix + key] = value
-    return settings
+def flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of all sections keyed by their dotted names."""
+    return {
+        f"{section}.{name}": value
+        for section, settings in config.items()
+        for name, value in settings.items()
+    }
