@@ -7,7 +7,6 @@ enough to be found; crops show things of every size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -32,21 +31,17 @@ SHAPES: tuple[Shape, ...] = get_args(Shape)
 COLOUR_NAMES = tuple(COLOURS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """What a batch is made of."""
-
-    whole: int
-    crops: int
-    smallest: int
-    """Side in pixels of the smallest thing in a whole picture."""
-
-
 class Scenes(IterableDataset[dict[str, torch.Tensor]]):
-    """Batches of scenes with questions, for whole pictures and for crops."""
+    """Batches of scenes with questions, for `whole` whole pictures and `crops` crops.
 
-    def __init__(self, processor: Processor, mix: Mix, *, seed: int) -> None:
-        self.tokenizer, self.mix, self.seed = processor.tokenizer, mix, seed
+    `smallest` is the side in pixels of the smallest thing in a whole picture.
+    """
+
+    def __init__(
+        self, processor: Processor, *, whole: int, crops: int, smallest: int, seed: int
+    ) -> None:
+        self.tokenizer, self.seed = processor.tokenizer, seed
+        self.whole, self.crops, self.smallest = whole, crops, smallest
         self._tokens: dict[str, list[int]] = {}
         self.pad, self.end = processor.pad_id, processor.tokenizer.eos_token_id
         prompt = processor.encode(Image.new("RGB", (SIDE, SIDE)), "?").input_ids.tolist()
@@ -69,8 +64,8 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
     def batch(self, number: int) -> dict[str, torch.Tensor]:
         draws = Draws("pretraining", self.seed, number)
         views = {
-            "whole": [self._example(draws, is_whole=True) for _ in range(self.mix.whole)],
-            "crops": [self._example(draws, is_whole=False) for _ in range(self.mix.crops)],
+            "whole": [self._example(draws, is_whole=True) for _ in range(self.whole)],
+            "crops": [self._example(draws, is_whole=False) for _ in range(self.crops)],
         }
         return {
             f"{view}.{name}": torch.from_numpy(np.stack([example[name] for example in examples]))
@@ -80,7 +75,7 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
 
     def _example(self, draws: Draws, *, is_whole: bool) -> dict[str, np.ndarray]:
         kind = draws.pick(KINDS)
-        sizes = (self.mix.smallest, 92) if is_whole else (24, 92)
+        sizes = (self.smallest, 92) if is_whole else (24, 92)
         sample = draws.pick(draw_samples(draws, "train", kind, _log_uniform(draws, *sizes)))
         view = (0, 0, SIDE, SIDE)
         if not is_whole:

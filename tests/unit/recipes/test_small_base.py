@@ -17,7 +17,7 @@ from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Prompt
 from recipes.small_base.compose import Painter
-from recipes.small_base.feed import LENGTH, QUESTIONS, Mix, Scenes, scene_arrays
+from recipes.small_base.feed import LENGTH, QUESTIONS, Scenes, scene_arrays
 from recipes.small_base.judge import verdict
 from recipes.small_base.network import CROP, FULL, PATCH, Labels, Views, build, token_truth
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VisionLanguageModel:
 
 @pytest.fixture(scope="module")
 def scenes(model: VisionLanguageModel) -> Scenes:
-    return Scenes(model.processor, Mix(whole=2, crops=2, smallest=40), seed=1)
+    return Scenes(model.processor, whole=2, crops=2, smallest=40, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from typing import Any
 
 from bas_opd import __version__
 from bas_opd.audit.summary import ANGLES, RANKINGS
-from bas_opd.config.identity import flat
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import dump, flat
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.report.arms import PATHS
 from bas_opd.report.charts import training
