@@ -116,11 +116,12 @@ def others(draws: Draws, scene: Scene, view: Box, count: int) -> list[ask.Questi
         thing = placed.thing
         if thing.shape == "plate":
             if names.count(thing.name) == 1:
-                possible += [ask.plate_question(placed)] * 2 + [ask.presence_question(placed)]
+                possible += [ask.plate_question(placed)] * 2
+                possible.append(ask.existence_question(thing.name, placed))
         elif colours.count((thing.shape, thing.colour)) == 1:
             possible += [ask.reading_question(placed)] * 3
     while len(possible) < count or (possible and draws.chance(0.15)):
-        possible.append(ask.absence_question(draws.pick(absent)))
+        possible.append(ask.existence_question(draws.pick(absent)))
     return draws.some(possible, count)
 
 

@@ -99,7 +99,9 @@ def main() -> None:
             log.flush()
             if step % 500 == 0:
                 print(json.dumps(line), flush=True)
-    save(average, processor, options.out / "model")
+    # In half precision, as a plain transformers checkpoint.
+    average.half().save_pretrained(options.out / "model")
+    processor.save(options.out / "model")
     print(f"{step} steps in {time.monotonic() - began:.0f} s; saved {options.out / 'model'}")
 
 
@@ -171,13 +173,6 @@ class Update:
         trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.parts["norm"] = torch.nn.utils.clip_grad_norm_(trained, 1.0).detach()
         self.optimiser.step()
-
-
-def save(model: Any, processor: Processor, folder: Path) -> None:
-    """Write the weights in half precision, as a plain transformers checkpoint."""
-    half = copy.deepcopy(model).half()
-    half.save_pretrained(folder)
-    processor.save(folder)
 
 
 def arguments() -> argparse.Namespace:

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -95,26 +96,20 @@ def export(
 def _find(run: Path, warn: Callable[[str], None]) -> _Source:
     history = read_history(run)
     directory, finished = history.directory, history.finished
-    config, fingerprint = history.config(), history.opening().data.fingerprint
+    source = partial(
+        _Source, config=history.config(), fingerprint=history.opening().data.fingerprint
+    )
     if finished is not None:
         verify_files(directory.model, finished.model)
-        return _Source(
-            config=config,
-            fingerprint=fingerprint,
-            step=finished.steps,
-            planned=finished.steps,
-            ledger=finished.totals,
-            weights=None,
-        )
+        steps = finished.steps
+        return source(step=steps, planned=steps, ledger=finished.totals, weights=None)
     snapshot = next(newest_intact(directory.checkpoints, warn), None)
     if snapshot is None:
         raise CheckpointError(
             f"The run in {run} has neither finished nor left an intact checkpoint, so there is "
             "nothing to export. Run its command again."
         )
-    return _Source(
-        config=config,
-        fingerprint=fingerprint,
+    return source(
         step=snapshot.step,
         planned=history.planned or snapshot.step,
         ledger=snapshot.data["ledger"],

@@ -225,10 +225,12 @@ def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
 
 def crop_area(full: Size, crop: Box | Size) -> float:
     """Return the sixth feature: area of a box or a crop picture over full-image area (Eq. 5)."""
-    if len(crop) == 4:
+    if len(crop) == 2:
+        width, height = crop
+    else:
         check_box(crop, full)
-        crop = (crop[2] - crop[0], crop[3] - crop[1])
-    return crop[0] * crop[1] / (full[0] * full[1])
+        width, height = crop[2] - crop[0], crop[3] - crop[1]
+    return width * height / (full[0] * full[1])
 
 
 def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:

@@ -94,21 +94,14 @@ def count_question(name: str, many: int) -> Question:
     )
 
 
-def presence_question(plate: Placed) -> Question:
-    return Question(
-        text=f"Is there {_a(plate.thing.name)}?",
-        answer="yes",
-        short="I say yes.",
-        reasoned=_seen(plate),
-    )
-
-
-def absence_question(name: str) -> Question:
+def existence_question(name: str, plate: Placed | None = None) -> Question:
+    """Ask whether there is an object; without its plate there is none."""
+    answer = "no" if plate is None else "yes"
     return Question(
         text=f"Is there {_a(name)}?",
-        answer="no",
-        short="I say no.",
-        reasoned=f"I see no {name}.",
+        answer=answer,
+        short=f"I say {answer}.",
+        reasoned=f"I see no {name}." if plate is None else _seen(plate),
     )
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from bas_opd.data.finesearch.assets import COLOURS, Background, Split, catalogue
 from bas_opd.data.finesearch.questions import (
     Question,
-    absence_question,
     choice_question,
     count_question,
+    existence_question,
     neighbour_question,
     plate_question,
     position_question,
-    presence_question,
     reading_question,
 )
 from bas_opd.data.finesearch.scenes import (
@@ -104,8 +103,21 @@ class _Setting:
             others=draws.between(4, 6) if sides[1] < 50 else draws.between(2, 4),
         )
 
-    def plate(self, name: str) -> Thing:
-        return self.supply.plate(self.draws, name)
+    def plate(self, category: str) -> Thing:
+        """Return an object on a plate of a contrasting colour."""
+        picture = self.draws.pick(self.supply.pictures[category])
+        colour = self.draws.pick(plate_colours(picture))
+        return Thing(shape="plate", name=category, picture=picture.index, colour=colour)
+
+    def sign(self, colour: str) -> Thing:
+        number = self.draws.between(10, 99)
+        face = self.draws.pick(self.supply.faces)
+        return Thing(shape="sign", name=str(number), picture=face, colour=colour)
+
+    def note(self, colour: str) -> Thing:
+        digit = self.draws.below(10)
+        picture = self.draws.pick(self.supply.digits[digit])
+        return Thing(shape="note", name=str(digit), picture=picture, colour=colour)
 
     def scene(self, first: Sequence[Thing], rest: Sequence[Thing], *, across: bool = True) -> Scene:
         clusters = [first, *([thing] for thing in rest)]
@@ -116,9 +128,9 @@ class _Setting:
         colours = self.draws.some(list(COLOURS), 2)
         things = [self.plate(name) for name in names[: self.others]]
         if self.draws.chance(0.4):
-            things[-1] = self.supply.sign(self.draws, colours[0])
+            things[-1] = self.sign(colours[0])
         if self.draws.chance(0.4):
-            things[0] = self.supply.note(self.draws, colours[1])
+            things[0] = self.note(colours[1])
         return things
 
 
@@ -149,11 +161,9 @@ def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
     )
 
 
-def _reading(
-    setting: _Setting, kind: str, make: Callable[[Draws, str], Thing]
-) -> tuple[Sample, ...]:
+def _reading(setting: _Setting, kind: str, make: Callable[[str], Thing]) -> tuple[Sample, ...]:
     asked, other = setting.draws.some(list(COLOURS), 2)
-    target, decoy = make(setting.draws, asked), make(setting.draws, other)
+    target, decoy = make(asked), make(other)
     plates = [setting.plate(name) for name in setting.names[: setting.others - 1]]
     scene = setting.scene([target], [decoy, *plates])
     return _about(setting, kind, scene, 1, reading_question)
@@ -173,8 +183,8 @@ def _existence(setting: _Setting) -> tuple[Sample, ...]:
     name, absent, *rest = setting.names
     scene = setting.scene([setting.plate(name)], setting.distractors(rest))
     if setting.draws.chance(0.5):
-        return _about(setting, "existence", scene, 1, presence_question)
-    question = absence_question(absent)
+        return _about(setting, "existence", scene, 1, lambda plate: existence_question(name, plate))
+    question = existence_question(absent)
     return (Sample(kind="existence", scene=scene, question=question, box=None),)
 
 
@@ -215,8 +225,8 @@ def _about(
 _BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
     "attribute": _attribute,
     "position": _position,
-    "number": lambda setting: _reading(setting, "number", setting.supply.sign),
-    "digit": lambda setting: _reading(setting, "digit", setting.supply.note),
+    "number": lambda setting: _reading(setting, "number", setting.sign),
+    "digit": lambda setting: _reading(setting, "digit", setting.note),
     "count": _count,
     "existence": _existence,
     "neighbour": _neighbour,

@@ -108,26 +108,6 @@ class Supply:
     faces: tuple[int, ...]
     digits: dict[int, tuple[int, ...]]
 
-    def plate(self, draws: Draws, category: str) -> Thing:
-        """Return an object on a plate of a contrasting colour."""
-        picture = draws.pick(self.pictures[category])
-        return Thing(
-            shape="plate",
-            name=category,
-            picture=picture.index,
-            colour=draws.pick(plate_colours(picture)),
-        )
-
-    def sign(self, draws: Draws, colour: str) -> Thing:
-        number = draws.between(10, 99)
-        face = draws.pick(self.faces)
-        return Thing(shape="sign", name=str(number), picture=face, colour=colour)
-
-    def note(self, draws: Draws, colour: str) -> Thing:
-        digit = draws.below(10)
-        picture = draws.pick(self.digits[digit])
-        return Thing(shape="note", name=str(digit), picture=picture, colour=colour)
-
 
 @cache
 def supply(split: Split, backgrounds: Path | None) -> Supply:
