@@ -62,7 +62,7 @@ def make_pictures(folder: Path, *, n: int, seed: int, size: Size = (256, 192)) -
             image = writer.store(png.getvalue(), name="generated.png", place="images")
             crop = None
             if sample.box is not None:
-                crop = CropRow(box=sample.box, area=crop_area(size, box=sample.box))
+                crop = CropRow(box=sample.box, area=crop_area(size, sample.box))
             writer.add(
                 Row(
                     id=f"picture-{seed}-{index:05d}",
@@ -73,7 +73,7 @@ def make_pictures(folder: Path, *, n: int, seed: int, size: Size = (256, 192)) -
                     kind=sample.kind,
                 )
             )
-        writer.finish(source=f"generated pictures, seed {seed}", view=None, rejected=0)
+        writer.finish(source=f"generated pictures, seed {seed}")
     return PreparedSet.load(folder)
 
 

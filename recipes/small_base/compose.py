@@ -39,28 +39,20 @@ class Painter:
             [np.asarray(backing(shape, colour)) for shape in SHAPES for colour in COLOUR_NAMES],
             device,
         )
-        photos = [np.asarray(photograph(b)) for b in listed.backgrounds]
-        self.photos = _stack(photos, device)
+        self.photos = _stack([np.asarray(photograph(b)) for b in listed.backgrounds], device)
 
     @torch.no_grad()
     def paint(self, things: Tensor, backdrop: Tensor, view: Tensor, side: int) -> Tensor:
         """Return pictures `[row, 3, side, side]` in 0..1 of the given views of the scenes."""
-        things, backdrop, view = things.int(), backdrop.int(), view.float()
-        sizes = things[..., 6:7].where(things[..., :1] >= 0, SIDE)
-        things = torch.cat([things[..., :6], sizes], dim=-1)
+        things, backdrop, view = things.int().clone(), backdrop.int(), view.float()
+        # An empty slot has no size; any will do, since its tile is transparent.
+        things[..., 6] = things[..., 6].where(things[..., 0] >= 0, SIDE)
         canvas = self._photo(backdrop, view, side)
         tiles = self._tiles(things, view, side)  # [row, slot, 4, cell, cell]
         for slot in range(things.shape[1]):
             thing = things[:, slot]
             scale = (view[:, 2] - view[:, 0]) / thing[:, 6]
-            shift = torch.stack(
-                [
-                    ((view[:, axis] + view[:, axis + 2]) / 2 - thing[:, 4 + axis]) * 2 / thing[:, 6]
-                    - 1
-                    for axis in (0, 1)
-                ],
-                dim=1,
-            )
+            shift = (view[:, :2] + view[:, 2:] - 2 * thing[:, 4:6]) / thing[:, 6:] - 1
             drawn = _sample(tiles[:, slot], scale, scale, shift, side)
             canvas = canvas * (1 - drawn[:, 3:]) + drawn[:, :3]
         return canvas.clamp(0, 1)
@@ -72,9 +64,7 @@ class Painter:
         scale = (view[:, 2] - view[:, 0]) / SIDE * zoom
         centre = (view[:, :2] + view[:, 2:]) / SIDE - 1  # of the view in the picture, -1..1
         middle = (window[:, :2] + window[:, 2:]) / SIDE - 1  # of the window in the photograph
-        shift = torch.stack(
-            [mirror * centre[:, 0] * zoom + middle[:, 0], centre[:, 1] * zoom + middle[:, 1]], dim=1
-        )
+        shift = centre * zoom[:, None] * torch.stack([mirror, torch.ones_like(mirror)], 1) + middle
         photo = self.photos[backdrop[:, 0]].float() / 255
         drawn = _sample(photo, mirror * scale, scale, shift, side)
         return drawn * (backdrop[:, 6:9, None, None].float() / 256)

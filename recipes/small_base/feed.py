@@ -7,7 +7,7 @@ enough to be found; crops show things of every size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from bas_opd.data.finesearch import questions as ask
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
-from bas_opd.data.finesearch.samples import KINDS, Sample, draw_samples
-from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, crop_box
+from bas_opd.data.finesearch.samples import KINDS, draw_samples
+from bas_opd.data.finesearch.scenes import Box, Draws, Placed, Scene, Shape, crop_box
 from bas_opd.model.processing import Processor
 
 SLOTS = 9
@@ -27,25 +27,21 @@ QUESTIONS = 4
 LENGTH = 44
 """Most tokens of a question with its response and the template around them."""
 
-SHAPES = ("plate", "sign", "note")
+SHAPES: tuple[Shape, ...] = get_args(Shape)
 COLOUR_NAMES = tuple(COLOURS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """What a batch is made of."""
-
-    whole: int
-    crops: int
-    smallest: int
-    """Side in pixels of the smallest thing in a whole picture."""
-
-
 class Scenes(IterableDataset[dict[str, torch.Tensor]]):
-    """Batches of scenes with questions, for whole pictures and for crops."""
+    """Batches of scenes with questions, for `whole` whole pictures and `crops` crops.
 
-    def __init__(self, processor: Processor, mix: Mix, *, seed: int) -> None:
-        self.tokenizer, self.mix, self.seed = processor.tokenizer, mix, seed
+    `smallest` is the side in pixels of the smallest thing in a whole picture.
+    """
+
+    def __init__(
+        self, processor: Processor, *, whole: int, crops: int, smallest: int, seed: int
+    ) -> None:
+        self.tokenizer, self.seed = processor.tokenizer, seed
+        self.whole, self.crops, self.smallest = whole, crops, smallest
         self._tokens: dict[str, list[int]] = {}
         self.pad, self.end = processor.pad_id, processor.tokenizer.eos_token_id
         prompt = processor.encode(Image.new("RGB", (SIDE, SIDE)), "?").input_ids.tolist()
@@ -68,8 +64,8 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
     def batch(self, number: int) -> dict[str, torch.Tensor]:
         draws = Draws("pretraining", self.seed, number)
         views = {
-            "whole": [self._example(draws, is_whole=True) for _ in range(self.mix.whole)],
-            "crops": [self._example(draws, is_whole=False) for _ in range(self.mix.crops)],
+            "whole": [self._example(draws, is_whole=True) for _ in range(self.whole)],
+            "crops": [self._example(draws, is_whole=False) for _ in range(self.crops)],
         }
         return {
             f"{view}.{name}": torch.from_numpy(np.stack([example[name] for example in examples]))
@@ -79,15 +75,10 @@ class Scenes(IterableDataset[dict[str, torch.Tensor]]):
 
     def _example(self, draws: Draws, *, is_whole: bool) -> dict[str, np.ndarray]:
         kind = draws.pick(KINDS)
-        sizes = (self.mix.smallest, 92) if is_whole else (24, 92)
-        found: tuple[Sample, ...] = ()
-        while not found:
-            found = draw_samples(draws, "train", kind, _log_uniform(draws, *sizes))
-        sample = draws.pick(found)
-        whole = (0, 0, SIDE, SIDE)
-        if is_whole:
-            view = whole
-        else:
+        sizes = (self.smallest, 92) if is_whole else (24, 92)
+        sample = draws.pick(draw_samples(draws, "train", kind, _log_uniform(draws, *sizes)))
+        view = (0, 0, SIDE, SIDE)
+        if not is_whole:
             view = sample.box or crop_box(draws, [draws.pick(sample.scene.placed)])
         asked = [sample.question, *others(draws, sample.scene, view, QUESTIONS - 1)]
         return {**scene_arrays(sample.scene, view), **self._texts(draws, asked)}
@@ -125,11 +116,12 @@ def others(draws: Draws, scene: Scene, view: Box, count: int) -> list[ask.Questi
         thing = placed.thing
         if thing.shape == "plate":
             if names.count(thing.name) == 1:
-                possible += [ask.plate_question(placed)] * 2 + [ask.presence_question(placed)]
+                possible += [ask.plate_question(placed)] * 2
+                possible.append(ask.existence_question(thing.name, placed))
         elif colours.count((thing.shape, thing.colour)) == 1:
             possible += [ask.reading_question(placed)] * 3
     while len(possible) < count or (possible and draws.chance(0.15)):
-        possible.append(ask.absence_question(draws.pick(absent)))
+        possible.append(ask.existence_question(draws.pick(absent)))
     return draws.some(possible, count)
 
 
@@ -147,7 +139,7 @@ def scene_arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
     """Return a view of a scene in numbers, as the GPU draws it and labels its image tokens."""
     listed = catalogue()
     categories = {name: index for index, name in enumerate(listed.categories)}
-    things = np.full((SLOTS, 8), -1, np.int16)
+    things = np.full((SLOTS, 7), -1, np.int16)
     for slot, placed in enumerate(scene.placed[:SLOTS]):
         thing = placed.thing
         shape = SHAPES.index(thing.shape)
@@ -160,7 +152,6 @@ def scene_arrays(scene: Scene, view: Box) -> dict[str, np.ndarray]:
             placed.x,
             placed.y,
             placed.size,
-            0,
         )
     backdrop = (scene.background.index, *scene.window, int(scene.is_mirrored), *scene.gains)
     return {

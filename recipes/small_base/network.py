@@ -1,4 +1,9 @@
-"""The forward pass of Qwen3-VL at fixed sizes: the same weights and numbers, in few large kernels.
+"""The small base model: its shape, and its forward pass at fixed sizes in few large kernels.
+
+It is Qwen3-VL at 7 million parameters. Configuration, tokenizer and image settings are those of the
+shipped model; the vocabulary has the 256 bytes, and one token for each word of the questions and
+responses. Qwen3.5 would be slower: its linear attention runs at a fraction of the speed without
+kernels of its own.
 
 Pictures of one size form one batch. The questions about a picture follow it one after the other,
 each masked from the rest, so that the picture is encoded once. A test compares the result with
@@ -7,14 +12,35 @@ transformers' own forward pass.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AutoConfig, GenerationConfig, Qwen3VLForConditionalGeneration
 
 from bas_opd.data.finesearch.assets import COLOURS, catalogue
-from recipes.small_base.shape import MERGE, PATCH
+from bas_opd.model.base import small_base
+from bas_opd.model.processing import Processor
+
+PATCH, MERGE = 8, 2
+FULL, CROP = 160, 96
+"""Sides at which the model sees a whole picture of 320 pixels, and a small crop."""
+
+
+def build(folder: Path, seed: int) -> Path:
+    """Write an untrained model of this shape, with random weights."""
+    shipped = small_base()
+    config = AutoConfig.from_pretrained(shipped)
+    config.dtype = torch.float32
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = Qwen3VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig.from_pretrained(shipped)
+    model.save_pretrained(folder)
+    Processor.load(shipped).save(folder)
+    return folder
 
 
 class Views:
@@ -97,7 +123,7 @@ def token_truth(things: Tensor, view: Tensor, side: int) -> tuple[Tensor, Tensor
     colour = torch.full_like(category, len(COLOURS))
     tens, ones = torch.full_like(category, -100), torch.full_like(category, -100)
     for slot in range(things.shape[1]):
-        shape, tint, _, value, left, top, size, _ = things[:, slot, :, None, None].unbind(1)
+        shape, tint, _, value, left, top, size = things[:, slot, :, None, None].unbind(1)
         across = (x[:, None, :] >= left) & (x[:, None, :] < left + size)
         down = (y[:, :, None] >= top) & (y[:, :, None] < top + size)
         here = across & down & (shape >= 0)
@@ -167,14 +193,9 @@ def _vision_positions(model: Any, side: int) -> tuple[Tensor, Tensor, Tensor]:
     cos, sin = caught["position_embeddings"]
 
     known = round(visual.pos_embed.num_embeddings**0.5)
-    line = torch.zeros(grid, known)
-    place = torch.linspace(0, known - 1, grid)
-    low = place.floor().long().clamp_max(known - 1)
-    high = (low + 1).clamp_max(known - 1)
-    line[torch.arange(grid), low] += 1 - (place - low)
-    line[torch.arange(grid), high] += place - low
-    mix = torch.einsum("ai,bj->abij", line, line).reshape(grid // 2, 2, grid // 2, 2, -1)
-    mix = mix.permute(0, 2, 1, 3, 4).reshape(grid * grid, -1)
+    each = torch.eye(known**2).view(1, known**2, known, known)
+    mix = F.interpolate(each, size=(grid, grid), mode="bilinear", align_corners=True)[0]
+    mix = mix.view(-1, grid // 2, 2, grid // 2, 2).permute(1, 3, 2, 4, 0).reshape(grid * grid, -1)
     return cos.float(), sin.float(), mix.to(device)
 
 

@@ -14,6 +14,7 @@ import argparse
 import copy
 import json
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ from torch.utils.data import DataLoader
 
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
-from recipes.small_base import shape
 from recipes.small_base.compose import Painter
-from recipes.small_base.feed import LENGTH, QUESTIONS, Mix, Scenes
-from recipes.small_base.network import Labels, Views
+from recipes.small_base.feed import LENGTH, QUESTIONS, Scenes
+from recipes.small_base.network import CROP, FULL, Labels, Views, build
 
 WARMUP = 200
 AVERAGE = 0.998
@@ -39,18 +39,21 @@ def main() -> None:
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
-    start = (
-        Path(options.start) if options.start else shape.build(options.out / "start", options.seed)
-    )
+    start = options.start or build(options.out / "start", options.seed)
     processor = Processor.load(start)
     model: Any = load_model(str(start), device=device).train()
-    mix = Mix(whole=options.whole, crops=options.crops, smallest=options.smallest)
-    scenes = Scenes(processor, mix, seed=options.seed)
+    scenes = Scenes(
+        processor,
+        whole=options.whole,
+        crops=options.crops,
+        smallest=options.smallest,
+        seed=options.seed,
+    )
     painter = Painter(device)
     labels = Labels(model.config.text_config.hidden_size).to(device)
     views = {
         name: Views(model, side, scenes.prefix, QUESTIONS, LENGTH)
-        for name, side in (("whole", shape.FULL), ("crops", shape.CROP))
+        for name, side in (("whole", FULL), ("crops", CROP))
     }
     trained = [p for p in (*model.parameters(), *labels.parameters()) if p.requires_grad]
     optimiser = torch.optim.AdamW(
@@ -64,7 +67,13 @@ def main() -> None:
         capturable=device.type == "cuda",
     )
     average = copy.deepcopy(model).eval()
-    update = Update(model, views, labels, painter, optimiser, options.label_weight)
+    update = Update(
+        views=views,
+        labels=labels,
+        painter=painter,
+        optimiser=optimiser,
+        label_weight=options.label_weight,
+    )
     # Pinning would need a thread that calls CUDA, which is not allowed during graph capture.
     feed = DataLoader(scenes, batch_size=None, num_workers=options.workers)
     log = (options.out / "log.jsonl").open("a", encoding="utf-8")
@@ -90,10 +99,13 @@ def main() -> None:
             log.flush()
             if step % 500 == 0:
                 print(json.dumps(line), flush=True)
-    save(average, processor, options.out / "model")
+    # In half precision, as a plain transformers checkpoint.
+    average.half().save_pretrained(options.out / "model")
+    processor.save(options.out / "model")
     print(f"{step} steps in {time.monotonic() - began:.0f} s; saved {options.out / 'model'}")
 
 
+@dataclass(eq=False, kw_only=True)
 class Update:
     """One optimiser update: draw the pictures, run both views, step.
 
@@ -101,33 +113,25 @@ class Update:
     starting its kernels one by one takes longer than running them.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        views: dict[str, Views],
-        labels: Labels,
-        painter: Painter,
-        optimiser: torch.optim.AdamW,
-        label_weight: float,
-    ) -> None:
-        self.views, self.labels, self.painter = views, labels, painter
-        self.optimiser, self.label_weight = optimiser, label_weight
-        self.trained = [p for group in optimiser.param_groups for p in group["params"]]
-        self.device = model.device
-        self.batch: dict[str, Tensor] = {}
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.parts: dict[str, Tensor] = {}
-        self.taken = 0
+    views: dict[str, Views]
+    labels: Labels
+    painter: Painter
+    optimiser: torch.optim.AdamW
+    label_weight: float
+    batch: dict[str, Tensor] = field(default_factory=dict)
+    graph: torch.cuda.CUDAGraph | None = None
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    taken: int = 0
 
     def __call__(self, batch: dict[str, Tensor], rate: float) -> dict[str, Tensor]:
         if not self.batch:
-            self.batch = {name: value.to(self.device) for name, value in batch.items()}
+            self.batch = {name: value.to(self.painter.device) for name, value in batch.items()}
         for name, value in batch.items():
             self.batch[name].copy_(value, non_blocking=True)
         for group in self.optimiser.param_groups:
             group["lr"].fill_(rate)
         self.taken += 1
-        if self.device.type != "cuda":
+        if self.painter.device.type != "cuda":
             self._run()
         elif self.graph is not None:
             self.graph.replay()
@@ -151,9 +155,9 @@ class Update:
             tokens = self.batch[f"{name}.tokens"].long()
             # Autocast must not keep casts of weights that the graph will change.
             with torch.autocast(
-                self.device.type,
+                self.painter.device.type,
                 dtype=torch.bfloat16,
-                enabled=self.device.type == "cuda",
+                enabled=self.painter.device.type == "cuda",
                 cache_enabled=False,
             ):
                 images = view.pictures(pixels)
@@ -166,21 +170,15 @@ class Update:
             (answer + self.label_weight * label).backward()
             self.parts[f"{name}.answer"] = answer.detach()
             self.parts[f"{name}.label"] = label.detach()
-        self.parts["norm"] = torch.nn.utils.clip_grad_norm_(self.trained, 1.0).detach()
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.parts["norm"] = torch.nn.utils.clip_grad_norm_(trained, 1.0).detach()
         self.optimiser.step()
-
-
-def save(model: Any, processor: Processor, folder: Path) -> None:
-    """Write the weights in half precision, as a plain transformers checkpoint."""
-    half = copy.deepcopy(model).half()
-    half.save_pretrained(folder)
-    processor.save(folder)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--from", dest="start", help="a model folder to continue from")
+    parser.add_argument("--from", dest="start", type=Path, help="a model folder to continue from")
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument(
         "--decay", type=float, default=0.35, help="share of the time in which the rate decays"

@@ -9,7 +9,7 @@ import torch
 from run_fixtures import SMALL_STEPS, Silent, tiny
 from shapes import make_pictures
 
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream
 from bas_opd.run import loop
 from bas_opd.run.record import read_records
 from bas_opd.run.state import TrainState, build_method

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bas_opd.config import Config, load_config, preset
-from bas_opd.config.identity import flat
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import dump, flat
 from bas_opd.config.schema import SelectConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -17,7 +17,7 @@ from torch import nn
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.config import load_config
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream
 from bas_opd.distill import query_utility, topk_divergence
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import teacher_confidence

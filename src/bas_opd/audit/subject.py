@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bas_opd.audit.records import Source, Teacher
 from bas_opd.config.schema import Config
-from bas_opd.data.order import steps_per_epoch
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import CheckpointError, DataError, ModelError
 from bas_opd.methods import BasOpd

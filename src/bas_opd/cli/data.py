@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,13 +17,6 @@ Folder = Annotated[Path, typer.Argument(help="A prepared set.")]
 Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty or new.")]
 
 
-class View(StrEnum):
-    """The released picture with its red box and hint, or without both."""
-
-    boxed = "boxed"
-    clean = "clean"
-
-
 @app.command()
 def prepare(
     src: Annotated[
@@ -32,8 +24,9 @@ def prepare(
     ],
     out: Out,
     view: Annotated[
-        View, typer.Option(help="Released pictures with or without the red box.")
-    ] = View.boxed,
+        Literal["boxed", "clean"],
+        typer.Option(help="Released pictures with or without the red box."),
+    ] = "boxed",
     limit: Annotated[int | None, typer.Option(min=1, help="Read only this many rows.")] = None,
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Set bad rows aside; more than 1 % is an error.")
@@ -46,9 +39,7 @@ def prepare(
     ] = 8192,
 ) -> None:
     """Convert a released or own data source to a prepared set."""
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
+    from bas_opd.cli.progress import Board
     from bas_opd.data.prepare import prepare as prepare_set
 
     prompt_length = None
@@ -56,23 +47,21 @@ def prepare(
         from bas_opd.model.processing import Processor
 
         prompt_length = Processor.load(model).prompt_length
-    stderr = Console(stderr=True)
-    columns = (TextColumn("{task.completed:,} rows"), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as progress:
-        task = progress.add_task("prepare", total=None)
+    with Board() as board:
+        board.start(limit, "rows")
         done = prepare_set(
             src,
             out,
-            view=view.value,
+            view=view,
             limit=limit,
             quarantine=quarantine,
             prompt_length=prompt_length,
             max_prompt_tokens=max_prompt_tokens,
-            on_row=lambda rows: progress.update(task, completed=rows),
+            on_row=board.advance,
         )
-    typer.echo(f"{done.folder}: {done.rows:,} rows, {done.with_crop:,} with a crop.")
+    typer.echo(f"{out}: {done.rows:,} rows, {done.with_crop:,} with a crop.")
     if done.rejected:
-        typer.echo(f"{done.rejected:,} rows were set aside in {done.folder / 'rejected.jsonl'}.")
+        typer.echo(f"{done.rejected:,} rows were set aside in {out / 'rejected.jsonl'}.")
 
 
 @app.command()
@@ -156,26 +145,13 @@ def sheet(
     typer.echo(f"Sheet of {len(examples)} examples: {target}")
 
 
-class SplitName(StrEnum):
-    """The splits share categories, but no drawing and no background."""
-
-    train = "train"
-    val = "val"
-    test = "test"
-
-
-class SizeName(StrEnum):
-    """Size of the things in a picture."""
-
-    small = "small"
-    large = "large"
-
-
 @make_app.command()
 def finesearch(
     out: Out,
-    split: Annotated[SplitName, typer.Option(help="Split of drawings and backgrounds.")],
-    size: Annotated[SizeName, typer.Option(help="Size of things.")] = SizeName.small,
+    split: Annotated[
+        Literal["train", "val", "test"], typer.Option(help="Split of drawings and backgrounds.")
+    ],
+    size: Annotated[Literal["small", "large"], typer.Option(help="Size of things.")] = "small",
     n: Annotated[int, typer.Option("--n", min=1, help="Number of examples.")] = 3120,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the pictures.")] = 0,
     kinds: Annotated[
@@ -201,14 +177,14 @@ def finesearch(
         board.start(n, "drawing")
         made = make_finesearch(
             out,
-            split=split.value,
-            size=size.value,
+            split=split,
+            size=size,
             n=n,
             seed=seed,
             kinds=KINDS if kinds is None else [kind.strip() for kind in kinds.split(",")],
             backgrounds=backgrounds,
             workers=workers or os.cpu_count() or 1,
-            on_row=lambda _: board.advance(),
+            on_row=board.advance,
         )
     with_crop = sum(example.has_crop for example in made.examples)
     typer.echo(f"{out}: {len(made):,} rows, {with_crop:,} with a crop.")

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-
-
-class Dtype(StrEnum):
-    """Data type of the exported weights."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
     dtype: Annotated[
-        Dtype, typer.Option(help="float32 is exact; bfloat16 is rounded and half the size.")
-    ] = Dtype.float32,
+        Literal["float32", "bfloat16"],
+        typer.Option(help="float32 is exact; bfloat16 is rounded and half the size."),
+    ] = "float32",
     base: Annotated[
         str | None, typer.Option(help="Path of the base model, if it has moved.")
     ] = None,
@@ -44,7 +37,7 @@ def export(
     done = export_run(
         run,
         out,
-        dtype=dtype.value,
+        dtype=dtype,
         base=base,
         warn=lambda text: typer.echo(printable(text), err=True),
     )

@@ -53,8 +53,8 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
-        """Begin a bar; the one before stays as it is."""
+    def start(self, total: int | None, what: str = "steps", *, done: int = 0) -> None:
+        """Begin a bar, of unknown length without a total; the one before stays as it is."""
         self._began, self._done_before = self._clock(), done
         self._bar = self._bars.add_task(what, total=total, completed=done)
 
@@ -72,6 +72,9 @@ class Board:
         self._bars.console.print(printable(text), soft_wrap=True)
 
     def _line(self, bar: Task, now: float) -> str:
-        done, total = round(bar.completed), round(bar.total or 0)
+        done = round(bar.completed)
+        if bar.total is None:
+            return f"{bar.description}: {done:,}"
+        total = round(bar.total)
         left = (now - self._began) / max(1, done - self._done_before) * (total - done)
         return f"{bar.description}: {done:,} of {total:,}, about {duration(left)} left"

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+ConfigFile = Annotated[Path, typer.Argument(help="TOML file, such as configs/learned25.toml.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
+]
+
 
 def train(
-    config: Annotated[Path, typer.Argument(help="TOML file, such as configs/learned25.toml.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
-    ] = None,
+    config: ConfigFile,
+    overrides: Overrides = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run in the directory and start over.")
     ] = False,

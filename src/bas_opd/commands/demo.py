@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.report.demo import CROPS, LABELS, TRAINED, evaluation_folder, read_answers
 from bas_opd.run import loop
 from bas_opd.run.console import Console
-from bas_opd.run.record import StepRecord
 from bas_opd.text import duration
 from bas_opd.types import Prompt
 
@@ -38,14 +37,14 @@ def run_demo(
     """
     configs = {run: _config(home, run, seed, overrides) for run in TRAINED}
     try:
-        with Console() as console:
+        with _Messages() as console:
             test = _draw(home / "data", configs["full"], seed=seed, n=questions, console=console)
-            models = _Evaluator(home=home, test=test, config=configs["full"], prompts={})
-            models.evaluate(CROPS, small_base(), console, view="crop")
-            models.evaluate("base", small_base(), console)
-        for run, config in configs.items():
-            with Console() as console:
-                models.evaluate(run, _train(config, run, console), console)
+            # All models have the same processor, so the questions are encoded once.
+            evaluate = partial(_evaluate, home, configs["full"], test, console, prompts={})
+            evaluate(CROPS, small_base(), view="crop", prompts=None)
+            evaluate("base", small_base())
+            for run, config in configs.items():
+                evaluate(run, _train(config, LABELS[run]))
     except PreemptionError as error:
         raise BasOpdError(
             f"The demo was stopped. What it did so far is in {home}; the same command starts a new "
@@ -82,77 +81,65 @@ def _draw(folder: Path, config: Config, *, seed: int, n: int, console: Console) 
     return make_finesearch(folder / "test", split="test", size="small", n=n, seed=seed, kinds=KINDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Evaluator:
-    """Evaluates models on the held-out questions, as `bas-opd eval` does."""
-
-    home: Path
-    test: PreparedSet
-    config: Config
-    prompts: dict[str, Prompt]
-    """The encoded questions: all models have the same processor."""
-
-    def evaluate(self, model: str, path: Path, console: Console, *, view: View = "full") -> None:
-        name = LABELS.get(model, LABELS["base"])
-        shown = "whole pictures" if view == "full" else "crops"
-        n = sum(view == "full" or example.has_crop for example in self.test.examples)
-        console.message(f"{name}: answering {n:,} held-out questions from {shown}.")
-        request = Request(
-            model=str(path),
-            benchmarks=["finesearch"],
-            data={"finesearch": str(self.test.folder)},
-            out=evaluation_folder(self.home, model),
-            view=view,
-            device=self.config.model.device,
-            max_pixels=self.config.model.max_pixels,
-            batch=PROMPTS_PER_BATCH,
-            max_response_tokens=self.config.rollout.max_response_tokens,
-        )
-        prompts = self.prompts if view == "full" else None
-        evaluate_model(request, _Messages(console), prompts=prompts)
-        right = [answer.is_correct for answer in read_answers(self.home, model).values()]
-        share = f"{100 * sum(right) / len(right):.1f} %"
-        console.message(f"{name}: {sum(right):,} of {len(right):,} right ({share}).")
-
-
-def _train(config: Config, run: str, console: Console) -> Path:
-    """Train one run, and return the folder of its model."""
-    console.message(
-        f"{LABELS[run]}: training for {config.run.steps} steps; the teacher, which sees the crop, "
-        f"is asked about {100 * config.select.query_ratio:.0f} % of the answers."
+def _evaluate(
+    home: Path,
+    config: Config,
+    test: PreparedSet,
+    console: Console,
+    model: str,
+    path: Path,
+    *,
+    view: View = "full",
+    prompts: dict[str, Prompt] | None,
+) -> None:
+    """Evaluate a model on the held-out questions, as `bas-opd eval` does."""
+    name = LABELS.get(model, LABELS["base"])
+    shown = "whole pictures" if view == "full" else "crops"
+    n = sum(view == "full" or example.has_crop for example in test.examples)
+    console.message(f"{name}: answering {n:,} held-out questions from {shown}.")
+    request = Request(
+        model=str(path),
+        benchmarks=["finesearch"],
+        data={"finesearch": str(test.folder)},
+        out=evaluation_folder(home, model),
+        view=view,
+        device=config.model.device,
+        max_pixels=config.model.max_pixels,
+        batch=PROMPTS_PER_BATCH,
+        max_response_tokens=config.rollout.max_response_tokens,
     )
-    return loop.train(config, _Steps(console, LABELS[run])).model
+    evaluate_model(request, console, prompts=prompts)
+    right = [answer.is_correct for answer in read_answers(home, model).values()]
+    share = f"{100 * sum(right) / len(right):.1f} %"
+    console.message(f"{name}: {sum(right):,} of {len(right):,} right ({share}).")
 
 
-@dataclass(frozen=True, slots=True)
-class _Messages:
+def _train(config: Config, name: str) -> Path:
+    """Train one run, and return the folder of its model."""
+    with _Training(name) as console:
+        console.message(
+            f"{name}: training for {config.run.steps} steps; the teacher, which sees the crop, "
+            f"is asked about {100 * config.select.query_ratio:.0f} % of the answers."
+        )
+        return loop.train(config, console).model
+
+
+class _Messages(Console):
     """Shows the messages of an evaluation, which takes seconds here, but no bar."""
-
-    console: Console
 
     def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
 
-    def advance(self, count: int = 1) -> None: ...
 
-    def message(self, text: str) -> None:
-        self.console.message(text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Steps(_Messages):
+class _Training(Console):
     """Shows the steps of a run, and one line in place of its ledger, which the table shows."""
 
-    name: str
-
-    def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
-        self.console.start(total, done=done)
-
-    def step(self, step: StepRecord) -> None:
-        self.console.step(step)
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
 
     def finish(self, totals: Mapping[str, Any]) -> None:
         seconds = sum(totals["seconds"].values())
         self.message(
-            f"{self.name}: trained in {duration(seconds)}; the teacher was asked "
+            f"{self._name}: trained in {duration(seconds)}; the teacher was asked "
             f"{totals['calls']:,} times and worked for {duration(totals['seconds']['teacher'])}."
         )

@@ -43,6 +43,14 @@ class Finding:
     mend: str = ""
 
 
+def _finding(what: str, text: str, mend: str = "", *, level: Level = "problem") -> Finding:
+    return Finding(what=what, level=level, text=text, mend=mend)
+
+
+def _ok(what: str, text: str) -> Finding:
+    return _finding(what, text, level="ok")
+
+
 def examine(config: Config | None = None) -> list[Finding]:
     """Check the machine and, with a configuration, the files it names."""
     findings = [_python(), *_packages(config), _gpu(config), *_runs_folder(config)]
@@ -52,12 +60,12 @@ def examine(config: Config | None = None) -> list[Finding]:
 
 
 def _python() -> Finding:
+    version = platform.python_version()
     is_old = sys.version_info < (3, 11)
-    return Finding(
-        what="Python",
-        level="problem" if is_old else "ok",
-        text=platform.python_version(),
-        mend="Install Python 3.11 or newer." if is_old else "",
+    return (
+        _finding("Python", version, "Install Python 3.11 or newer.")
+        if is_old
+        else _ok("Python", version)
     )
 
 
@@ -67,11 +75,10 @@ def _packages(config: Config | None) -> Iterator[Finding]:
 
         lines = importlib.metadata.requires("bas-opd") or []
     except (ImportError, importlib.metadata.PackageNotFoundError):
-        yield Finding(
-            what="bas-opd",
-            level="problem",
-            text="not installed as a package, so its requirements are unknown",
-            mend="Run `make setup`, or `pip install -e .` in the source folder.",
+        yield _finding(
+            "bas-opd",
+            "not installed as a package, so its requirements are unknown",
+            "Run `make setup`, or `pip install -e .` in the source folder.",
         )
         return
     for requirement in map(Requirement, lines):
@@ -97,16 +104,12 @@ def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) ->
     try:
         version = importlib.metadata.version(name)
         if requirement.specifier.contains(version, prereleases=True):
-            return Finding(what=name, level="ok", text=version)
+            return _ok(name, version)
         text = f"{version}, but {allowed} is supported"
     except importlib.metadata.PackageNotFoundError:
         text = "not installed" + ("" if extra is None else f", needed for {EXTRAS[name]}")
-    return Finding(
-        what=name,
-        level="problem" if is_needed else "warning",
-        text=text,
-        mend=f"Run `pip install {source}`.",
-    )
+    level = "problem" if is_needed else "warning"
+    return _finding(name, text, f"Run `pip install {source}`.", level=level)
 
 
 def _gpu(config: Config | None) -> Finding:
@@ -114,34 +117,24 @@ def _gpu(config: Config | None) -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding(
-            what="GPU",
-            level="problem",
-            text=f"torch cannot be loaded: {error}",
-            mend="Reinstall torch in a build for this machine.",
-        )
+        mend = "Reinstall torch in a build for this machine."
+        return _finding("GPU", f"torch cannot be loaded: {error}", mend)
     if wanted == "cpu":
-        return Finding(what="GPU", level="ok", text="not used (model.device is cpu)")
+        return _ok("GPU", "not used (model.device is cpu)")
     if not torch.cuda.is_available():
-        return Finding(
-            what="GPU",
+        return _finding(
+            "GPU",
+            f"torch {torch.__version__} sees none; a CPU can train only small models",
+            "Install a CUDA build of torch and a matching driver, or use a GPU machine.",
             level="warning" if wanted == "auto" else "problem",
-            text=f"torch {torch.__version__} sees none; a CPU can train only small models",
-            mend="Install a CUDA build of torch and a matching driver, or use a GPU machine.",
         )
     about = torch.cuda.get_device_properties(0 if wanted == "auto" else torch.device(wanted))
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     text = f"{about.name}, {about.total_memory / 1e9:.0f} GB"
     if has_bf16 or (config is not None and config.model.precision == "float32"):
-        return Finding(
-            what="GPU", level="ok", text=f"{text}, bfloat16 {'yes' if has_bf16 else 'no'}"
-        )
-    return Finding(
-        what="GPU",
-        level="warning",
-        text=f"{text}, no bfloat16",
-        mend="Set model.precision=float32, or use an Ampere GPU or newer.",
-    )
+        return _ok("GPU", f"{text}, bfloat16 {'yes' if has_bf16 else 'no'}")
+    mend = "Set model.precision=float32, or use an Ampere GPU or newer."
+    return _finding("GPU", f"{text}, no bfloat16", mend, level="warning")
 
 
 def _runs_folder(config: Config | None) -> Iterator[Finding]:
@@ -153,35 +146,27 @@ def _runs_folder(config: Config | None) -> Iterator[Finding]:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        yield Finding(
-            what="runs folder",
-            level="problem",
-            text=f"{folder} cannot be written: {error.strerror}",
-            mend=mend,
-        )
+        yield _finding("runs folder", f"{folder} cannot be written: {error.strerror}", mend)
         return
-    yield Finding(what="runs folder", level="ok", text=f"{folder} can be written")
+    yield _ok("runs folder", f"{folder} can be written")
     free = shutil.disk_usage(place).free
     need = None if config is None else _disk_needed(config)
     text = f"{free / 1e9:.1f} GB free" + ("" if need is None else f", {need / 1e9:.1f} GB needed")
-    is_enough = need is None or free >= need
-    yield Finding(
-        what="disk",
-        level="ok" if is_enough else "problem",
-        text=text,
-        mend="" if is_enough else "Free some space, or set run.keep_checkpoints=1.",
-    )
+    if need is None or free >= need:
+        yield _ok("disk", text)
+    else:
+        yield _finding("disk", text, "Free some space, or set run.keep_checkpoints=1.")
 
 
 def _disk_needed(config: Config) -> int | None:
     """Return the most disk space the run will take, if model and data can be measured."""
-    from bas_opd.commands.plan import disk, measured_size
+    from bas_opd.commands.plan import disk, measure
     from bas_opd.data.records import PreparedSet
     from bas_opd.run.loop import planned_steps
 
     try:
         steps = planned_steps(config, PreparedSet.load(Path(config.data.path)))
-        return disk(config, measured_size(config), steps).most
+        return disk(config, measure(config), steps).most
     except BasOpdError:
         return None  # The cause has its own finding.
 
@@ -193,7 +178,7 @@ def _model(config: Config) -> Finding:
     try:
         Processor.load(path)
     except BasOpdError as error:
-        return Finding(what="model", level="problem", text=str(error))
+        return _finding("model", str(error))
     folder = Path(path)
     if folder.is_dir():
         weights = sorted(folder.glob("*.safetensors"))
@@ -201,8 +186,8 @@ def _model(config: Config) -> Finding:
         if not weights or unreadable:
             what = f"{unreadable[0]} cannot be read" if unreadable else "no *.safetensors"
             mend = "Download the checkpoint again, or set model.path to another one."
-            return Finding(what="model", level="problem", text=f"{path}: {what}", mend=mend)
-    return Finding(what="model", level="ok", text=path)
+            return _finding("model", f"{path}: {what}", mend)
+    return _ok("model", path)
 
 
 def _data(config: Config) -> Finding:
@@ -211,10 +196,9 @@ def _data(config: Config) -> Finding:
     try:
         data = PreparedSet.load(Path(config.data.path))
     except BasOpdError as error:
-        return Finding(what="data", level="problem", text=str(error))
+        return _finding("data", str(error))
     crops = sum(example.has_crop for example in data.examples)
     text = f"{config.data.path}: {len(data):,} examples, {crops:,} with a crop"
     if crops:
-        return Finding(what="data", level="ok", text=text)
-    mend = "Prepare the data with crop boxes or crop images."
-    return Finding(what="data", level="problem", text=text, mend=mend)
+        return _ok("data", text)
+    return _finding("data", text, "Prepare the data with crop boxes or crop images.")

@@ -10,8 +10,9 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -19,14 +20,16 @@ from torch import Tensor
 import bas_opd
 from bas_opd.config.schema import Config
 from bas_opd.errors import CheckpointError, RunDirectoryError
-from bas_opd.model.loading import LoraSettings, load_model
+from bas_opd.files import staging_path
+from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.weights import StudentWeights
 from bas_opd.run.checkpoint import newest_intact
 from bas_opd.run.history import read_history
 from bas_opd.run.manifest import verify_files
 
 Precision = Literal["float32", "bfloat16"]
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +77,14 @@ def export(
             f"{out} exists, and nothing in it will be overwritten. Choose another folder."
         )
     source = _find(run, warn)
-    start = base or source.config.model.path
-    network = _network(source, run / "model", start)
-    staging = out.with_name(f".{out.name}.partial")
+    student = _student(source, run / "model", base or source.config.model.path)
+    staging = staging_path(out)
     shutil.rmtree(staging, ignore_errors=True)
     try:
         staging.mkdir(parents=True)
-        network.to(getattr(torch, dtype)).save_pretrained(staging)
-        # A full model carries its own tokenizer and image settings, so the base need not be there.
-        is_whole = source.is_final and not source.config.lora.rank
-        processor = Processor.load(run / "model" if is_whole else start)
-        processor.save(staging)
-        card = _card(source, dtype, use=_use(source.config, processor))
+        student.network.to(getattr(torch, dtype))
+        student.save(staging)
+        card = _card(source, dtype, use=_use(source.config, student.processor))
         (staging / "README.md").write_text(card, encoding="utf-8")
         os.rename(staging, out)
     except BaseException:
@@ -97,26 +96,20 @@ def export(
 def _find(run: Path, warn: Callable[[str], None]) -> _Source:
     history = read_history(run)
     directory, finished = history.directory, history.finished
-    config, fingerprint = history.config(), history.opening().data.fingerprint
+    source = partial(
+        _Source, config=history.config(), fingerprint=history.opening().data.fingerprint
+    )
     if finished is not None:
         verify_files(directory.model, finished.model)
-        return _Source(
-            config=config,
-            fingerprint=fingerprint,
-            step=finished.steps,
-            planned=finished.steps,
-            ledger=finished.totals,
-            weights=None,
-        )
+        steps = finished.steps
+        return source(step=steps, planned=steps, ledger=finished.totals, weights=None)
     snapshot = next(newest_intact(directory.checkpoints, warn), None)
     if snapshot is None:
         raise CheckpointError(
             f"The run in {run} has neither finished nor left an intact checkpoint, so there is "
             "nothing to export. Run its command again."
         )
-    return _Source(
-        config=config,
-        fingerprint=fingerprint,
+    return source(
         step=snapshot.step,
         planned=history.planned or snapshot.step,
         ledger=snapshot.data["ledger"],
@@ -124,27 +117,28 @@ def _find(run: Path, warn: Callable[[str], None]) -> _Source:
     )
 
 
-def _network(source: _Source, final: Path, base: str) -> Any:
-    """Return the student with its adapters, if any, merged into it."""
+def _student(source: _Source, final: Path, base: str) -> VisionLanguageModel:
+    """Return the student with its adapters, if any, merged into it.
+
+    A full final model has its own tokenizer and image settings, so the base need not be there.
+    """
     settings = source.config.lora
     if source.weights is None:
         if not settings.rank:
-            return load_model(final, device=CPU)
-        return load_model(base, device=CPU, adapter=final)
-    lora = None
-    if settings.rank:
-        lora = LoraSettings(**settings.model_dump(), seed=source.config.run.seed)
-    network: Any = load_model(base, device=CPU, lora=lora)
-    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    if {n: p.shape for n, p in trained.items()} != {n: w.shape for n, w in source.weights.items()}:
+            return open_model(final, device="cpu")
+        return open_model(base, device="cpu", adapter=final)
+    lora = LoraSettings(**settings.model_dump()) if settings.rank else None
+    student = open_model(base, device="cpu", lora=lora)
+    try:
+        StudentWeights(student).load_state_dict(source.weights)
+    except CheckpointError as error:
         raise CheckpointError(
             f"The checkpoint of step {source.step} does not fit the model at {base}. Give the "
             "model that training began with as --base."
-        )
-    with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.copy_(source.weights[name])
-    return network.merge_and_unload() if lora else network
+        ) from error
+    if lora:
+        student.network = cast("Any", student.network).merge_and_unload()
+    return student
 
 
 USE = """\

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ import torch
 from bas_opd.budget import query_budget
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
-from bas_opd.data.lengths import views
-from bas_opd.data.order import step_indices
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import view_sizes
 from bas_opd.errors import ModelError
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
@@ -43,25 +42,21 @@ class Tokens:
     response: int
     """The assumed length of every response."""
     scored: int
-    teacher: int | None
-    student: int | None
-    rollout: int | None
+    teacher: int | None = None
+    student: int | None = None
+    rollout: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(ModelSize):
     """Bytes held on the device throughout, and the host copy that a checkpoint is written from.
 
     Activations, caches and logits come on top; they depend on the batch sizes.
     """
 
-    parameters: int
-    trained: int
-    weights: int
     gradients: int
     adamw: int
     teacher: int
-    casts: int
     host_copy: int
 
     @property
@@ -116,16 +111,19 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
     per_prompt, ratio = config.rollout.per_prompt, config.select.query_ratio
-    batches = [_step_examples(config, data, step) for step in range(total)]
+    prompts = PromptStream(
+        data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+    )
+    batches = [prompts.take().examples for _ in range(total)]
     candidates = [per_prompt * sum(e.has_crop for e in batch) for batch in batches]
     budgets = [query_budget(ratio, count) for count in candidates]
-    processor, size, unknown = None, None, None
+    processor, memory, unknown = None, None, None
     try:
         processor = Processor.load(
             config.model.path,
             **config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"}),
         )
-        size = measured_size(config)
+        memory = measure(config)
     except ModelError as error:
         unknown = str(error)
     return Plan(
@@ -138,43 +136,38 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         most_budget=max(budgets),
         calls=sum(budgets),
         tokens=_tokens(config, batches, budgets, processor),
-        memory=memory(config, size) if size else None,
-        disk=disk(config, size, total) if size else None,
+        memory=memory,
+        disk=disk(config, memory, total) if memory else None,
         unknown=unknown,
-        probe=_probe(config, data, total) if probe else None,
+        probe=_probe(config, prompts, total) if probe else None,
     )
 
 
-def measured_size(config: Config) -> ModelSize:
-    """Return the size of the model as training would hold it."""
+def measure(config: Config) -> Memory:
+    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar."""
     name = config.model.device
     is_gpu = torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
     is_mixed = config.model.precision == "bfloat16" or (config.model.precision == "auto" and is_gpu)
-    return model_size(
+    size = model_size(
         config.model.path,
         lora=LoraSettings(**config.lora.model_dump()) if config.lora.rank else None,
         precision=torch.bfloat16 if is_mixed else torch.float32,
     )
-
-
-def memory(config: Config, size: ModelSize) -> Memory:
-    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar."""
+    trained = FP32 * size.trained
+    teacher = 0 if config.teacher.mode == "live" else trained
     return Memory(
-        parameters=size.parameters,
-        trained=size.trained,
-        weights=size.weight_bytes,
-        gradients=FP32 * size.trained,
-        adamw=2 * FP32 * size.trained,
-        teacher=0 if config.teacher.mode == "live" else FP32 * size.trained,
-        casts=size.cast_bytes,
-        host_copy=_checkpoint_bytes(config, size),
+        **asdict(size),
+        gradients=trained,
+        adamw=2 * trained,
+        teacher=teacher,
+        host_copy=3 * trained + teacher,
     )
 
 
-def disk(config: Config, size: ModelSize, steps: int) -> Disk:
+def disk(config: Config, memory: Memory, steps: int) -> Disk:
     """Return the disk space of checkpoints and model; a new checkpoint is staged beside the old."""
-    checkpoint, kept = _checkpoint_bytes(config, size), len(kept_steps(config.run, steps))
-    model = FP32 * (size.trained if config.lora.rank else size.parameters)
+    checkpoint, kept = memory.host_copy, len(kept_steps(config.run, steps))
+    model = FP32 * (memory.trained if config.lora.rank else memory.parameters)
     return Disk(
         checkpoint=checkpoint,
         kept_checkpoints=kept,
@@ -190,16 +183,6 @@ def kept_steps(run: RunConfig, steps: int) -> list[int]:
     return [step for step in old if run.keep_every and step % run.keep_every == 0] + new
 
 
-def _checkpoint_bytes(config: Config, size: ModelSize) -> int:
-    copies = 3 if config.teacher.mode == "live" else 4  # theta, two moments, theta-bar
-    return copies * FP32 * size.trained
-
-
-def _step_examples(config: Config, data: PreparedSet, step: int) -> tuple[Example, ...]:
-    rows = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
-    return tuple(data.examples[row] for row in rows)
-
-
 def _tokens(
     config: Config,
     batches: Sequence[Sequence[Example]],
@@ -210,10 +193,10 @@ def _tokens(
     response = min(MEAN_RESPONSE, config.rollout.max_response_tokens)
     scored = response * sum(budgets)
     if processor is None:
-        return Tokens(response=response, scored=scored, teacher=None, student=None, rollout=None)
+        return Tokens(response=response, scored=scored)
     lengths = {
-        example.id: [processor.prompt_length(size, example.question) for size in views(example)]
-        for example in {e.id: e for batch in batches for e in batch}.values()
+        e.id: [processor.prompt_length(size, e.question) for size in view_sizes(e)]
+        for e in {e.id: e for batch in batches for e in batch}.values()
     }
     teacher = student = rollout = 0.0
     for batch, budget in zip(batches, budgets, strict=True):
@@ -236,13 +219,11 @@ def _tokens(
     )
 
 
-def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
+def _probe(config: Config, prompts: PromptStream, total: int) -> Probe:
     """Run the first two steps and discard them; nothing is written."""
     method = build_method(config)
     device = method.model.device
-    prompts = PromptStream(
-        data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
-    )
+    prompts.cursor = 0
     spent: list[float] = []
     phases: dict[str, float] = {}
     for step in range(2):

@@ -39,36 +39,36 @@ Box = tuple[float, float, float, float]
 Size = tuple[int, int]
 
 
-def open_image(path: Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_image(path: Path) -> Image.Image:
     """Return the picture in a file, upright, in RGB."""
     with _explained(str(path)), path.open("rb") as stream:
-        return _decode(stream, max_pixels)
+        return _decode(stream)
 
 
-def decode_image(data: bytes, *, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode_image(data: bytes, *, name: str) -> Image.Image:
     """Return the picture in `data`, upright, in RGB; `name` appears in errors."""
     with _explained(name):
-        return _decode(io.BytesIO(data), max_pixels)
+        return _decode(io.BytesIO(data))
 
 
-def image_size(path: Path, *, max_pixels: int = MAX_PIXELS) -> Size:
+def image_size(path: Path) -> Size:
     """Return width and height of the upright picture; reads the header only."""
     with _explained(str(path)), path.open("rb") as stream:
-        image, orientation = _header(stream, max_pixels)
+        image, orientation = _header(stream)
         width, height = image.size
         return (height, width) if orientation >= 5 else (width, height)
 
 
-def open_crop(example: Example, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_crop(example: Example) -> Image.Image:
     """Return the privileged view: the crop picture, or the box cut from the upright image."""
     crop = example.crop
     if crop is None:
         raise DataError(f"Example {example.id!r} has no crop. Give it a box or a crop picture.")
     if crop.image is not None:
-        return open_image(crop.image, max_pixels=max_pixels)
+        return open_image(crop.image)
     if crop.box is None:
         raise DataError(f"The crop of {example.id!r} has neither a box nor a picture. Add one.")
-    image = open_image(example.image, max_pixels=max_pixels)
+    image = open_image(example.image)
     check_box(crop.box, image.size)
     return image.crop(whole_pixels(crop.box))
 
@@ -98,6 +98,12 @@ def whole_pixels(box: Box) -> tuple[int, int, int, int]:
     return math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)
 
 
+def box_size(box: Box) -> Size:
+    """Return width and height of the crop that is cut at a box."""
+    x0, y0, x1, y1 = whole_pixels(box)
+    return x1 - x0, y1 - y0
+
+
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
     try:
@@ -116,13 +122,13 @@ def _explained(name: str) -> Iterator[None]:
         ) from error
 
 
-def _header(stream: BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
+def _header(stream: BinaryIO) -> tuple[Image.Image, int]:
     """Return the undecoded picture and its EXIF orientation (1 is upright)."""
     image = Image.open(stream, formats=FORMATS)
     width, height = image.size
-    if width * height > max_pixels:
+    if width * height > MAX_PIXELS:
         raise DataError(
-            f"it has {width} x {height} pixels, more than the limit of {max_pixels:,}. Shrink it "
+            f"it has {width} x {height} pixels, more than the limit of {MAX_PIXELS:,}. Shrink it "
             "or drop its row."
         )
     if image.format == "TIFF":  # Pillow rotates these itself, and their header size too
@@ -132,8 +138,8 @@ def _header(stream: BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
     return image, orientation if orientation in _UPRIGHT else 1
 
 
-def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
-    image, orientation = _header(stream, max_pixels)
+def _decode(stream: BinaryIO) -> Image.Image:
+    image, orientation = _header(stream)
     image.load()
     picture = _as_rgb(image)
     return picture.transpose(_UPRIGHT[orientation]) if orientation != 1 else picture

@@ -1,4 +1,4 @@
-"""The order of the training pairs: a pure function of (seed, epoch).
+"""The order of the training pairs, a pure function of (seed, epoch), and batches taken in it.
 
 The keys are SHA-256 digests, so the order is the same on every machine and with every version of
 Python and torch, and a resumed run needs no state to find its position.
@@ -7,9 +7,11 @@ Python and torch, and a resumed run needs no state to find its position.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 
 from bas_opd.errors import DataError
+from bas_opd.types import Example, PromptBatch
 
 
 @lru_cache(maxsize=2)
@@ -37,3 +39,19 @@ def step_indices(n: int, per_step: int, seed: int, step: int) -> tuple[int, ...]
     epoch, position = divmod(step, steps_per_epoch(n, per_step))
     order = epoch_order(n, seed, epoch)
     return order[position * per_step : (position + 1) * per_step]
+
+
+class PromptStream:
+    """Batches of examples in the order of a seed; `cursor` counts the batches that were taken."""
+
+    def __init__(self, examples: Sequence[Example], *, per_step: int, seed: int) -> None:
+        self._examples, self._per_step, self._seed = examples, per_step, seed
+        self.cursor = 0
+        self.step = 0
+        """The training step that batches are taken for: their draws are addressed by it."""
+
+    def take(self) -> PromptBatch:
+        """Return the next batch."""
+        rows = step_indices(len(self._examples), self._per_step, self._seed, self.cursor)
+        self.cursor += 1
+        return PromptBatch(step=self.step, examples=tuple(self._examples[row] for row in rows))

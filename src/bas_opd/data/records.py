@@ -204,40 +204,33 @@ def parse_row(line: bytes) -> Row:
 
 def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
     """Return the example of a row; `measure` checks the crop box against the picture's header."""
-    image = confined(folder, row.image)
-    crop = row.crop
-    if crop is None:
-        view = None
-    else:
-        picture = None if crop.image is None else confined(folder, crop.image)
-        area = crop.area
+    image, crop = confined(folder, row.image), None
+    if row.crop is not None:
+        picture = None if row.crop.image is None else confined(folder, row.crop.image)
+        area = row.crop.area
         if measure or area is None:
-            area = crop_area(
-                image_size(image),
-                box=crop.box,
-                picture=None if picture is None else image_size(picture),
-            )
-        view = Crop(area=area, box=crop.box, image=picture)
+            shape = row.crop.box if picture is None else image_size(picture)
+            assert shape is not None  # `CropRow` has one of the two.
+            area = crop_area(image_size(image), shape)
+        crop = Crop(area=area, box=row.crop.box, image=picture)
     return Example(
         id=row.id,
         image=image,
         question=row.question,
         answer=row.answer,
         kind=row.kind,
-        crop=view,
+        crop=crop,
     )
 
 
-def crop_area(full: Size, *, box: Box | None = None, picture: Size | None = None) -> float:
-    """Return the sixth feature: area of the box or crop picture over full-image area (Eq. 5)."""
-    if box is not None:
-        check_box(box, full)
-        picture_area = (box[2] - box[0]) * (box[3] - box[1])
-    elif picture is not None:
-        picture_area = picture[0] * picture[1]
+def crop_area(full: Size, crop: Box | Size) -> float:
+    """Return the sixth feature: area of a box or a crop picture over full-image area (Eq. 5)."""
+    if len(crop) == 2:
+        width, height = crop
     else:
-        raise DataError("A crop has neither a box nor a picture. Add one of them.")
-    return picture_area / (full[0] * full[1])
+        check_box(crop, full)
+        width, height = crop[2] - crop[0], crop[3] - crop[1]
+    return width * height / (full[0] * full[1])
 
 
 def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:

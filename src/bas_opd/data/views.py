@@ -1,11 +1,20 @@
-"""What a model gets to see of an example: the full image, or the privileged crop."""
+"""What a model gets to see of an example: the full image or the privileged crop, and the question.
+
+The lengths of prompts are checked from picture headers, before training.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+
 from PIL import Image
 
-from bas_opd.data.images import open_crop, open_image
+from bas_opd.data.images import Size, box_size, image_size, open_crop, open_image
+from bas_opd.errors import DataError
 from bas_opd.types import Example
+
+PromptLength = Callable[[Size, str], int]
+"""Returns the prompt tokens for a picture of (width, height) and a question."""
 
 
 def full_view(example: Example) -> tuple[Image.Image, str]:
@@ -16,3 +25,38 @@ def full_view(example: Example) -> tuple[Image.Image, str]:
 def crop_view(example: Example) -> tuple[Image.Image, str]:
     """Return the crop and the question: what the teacher sees."""
     return open_crop(example), example.question
+
+
+def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limit: int) -> None:
+    """Raise an error if the prompt of an example, with full image or crop, is too long."""
+    for example in examples:
+        try:
+            check_prompt(example.question, view_sizes(example), prompt_length, limit)
+        except DataError as reason:
+            raise DataError(
+                f"Example {example.id!r} ({example.image.name}) cannot be trained on: {reason} "
+                "`bas-opd data prepare --model MODEL --quarantine` finds all such rows at once."
+            ) from reason
+
+
+def check_prompt(
+    question: str, sizes: Iterable[Size], prompt_length: PromptLength, limit: int
+) -> None:
+    """Raise an error if the prompt is too long with any of the views."""
+    longest = max(prompt_length(size, question) for size in sizes)
+    if longest > limit:
+        raise DataError(
+            f"Its prompt has {longest:,} tokens, more than the {limit:,} allowed, and prompts are "
+            "never cut. Shrink its picture, shorten its question, or drop it."
+        )
+
+
+def view_sizes(example: Example) -> Iterator[Size]:
+    """Yield the size of the full image and, if there is one, of the crop."""
+    yield image_size(example.image)
+    if example.crop is None:
+        return
+    if example.crop.image is not None:
+        yield image_size(example.crop.image)
+    elif example.crop.box is not None:
+        yield box_size(example.crop.box)

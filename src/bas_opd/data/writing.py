@@ -69,8 +69,8 @@ class SetWriter:
             raise DataError(f"The id {row.id!r} is used twice. Use unique ids.")
         self.rows[row.id] = row
 
-    def finish(self, *, source: str, view: str | None, rejected: int) -> None:
-        """Write records and manifest; delete pictures that no row uses."""
+    def finish(self, *, source: str, view: str | None = None, rejected: int = 0) -> Manifest:
+        """Write records and manifest, and return the latter; delete pictures that no row uses."""
         if not self.rows:
             raise DataError(f"{source} gives no rows, so no set was written. Check the source.")
         rows = list(self.rows.values())
@@ -93,6 +93,7 @@ class SetWriter:
             files={name: self.pictures[name].digest for name in sorted(used)},
         )
         (self.folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", "utf-8")
+        return manifest
 
 
 @contextmanager

@@ -25,8 +25,9 @@ def checkpoint_config(path: str | Path) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
+        cause = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"No usable model configuration was found at {path}: {_first_line(error)} "
+            f"No usable model configuration was found at {path}: {cause} "
             "Set model.path to a folder that holds config.json, or to a hub id."
         ) from error
     if config.model_type not in get_args(Family):
@@ -35,7 +36,3 @@ def checkpoint_config(path: str | Path) -> PreTrainedConfig:
             f"supported. Use one of {', '.join(get_args(Family))}."
         )
     return config
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

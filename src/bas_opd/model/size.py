@@ -21,8 +21,8 @@ class ModelSize:
 
     parameters: int
     trained: int
-    weight_bytes: int
-    cast_bytes: int
+    weights: int
+    casts: int
     """Copies of trained weights in the compute precision, during a pass."""
 
 
@@ -45,6 +45,6 @@ def model_size(
     return ModelSize(
         parameters=sum(p.numel() for p in parameters),
         trained=sum(p.numel() for p in parameters if p.requires_grad),
-        weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        cast_bytes=cast * precision.itemsize if is_mixed else 0,
+        weights=sum(p.numel() * p.element_size() for p in parameters),
+        casts=cast * precision.itemsize if is_mixed else 0,
     )

@@ -12,8 +12,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from bas_opd.config.identity import FREE, flat
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import FREE, dump, flat
 from bas_opd.config.schema import Config, DataConfig, ModelConfig
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure

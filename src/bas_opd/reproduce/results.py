@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bas_opd.config import Config, dump
-from bas_opd.config.identity import flat
+from bas_opd.config.loading import flat
 from bas_opd.errors import DataError
 from bas_opd.files import write_text
 from bas_opd.run.record import QueryRecord

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bas_opd.config import load_config, preset
-from bas_opd.config.identity import flat
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import dump, flat
 from bas_opd.config.schema import SelectConfig
 from bas_opd.text import markdown_table
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bas_opd.config.identity import differences
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError, DataError, RunDirectoryError
 from bas_opd.files import staging_path, write_json

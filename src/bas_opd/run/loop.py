@@ -14,10 +14,9 @@ from safetensors import SafetensorError
 
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
-from bas_opd.data.lengths import check_prompts
-from bas_opd.data.order import steps_per_epoch
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import check_prompts
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
 from bas_opd.files import sha256, sync
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside

@@ -16,7 +16,7 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config
-from bas_opd.data.prompts import PromptStream
+from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings

@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bas_opd.budget import exploration_quota, query_budget
-from bas_opd.config.identity import differences
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import BasOpdError, CheckpointError
 from bas_opd.files import hash_of

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageOps
 
+from bas_opd.data import images
 from bas_opd.data.images import check_box, image_size, open_crop, open_image
 from bas_opd.errors import DataError
 from bas_opd.types import Crop, Example
@@ -56,13 +57,17 @@ def test_the_size_is_read_without_decoding(tmp_path: Path) -> None:
         open_image(path)
 
 
-def test_the_pixel_limit_is_refused_from_the_header_and_per_call(tmp_path: Path) -> None:
+def test_the_pixel_limit_is_refused_from_the_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "large.png"
     gradient((100, 50)).save(path)
     limit = Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(images, "MAX_PIXELS", 5_000)
+    assert open_image(path).size == (100, 50)
+    monkeypatch.setattr(images, "MAX_PIXELS", 4_999)
     with pytest.raises(DataError, match=r"large\.png.*100 x 50 pixels.*limit of 4,999"):
-        open_image(path, max_pixels=4_999)
-    assert open_image(path, max_pixels=5_000).size == (100, 50)
+        open_image(path)
     assert limit == Image.MAX_IMAGE_PIXELS
 
 

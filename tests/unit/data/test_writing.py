@@ -29,7 +29,7 @@ def write(out: Path) -> None:
         add(writer, "b", "red")
         add(writer, "c", "blue")
         writer.store(png("green"), name="unused.png", place="crops")
-        writer.finish(source="test", view=None, rejected=0)
+        writer.finish(source="test")
 
 
 def test_equal_pictures_are_stored_once_and_unused_ones_not_at_all(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_a_set_without_rows_is_not_written(tmp_path: Path) -> None:
         pytest.raises(DataError, match="gives no rows"),
         staged_set(tmp_path / "out") as writer,
     ):
-        writer.finish(source="test", view=None, rejected=0)
+        writer.finish(source="test")

@@ -14,7 +14,7 @@ from shapes import make_pictures
 
 from bas_opd.algorithm import train_step
 from bas_opd.config import Config, load_config, preset
-from bas_opd.config.identity import flat
+from bas_opd.config.loading import flat
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError

@@ -16,11 +16,10 @@ from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Prompt
-from recipes.small_base import shape
 from recipes.small_base.compose import Painter
-from recipes.small_base.feed import LENGTH, QUESTIONS, Mix, Scenes, scene_arrays
+from recipes.small_base.feed import LENGTH, QUESTIONS, Scenes, scene_arrays
 from recipes.small_base.judge import verdict
-from recipes.small_base.network import Labels, Views, token_truth
+from recipes.small_base.network import CROP, FULL, PATCH, Labels, Views, build, token_truth
 
 CPU = torch.device("cpu")
 WHOLE = (0, 0, SIDE, SIDE)
@@ -28,13 +27,13 @@ WHOLE = (0, 0, SIDE, SIDE)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> VisionLanguageModel:
-    folder = shape.build(tmp_path_factory.mktemp("base") / "model", seed=0)
+    folder = build(tmp_path_factory.mktemp("base") / "model", seed=0)
     return VisionLanguageModel(load_model(str(folder), device=CPU), Processor.load(folder))
 
 
 @pytest.fixture(scope="module")
 def scenes(model: VisionLanguageModel) -> Scenes:
-    return Scenes(model.processor, Mix(whole=2, crops=2, smallest=40), seed=1)
+    return Scenes(model.processor, whole=2, crops=2, smallest=40, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def painter() -> Painter:
 def test_the_fast_drawing_resembles_the_exact_one(painter: Painter, kind: str) -> None:
     one = sample("train", "large", 0, 1, kind)[0]
     exact = render(one.scene)
-    for view, side in ((WHOLE, shape.FULL), (one.box or (0, 0, 96, 96), shape.CROP)):
+    for view, side in ((WHOLE, FULL), (one.box or (0, 0, 96, 96), CROP)):
         arrays = scene_arrays(one.scene, view)
         things, backdrop, box = (
             torch.from_numpy(arrays[name])[None] for name in ("things", "backdrop", "view")
@@ -56,7 +55,7 @@ def test_the_fast_drawing_resembles_the_exact_one(painter: Painter, kind: str) -
         assert (fast - torch.from_numpy(np.asarray(cut) / 255)).abs().mean() < 0.03
 
 
-@pytest.mark.parametrize(("name", "side"), [("whole", shape.FULL), ("crops", shape.CROP)])
+@pytest.mark.parametrize(("name", "side"), [("whole", FULL), ("crops", CROP)])
 def test_the_fixed_forward_pass_is_that_of_transformers(
     model: VisionLanguageModel, scenes: Scenes, painter: Painter, name: str, side: int
 ) -> None:
@@ -82,11 +81,11 @@ def _prompt(
     model: VisionLanguageModel, scenes: Scenes, pixels: Tensor, opening: Tensor, side: int
 ) -> Prompt:
     """The prompt as the processor would make it from these pixels."""
-    grid = side // shape.PATCH
+    grid = side // PATCH
     half = grid // 2
-    patches = (2 * pixels - 1).view(3, half, 2, shape.PATCH, half, 2, shape.PATCH)
+    patches = (2 * pixels - 1).view(3, half, 2, PATCH, half, 2, PATCH)
     patches = patches.permute(1, 4, 2, 5, 0, 3, 6)[..., None, :, :]
-    patches = patches.expand(*patches.shape[:5], 2, shape.PATCH, shape.PATCH)
+    patches = patches.expand(*patches.shape[:5], 2, PATCH, PATCH)
     images = [model.processor.image_id] * half**2
     return Prompt(
         input_ids=torch.tensor([*scenes.prefix, *images, *opening.tolist()]),
@@ -104,7 +103,7 @@ def test_a_training_prompt_is_the_one_the_processor_makes(
     question = model.processor.decode(opening).split("\n")[0].strip()
     question = question.removesuffix("assistant").strip()
     encoded = model.processor.encode(Image.new("RGB", (SIDE, SIDE)), question).input_ids.tolist()
-    images = [model.processor.image_id] * (shape.FULL // 16) ** 2
+    images = [model.processor.image_id] * (FULL // 16) ** 2
     assert encoded == [*scenes.prefix, *images, *opening]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bas_opd.config import dump, preset
-from bas_opd.config.identity import flat
+from bas_opd.config.loading import flat
 from bas_opd.errors import ConfigError
 from bas_opd.reproduce.arms import ARMS, arm_config, check_arms
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -17,7 +18,7 @@ from bas_opd.data.images import open_image
 from bas_opd.errors import DataError
 
 Split = Literal["train", "val", "test"]
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 SIDE = 320
 """Side of an example's picture in pixels."""
@@ -47,9 +48,8 @@ class Picture:
     index: int
     """Its cell in the sheet of objects."""
     category: str
-    source: str
     split: Split
-    colour: tuple[int, int, int]
+    colour: Sequence[int]
     """Its mean colour; no plate of a similar colour is put behind it."""
 
 
@@ -88,25 +88,14 @@ def catalogue() -> Catalogue:
     listed: dict[str, Any] = json.loads(_file("catalogue.json").read_text("utf-8"))
     return Catalogue(
         pictures=tuple(
-            Picture(
-                index=index,
-                category=entry["category"],
-                source=entry["source"],
-                split=entry["split"],
-                colour=tuple(entry["colour"]),
-            )
-            for index, entry in enumerate(listed["objects"])
+            Picture(index=i, category=one["category"], split=one["split"], colour=one["colour"])
+            for i, one in enumerate(listed["objects"])
         ),
         backgrounds=tuple(
-            Background(
-                index=index,
-                name=entry["name"],
-                split=entry["split"],
-                shows=frozenset(entry["shows"]),
-            )
-            for index, entry in enumerate(listed["backgrounds"])
+            Background(index=i, name=one["name"], split=one["split"], shows=frozenset(one["shows"]))
+            for i, one in enumerate(listed["backgrounds"])
         ),
-        faces=tuple(entry["split"] for entry in listed["faces"]),
+        faces=tuple(one["split"] for one in listed["faces"]),
         digits=tuple((split, value) for split in SPLITS for value in listed["digits"][split]),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def make_finesearch(
     kinds: Sequence[str] = KINDS,
     backgrounds: Path | None = None,
     workers: int = 1,
-    on_row: Callable[[int], None] = lambda _: None,
+    on_row: Callable[[], None] = lambda: None,
 ) -> PreparedSet:
     """Write a prepared set of n examples that cycle through the kinds.
 
@@ -42,21 +43,14 @@ def make_finesearch(
     """
     _check(split, size, n, kinds)
     with staged_set(folder) as writer, _mapper(workers) as mapped:
-        done = 0
-        draw = partial(_draw, split, size, seed, backgrounds)
-        for drawn in mapped(draw, _addresses(n, kinds)):
-            for (index, side), (one, picture) in drawn:
-                if done == n:
-                    break
-                image = writer.store(picture, name="finesearch.bmp", place="images")
-                writer.add(_row(f"{split}-{size}-{seed}-{index:06d}{side}", one, image.name))
-                done += 1
-                on_row(done)
+        drawn = mapped(partial(_draw, split, size, seed, backgrounds), _addresses(n, kinds))
+        for name, one, picture in islice(chain.from_iterable(drawn), n):
+            image = writer.store(picture, name="finesearch.bmp", place="images")
+            writer.add(_row(name, one, image.name))
+            on_row()
         writer.finish(
             source=f"FineSearch, split {split}, size {size}, seed {seed}, kinds {', '.join(kinds)}"
-            + ("" if backgrounds is None else ", own backgrounds"),
-            view=None,
-            rejected=0,
+            + ("" if backgrounds is None else ", own backgrounds")
         )
     return PreparedSet.load(folder)
 
@@ -64,15 +58,17 @@ def make_finesearch(
 def _check(split: str, size: str, n: int, kinds: Sequence[str]) -> None:
     if n < 1:
         raise DataError(f"A set needs at least one example, but n is {n}. Set n to 1 or more.")
-    for value, known, what in ((split, SPLITS, "split"), (size, tuple(SIZES), "size")):
-        if value not in known:
+    if not kinds:
+        raise DataError(f"FineSearch needs a kind of question. Choose from {', '.join(KINDS)}.")
+    for what, given, known in (
+        ("split", [split], SPLITS),
+        ("size", [size], SIZES),
+        ("kind", kinds, KINDS),
+    ):
+        if unknown := [value for value in given if value not in known]:
             raise DataError(
-                f"FineSearch has no {what} {value!r}. Choose one of {', '.join(known)}."
+                f"FineSearch has no {what} {unknown[0]!r}. Choose from {', '.join(known)}."
             )
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds:
-        what = f"has no kind {unknown[0]!r}" if unknown else "needs a kind of question"
-        raise DataError(f"FineSearch {what}. Choose from {', '.join(KINDS)}.")
 
 
 def _addresses(n: int, kinds: Sequence[str]) -> list[tuple[int, str]]:
@@ -89,11 +85,13 @@ def _addresses(n: int, kinds: Sequence[str]) -> list[tuple[int, str]]:
 
 def _draw(
     split: Split, size: Size, seed: int, backgrounds: Path | None, address: tuple[int, str]
-) -> list[tuple[tuple[int, str], tuple[Sample, bytes]]]:
+) -> list[tuple[str, Sample, bytes]]:
+    """Return the id, the sample and the picture of each row of an example."""
     index, kind = address
     samples = sample(split, size, seed, index, kind, backgrounds=backgrounds)
     sides = ("",) if len(samples) == 1 else ("-a", "-b")
-    return [((index, side), (one, _bytes(one))) for side, one in zip(sides, samples, strict=True)]
+    name = f"{split}-{size}-{seed}-{index:06d}"
+    return [(name + side, one, _bytes(one)) for side, one in zip(sides, samples, strict=True)]
 
 
 def _bytes(one: Sample) -> bytes:
@@ -107,15 +105,11 @@ def _bytes(one: Sample) -> bytes:
 
 
 def _row(name: str, one: Sample, image: str) -> Row:
-    crop = None
-    if one.box is not None:
-        x0, y0, x1, y1 = map(float, one.box)
-        box = (x0, y0, x1, y1)
-        crop = CropRow(box=box, area=crop_area((SIDE, SIDE), box=box))
+    box = one.box
     return Row(
         id=name,
         image=image,
-        crop=crop,
+        crop=None if box is None else CropRow(box=box, area=crop_area((SIDE, SIDE), box)),
         question=one.question.text,
         answer=one.question.answer,
         kind=one.kind,

@@ -62,7 +62,8 @@ def position_question(one: Placed, two: Placed, *, first: bool) -> Question:
     )
 
 
-def neighbour_question(known: Placed, sought: Placed) -> Question:
+def neighbour_question(one: Placed, two: Placed, *, first: bool) -> Question:
+    sought, known = (one, two) if first else (two, one)
     name = sought.thing.name
     return Question(
         text=f"What is next to the {known.thing.name}?",
@@ -93,21 +94,14 @@ def count_question(name: str, many: int) -> Question:
     )
 
 
-def presence_question(plate: Placed) -> Question:
-    return Question(
-        text=f"Is there {_a(plate.thing.name)}?",
-        answer="yes",
-        short="I say yes.",
-        reasoned=_seen(plate),
-    )
-
-
-def absence_question(name: str) -> Question:
+def existence_question(name: str, plate: Placed | None = None) -> Question:
+    """Ask whether there is an object; without its plate there is none."""
+    answer = "no" if plate is None else "yes"
     return Question(
         text=f"Is there {_a(name)}?",
-        answer="no",
-        short="I say no.",
-        reasoned=f"I see no {name}.",
+        answer=answer,
+        short=f"I say {answer}.",
+        reasoned=f"I see no {name}." if plate is None else _seen(plate),
     )
 
 

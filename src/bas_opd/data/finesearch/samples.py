@@ -7,26 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from bas_opd.data.finesearch.assets import COLOURS, Background, Split, catalogue
 from bas_opd.data.finesearch.questions import (
     Question,
-    absence_question,
     choice_question,
     count_question,
+    existence_question,
     neighbour_question,
     plate_question,
     position_question,
-    presence_question,
     reading_question,
 )
 from bas_opd.data.finesearch.scenes import (
     SIZES,
     Box,
     Draws,
-    Placed,
     Scene,
     Size,
     Supply,
@@ -34,17 +31,7 @@ from bas_opd.data.finesearch.scenes import (
     crop_box,
     draw_scene,
     plate_colours,
-)
-
-KINDS = (
-    "attribute",
-    "position",
-    "number",
-    "digit",
-    "count",
-    "existence",
-    "neighbour",
-    "pair",
+    supply,
 )
 
 
@@ -72,9 +59,7 @@ def sample(
     `backgrounds` is a folder of pictures that replace the packaged backgrounds.
     """
     draws = Draws("finesearch", split, size, seed, index, kind)
-    while True:
-        if found := draw_samples(draws, split, kind, SIZES[size], backgrounds=backgrounds):
-            return found
+    return draw_samples(draws, split, kind, SIZES[size], backgrounds=backgrounds)
 
 
 def draw_samples(
@@ -85,11 +70,11 @@ def draw_samples(
     *,
     backgrounds: Path | None = None,
 ) -> tuple[Sample, ...]:
-    """Draw the example or the pair of a kind; return () if the things do not fit.
+    """Draw the example or the pair of a kind.
 
     `sides` are the smallest and the largest side of a thing in pixels.
     """
-    return _BUILDERS[kind](_Setting.drawn(draws, _supply(split, backgrounds), sides))
+    return _BUILDERS[kind](_Setting.drawn(draws, supply(split, backgrounds), sides))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +91,35 @@ class _Setting:
     """Number of other clusters besides the one in question."""
 
     @classmethod
-    def drawn(cls, draws: Draws, supply: Supply, sides: tuple[int, int]) -> _Setting:
-        background = draws.pick(supply.backgrounds)
-        fitting = [name for name in supply.pictures if name not in background.shows]
+    def drawn(cls, draws: Draws, source: Supply, sides: tuple[int, int]) -> _Setting:
+        background = draws.pick(source.backgrounds)
+        fitting = [name for name in source.pictures if name not in background.shows]
         return cls(
             draws=draws,
-            supply=supply,
+            supply=source,
             background=background,
             names=draws.some(fitting, 10),
             sides=sides,
             others=draws.between(4, 6) if sides[1] < 50 else draws.between(2, 4),
         )
 
-    def plate(self, name: str) -> Thing:
-        return self.supply.plate(self.draws, name)
+    def plate(self, category: str) -> Thing:
+        """Return an object on a plate of a contrasting colour."""
+        picture = self.draws.pick(self.supply.pictures[category])
+        colour = self.draws.pick(plate_colours(picture))
+        return Thing(shape="plate", name=category, picture=picture.index, colour=colour)
 
-    def scene(
-        self, first: Sequence[Thing], rest: Sequence[Thing], *, across: bool = True
-    ) -> Scene | None:
+    def sign(self, colour: str) -> Thing:
+        number = self.draws.between(10, 99)
+        face = self.draws.pick(self.supply.faces)
+        return Thing(shape="sign", name=str(number), picture=face, colour=colour)
+
+    def note(self, colour: str) -> Thing:
+        digit = self.draws.below(10)
+        picture = self.draws.pick(self.supply.digits[digit])
+        return Thing(shape="note", name=str(digit), picture=picture, colour=colour)
+
+    def scene(self, first: Sequence[Thing], rest: Sequence[Thing], *, across: bool = True) -> Scene:
         clusters = [first, *([thing] for thing in rest)]
         return draw_scene(self.draws, self.background, clusters, self.sides, across=across)
 
@@ -132,9 +128,9 @@ class _Setting:
         colours = self.draws.some(list(COLOURS), 2)
         things = [self.plate(name) for name in names[: self.others]]
         if self.draws.chance(0.4):
-            things[-1] = self.supply.sign(self.draws, colours[0])
+            things[-1] = self.sign(colours[0])
         if self.draws.chance(0.4):
-            things[0] = self.supply.note(self.draws, colours[1])
+            things[0] = self.note(colours[1])
         return things
 
 
@@ -160,19 +156,14 @@ def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
     things = [setting.plate(first), setting.plate(second)]
     scene = setting.scene(things, setting.distractors(rest), across=setting.draws.chance(0.5))
     is_asked_first = setting.draws.chance(0.5)
-
-    def ask(a: Placed, b: Placed) -> Question:
-        known, sought = (b, a) if is_asked_first else (a, b)
-        return neighbour_question(known, sought)
-
-    return _about(setting, "neighbour", scene, 2, ask)
+    return _about(
+        setting, "neighbour", scene, 2, lambda a, b: neighbour_question(a, b, first=is_asked_first)
+    )
 
 
-def _reading(
-    setting: _Setting, kind: str, make: Callable[[Draws, str], Thing]
-) -> tuple[Sample, ...]:
+def _reading(setting: _Setting, kind: str, make: Callable[[str], Thing]) -> tuple[Sample, ...]:
     asked, other = setting.draws.some(list(COLOURS), 2)
-    target, decoy = make(setting.draws, asked), make(setting.draws, other)
+    target, decoy = make(asked), make(other)
     plates = [setting.plate(name) for name in setting.names[: setting.others - 1]]
     scene = setting.scene([target], [decoy, *plates])
     return _about(setting, kind, scene, 1, reading_question)
@@ -192,10 +183,8 @@ def _existence(setting: _Setting) -> tuple[Sample, ...]:
     name, absent, *rest = setting.names
     scene = setting.scene([setting.plate(name)], setting.distractors(rest))
     if setting.draws.chance(0.5):
-        return _about(setting, "existence", scene, 1, presence_question)
-    if scene is None:
-        return ()
-    question = absence_question(absent)
+        return _about(setting, "existence", scene, 1, lambda plate: existence_question(name, plate))
+    question = existence_question(absent)
     return (Sample(kind="existence", scene=scene, question=question, box=None),)
 
 
@@ -207,8 +196,6 @@ def _pair(setting: _Setting) -> tuple[Sample, ...]:
     fitting = [colour for colour in plate_colours(picture) if colour != target.colour]
     other = setting.draws.pick(fitting)
     scene = setting.scene([target], setting.distractors(rest))
-    if scene is None:
-        return ()
     box = crop_box(setting.draws, scene.placed[:1])
     first, second = setting.draws.some([target.colour, other], 2)
     samples = []
@@ -227,15 +214,9 @@ def _pair(setting: _Setting) -> tuple[Sample, ...]:
 
 
 def _about(
-    setting: _Setting,
-    kind: str,
-    scene: Scene | None,
-    count: int,
-    ask: Callable[..., Question],
+    setting: _Setting, kind: str, scene: Scene, count: int, ask: Callable[..., Question]
 ) -> tuple[Sample, ...]:
-    """Return the sample about the first cluster of a scene, or () if there is no scene."""
-    if scene is None:
-        return ()
+    """Return the sample about the first cluster of a scene, which has `count` things."""
     cluster = scene.placed[:count]
     box = crop_box(setting.draws, cluster)
     return (Sample(kind=kind, scene=scene, question=ask(*cluster), box=box),)
@@ -244,15 +225,11 @@ def _about(
 _BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
     "attribute": _attribute,
     "position": _position,
-    "number": lambda setting: _reading(setting, "number", setting.supply.sign),
-    "digit": lambda setting: _reading(setting, "digit", setting.supply.note),
+    "number": lambda setting: _reading(setting, "number", setting.sign),
+    "digit": lambda setting: _reading(setting, "digit", setting.note),
     "count": _count,
     "existence": _existence,
     "neighbour": _neighbour,
     "pair": _pair,
 }
-
-
-@cache
-def _supply(split: Split, backgrounds: Path | None) -> Supply:
-    return Supply.of(split, backgrounds)
+KINDS = tuple(_BUILDERS)

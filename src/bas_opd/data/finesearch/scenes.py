@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -66,7 +67,7 @@ class Scene:
     window: Box
     """The part of the photograph that fills the picture."""
     is_mirrored: bool
-    gains: tuple[int, int, int]
+    gains: tuple[int, ...]
     """Brightness of the photograph by channel, in 256ths."""
     placed: tuple[Placed, ...]
 
@@ -107,52 +108,30 @@ class Supply:
     faces: tuple[int, ...]
     digits: dict[int, tuple[int, ...]]
 
-    @classmethod
-    def of(cls, split: Split, backgrounds: Path | None = None) -> Supply:
-        """Return the supply of a split; `backgrounds` is a folder that replaces its photographs."""
-        listed = catalogue()
-        return cls(
-            pictures={
-                category: tuple(
-                    picture
-                    for picture in listed.pictures
-                    if picture.category == category and picture.split == split
-                )
-                for category in listed.categories
-            },
-            backgrounds=(
-                tuple(b for b in listed.backgrounds if b.split == split)
-                if backgrounds is None
-                else own_backgrounds(backgrounds, split)
-            ),
-            faces=tuple(face for face, owner in enumerate(listed.faces) if owner == split),
-            digits={
-                value: tuple(
-                    index for index, entry in enumerate(listed.digits) if entry == (split, value)
-                )
-                for value in range(10)
-            },
-        )
 
-    def plate(self, draws: Draws, category: str) -> Thing:
-        """Return an object on a plate of a contrasting colour."""
-        picture = draws.pick(self.pictures[category])
-        return Thing(
-            shape="plate",
-            name=category,
-            picture=picture.index,
-            colour=draws.pick(plate_colours(picture)),
-        )
-
-    def sign(self, draws: Draws, colour: str) -> Thing:
-        number = draws.between(10, 99)
-        face = draws.pick(self.faces)
-        return Thing(shape="sign", name=str(number), picture=face, colour=colour)
-
-    def note(self, draws: Draws, colour: str) -> Thing:
-        digit = draws.below(10)
-        picture = draws.pick(self.digits[digit])
-        return Thing(shape="note", name=str(digit), picture=picture, colour=colour)
+@cache
+def supply(split: Split, backgrounds: Path | None) -> Supply:
+    """Return the supply of a split; `backgrounds` is a folder that replaces its photographs."""
+    listed = catalogue()
+    pictures = [picture for picture in listed.pictures if picture.split == split]
+    return Supply(
+        pictures={
+            category: tuple(picture for picture in pictures if picture.category == category)
+            for category in listed.categories
+        },
+        backgrounds=(
+            tuple(b for b in listed.backgrounds if b.split == split)
+            if backgrounds is None
+            else own_backgrounds(backgrounds, split)
+        ),
+        faces=tuple(face for face, owner in enumerate(listed.faces) if owner == split),
+        digits={
+            value: tuple(
+                index for index, entry in enumerate(listed.digits) if entry == (split, value)
+            )
+            for value in range(10)
+        },
+    )
 
 
 def plate_colours(picture: Picture) -> tuple[str, ...]:
@@ -175,11 +154,12 @@ def draw_scene(
     size: tuple[int, int],
     *,
     across: bool = True,
-) -> Scene | None:
-    """Place clusters without overlap, the first one first; return None if it does not fit.
+) -> Scene:
+    """Place clusters without overlap, the first one first.
 
-    `across` places a cluster of two side by side, otherwise one above the other. Later clusters
-    that do not fit are left out.
+    `across` places a cluster of two side by side, otherwise one above the other. The first cluster
+    always fits, since a block of the largest things is smaller than the picture; later ones that do
+    not fit are left out.
     """
     side = draws.between(*size)
     gap = max(2, side // 8)
@@ -193,8 +173,6 @@ def draw_scene(
         height = rows * side + (rows - 1) * gap
         corner = _free_corner(draws, width, height, apart, taken)
         if corner is None:
-            if not taken:
-                return None
             continue
         x, y = corner
         taken.append((x, y, x + width, y + height))
@@ -214,11 +192,7 @@ def draw_scene(
         background=background,
         window=(left, top, left + window, top + window),
         is_mirrored=draws.chance(0.5),
-        gains=(
-            min(256, light + draws.between(-40, 40)),
-            min(256, light + draws.between(-40, 40)),
-            min(256, light + draws.between(-40, 40)),
-        ),
+        gains=tuple(min(256, light + draws.between(-40, 40)) for _ in range(3)),
         placed=tuple(placed),
     )
 
@@ -241,8 +215,6 @@ def crop_box(draws: Draws, placed: Sequence[Placed]) -> Box:
 def _free_corner(
     draws: Draws, width: int, height: int, apart: int, taken: Sequence[Box]
 ) -> tuple[int, int] | None:
-    if width > SIDE - 8 or height > SIDE - 8:
-        return None
     for _ in range(40):
         x, y = draws.between(4, SIDE - 4 - width), draws.between(4, SIDE - 4 - height)
         if all(

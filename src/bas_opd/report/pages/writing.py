@@ -12,8 +12,7 @@ from typing import Any
 
 from bas_opd import __version__
 from bas_opd.audit.summary import RANKINGS
-from bas_opd.config.identity import flat
-from bas_opd.config.loading import dump
+from bas_opd.config.loading import dump, flat
 from bas_opd.errors import BasOpdError
 from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
