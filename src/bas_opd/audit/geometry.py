@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
 
 from torch import Tensor
@@ -40,7 +39,7 @@ def audit_geometry(
     if (obstacle := why_no_geometry(subject, checkpoints)) is not None:
         raise BasOpdError(obstacle)
     paths = chosen_checkpoints(subject, checkpoints)
-    data = subject.training_set()
+    data = subject.dataset()
     progress.start(len(paths) * pairs, "gradients")
     found = [
         each
@@ -56,7 +55,7 @@ def audit_geometry(
 
 
 def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
-    """Say why a run has no gradients to compare, or not enough checkpoints; none if it has."""
+    """Return why a run has no gradients to compare, or not enough checkpoints; none if it has."""
     if subject.config.select.query_ratio == 1:
         return (
             f"The run in {subject.run} asks the teacher about every candidate "
@@ -107,67 +106,42 @@ def _checkpoint(
             f"At step {step} the selector had learned nothing yet: it draws at random."
         )
     frozen = selector.state_dict()
-    means = _Means(subject.config.select.query_ratio)
+    found: list[Pair] = []
+    sums: list[Gradient] = []
     for batch in subject.batches(data, "training", step=step, n=pairs):
         subject.hooks.poll()
-        means.add(subject.method, batch)
+        if (pair := _compare(subject, batch, sums)) is not None:
+            found.append(pair)
         # Selecting has moved the normaliser; every batch gets the selector of the checkpoint.
         selector.load_state_dict(frozen)
         progress.advance()
-    if means.left_out:
+    if left_out := pairs - len(found):
         subject.hooks.notice(
-            f"At step {step}, {means.left_out} of {pairs} batches are left out: they have "
+            f"At step {step}, {left_out} of {pairs} batches are left out: they have "
             "no selected or no other candidate, or a gradient that is not finite or zero."
         )
-    return means.geometry(step)
+    if not found:
+        return None
+    rows = sum(pair.selected for pair in found), sum(pair.unselected for pair in found)
+    mean = _pair(sums, rows, scale=1 / len(found))
+    return None if mean is None else CheckpointGeometry(step=step, pairs=found, mean=mean)
 
 
-class _Means:
-    """The pairs so far, and running sums of their gradients."""
-
-    def __init__(self, query_ratio: Decimal) -> None:
-        self.query_ratio = query_ratio
-        self.pairs: list[Pair] = []
-        self.left_out = 0
-        self._selected: Gradient = []
-        self._unselected: Gradient = []
-
-    def add(self, method: BasOpd, batch: PromptBatch) -> None:
-        """Compute the two gradients of a batch and take them in."""
-        rollouts = method.stages.policy.generate(batch)
-        chosen, rest = self._split(method, rollouts)
-        if not chosen or not rest:
-            self.left_out += 1
-            return
-        selected = gradient(method, rollouts, chosen)
-        unselected = gradient(method, rollouts, rest)
-        pair = _pair(selected, unselected, len(chosen), len(rest))
-        if pair is None:
-            self.left_out += 1
-            return
-        self.pairs.append(pair)
-        self._selected = _sum(self._selected, selected)
-        self._unselected = _sum(self._unselected, unselected)
-
-    def geometry(self, step: int) -> CheckpointGeometry | None:
-        """Return what was found at a checkpoint; none if no batch gave a pair."""
-        if not self.pairs:
-            return None
-        mean = _pair(
-            self._selected,
-            self._unselected,
-            sum(pair.selected for pair in self.pairs),
-            sum(pair.unselected for pair in self.pairs),
-            scale=1 / len(self.pairs),
-        )
-        return None if mean is None else CheckpointGeometry(step=step, pairs=self.pairs, mean=mean)
-
-    def _split(self, method: BasOpd, rollouts: Rollouts) -> tuple[list[int], list[int]]:
-        """Return the candidates that the run would select, and the others."""
-        features = rollout_features(rollouts, rollouts.candidates())
-        budget = query_budget(self.query_ratio, len(features))
-        chosen = method.stages.selector.select(features, budget, step=rollouts.step).rows
-        return list(chosen), sorted(set(features.rows) - set(chosen))
+def _compare(subject: Subject, batch: PromptBatch, sums: list[Gradient]) -> Pair | None:
+    """Compare the two gradients of a batch, and add them to the sums; none if they are no pair."""
+    stages = subject.method.stages
+    rollouts = stages.policy.generate(batch)
+    features = rollout_features(rollouts, rollouts.candidates())
+    budget = query_budget(subject.config.select.query_ratio, len(features))
+    chosen = stages.selector.select(features, budget, step=rollouts.step).rows
+    rest = sorted(set(features.rows) - set(chosen))
+    if not chosen or not rest:
+        return None
+    gradients = [gradient(subject.method, rollouts, rows) for rows in (chosen, rest)]
+    pair = _pair(gradients, (len(chosen), len(rest)))
+    if pair is not None:
+        sums[:] = map(_sum, sums, gradients) if sums else gradients
+    return pair
 
 
 def gradient(method: BasOpd, rollouts: Rollouts, rows: Sequence[int]) -> Gradient:
@@ -181,19 +155,19 @@ def gradient(method: BasOpd, rollouts: Rollouts, rows: Sequence[int]) -> Gradien
 
 
 def _pair(
-    selected: Gradient, unselected: Gradient, rows: int, others: int, *, scale: float = 1.0
+    gradients: Sequence[Gradient], rows: tuple[int, int], *, scale: float = 1.0
 ) -> Pair | None:
     """Return lengths and cosine of two gradients; none where one of them has no direction."""
-    norm, other_norm = math.sqrt(_dot(selected, selected)), math.sqrt(_dot(unselected, unselected))
+    norm, other_norm = (math.sqrt(_dot(each, each)) for each in gradients)
     if not (0 < norm < math.inf and 0 < other_norm < math.inf):
         return None
-    cosine = _dot(selected, unselected) / norm / other_norm
+    cosine = _dot(*gradients) / norm / other_norm
     return Pair(
         selected_norm=scale * norm,
         unselected_norm=scale * other_norm,
         cosine=max(-1.0, min(1.0, cosine)),
-        selected=rows,
-        unselected=others,
+        selected=rows[0],
+        unselected=rows[1],
     )
 
 
@@ -209,8 +183,6 @@ def _dot(a: Gradient, b: Gradient) -> float:
 
 def _sum(total: Gradient, more: Gradient) -> Gradient:
     """Add a gradient to a running sum, in place where there is one."""
-    if not total:
-        return more
     return [
         new if old is None else old if new is None else old.add_(new)
         for old, new in zip(total, more, strict=True)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bas_opd.errors import DataError
 from bas_opd.files import write_text
+from bas_opd.run.record import first_problem
 
 FOLDER = "audit"
 Source = Literal["training", "held-out"]
@@ -152,9 +153,7 @@ def read_audit(path: Path, kind: type[Audit]) -> Audit | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        detail = error.errors()[0]
-        where = ".".join(map(str, detail["loc"]))
         raise DataError(
-            f"{path} is no audit that this version can read ({where}: {detail['msg']}). "
-            "Rerun `bas-opd audit RUN`."
+            f"{path} is no audit that this version can read ({first_problem(error)}). Rerun "
+            "`bas-opd audit RUN`."
         ) from error

@@ -23,7 +23,7 @@ def audit_utility(
     The selector is frozen: it learns nothing and its normaliser stays (Figure 3).
     """
     source: Source = "training" if held_out is None else "held-out"
-    data = subject.training_set() if held_out is None else subject.held_out_set(held_out)
+    data = subject.dataset(held_out)
     step = subject.restore_newest()
     progress.start(batches, f"utility, {source} batches")
     found: list[Candidate] = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from bas_opd.audit.geometry import audit_geometry, chosen_checkpoints, why_no_geometry
 from bas_opd.audit.records import (
+    Audit,
     GeometryAudit,
     Source,
     Teacher,
@@ -26,7 +27,6 @@ from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks
 
 Only = Literal["utility", "geometry"]
-Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,41 +98,40 @@ def _utility(
     path = utility_file(request.run, source, request.teacher)
     dataset = subject.identity.dataset.fingerprint
     if held_out is not None:
-        dataset = subject.held_out_set(held_out).fingerprint
+        dataset = subject.dataset(held_out).fingerprint
+    checkpoints = published(subject.directory.checkpoints)
+    newest = step_of(checkpoints[0]) if checkpoints else subject.identity.steps
     found = _found(path, UtilityAudit, subject)
     if (
         found is not None
-        and (found.dataset, found.step) == (dataset, _newest_step(subject))
+        and (found.dataset, found.step) == (dataset, newest)
         and max(each.batch for each in found.candidates) == request.batches - 1
     ):
         return found
-    audit = audit_utility(subject, progress, batches=request.batches, held_out=held_out)
-    _write(path, audit)
-    return audit
+    return _written(
+        path, audit_utility(subject, progress, batches=request.batches, held_out=held_out)
+    )
 
 
 def _geometry(request: Request, subject: Subject, progress: Progress) -> GeometryAudit:
     path = geometry_file(request.run, request.teacher)
-    steps = [step_of(each) for each in chosen_checkpoints(subject, request.checkpoints)]
+    chosen = chosen_checkpoints(subject, request.checkpoints)
+    wanted = [(step_of(each), request.pairs) for each in chosen]
     found = _found(path, GeometryAudit, subject)
-    if (
-        found is not None
-        and [each.step for each in found.checkpoints] == steps
-        and all(len(each.pairs) == request.pairs for each in found.checkpoints)
-    ):
+    if found and [(each.step, len(each.pairs)) for each in found.checkpoints] == wanted:
         return found
     audit = audit_geometry(subject, progress, checkpoints=request.checkpoints, pairs=request.pairs)
-    _write(path, audit)
-    return audit
+    return _written(path, audit)
 
 
-def _write(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
+def _written(path: Path, audit: Audit) -> Audit:
     try:
         write_audit(path, audit)
     except OSError as error:
         raise BasOpdError(
             f"{path} cannot be written: {error}. Fix that, then rerun the command."
         ) from error
+    return audit
 
 
 def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
@@ -143,8 +142,3 @@ def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
         return None  # It is made again, as its message asks for.
     mine = (subject.identity.config_hash, subject.teacher)
     return audit if audit and (audit.config_hash, audit.teacher) == mine else None
-
-
-def _newest_step(subject: Subject) -> int:
-    paths = published(subject.directory.checkpoints)
-    return step_of(paths[0]) if paths else subject.identity.steps

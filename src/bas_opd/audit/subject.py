@@ -57,25 +57,20 @@ class Subject:
                 )
         return self._method
 
-    def training_set(self) -> PreparedSet:
-        """Return the set of the run, and no other."""
-        data = PreparedSet.load(self._data)
+    def dataset(self, held_out: Path | None = None) -> PreparedSet:
+        """Return the set of the run and no other, or a set that it was not trained on."""
+        data = PreparedSet.load(held_out or self._data)
         own = self.identity.dataset.fingerprint
-        if data.fingerprint != own:
+        if held_out is None and data.fingerprint != own:
             raise DataError(
                 f"{self._data} is not the set that the run in {self.run} was trained on: its "
                 f"fingerprint is {data.fingerprint[:12]}, not {own[:12]}. "
                 "Give the path of that set with --data."
             )
-        return data
-
-    def held_out_set(self, folder: Path) -> PreparedSet:
-        """Return a set that the run was not trained on."""
-        data = PreparedSet.load(folder)
-        if data.fingerprint == self.identity.dataset.fingerprint:
+        if held_out is not None and data.fingerprint == own:
             raise DataError(
-                f"{folder} holds the set that the run in {self.run} was trained on, so nothing in "
-                "it is held out. Give another set with --held-out, or omit the option."
+                f"{held_out} holds the set that the run in {self.run} was trained on, so nothing "
+                "in it is held out. Give another set with --held-out, or omit the option."
             )
         return data
 

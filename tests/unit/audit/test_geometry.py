@@ -61,7 +61,7 @@ def test_streaming_gives_what_stored_gradients_give(
 
     stored: list[tuple[numpy.ndarray, numpy.ndarray]] = []
     counts = []
-    for batch in subject.batches(subject.training_set(), "training", step=5, n=2):
+    for batch in subject.batches(subject.dataset(), "training", step=5, n=2):
         subject.restore_newest()
         rollouts = subject.method.stages.policy.generate(batch)
         features = rollout_features(rollouts, rollouts.candidates())

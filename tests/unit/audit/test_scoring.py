@@ -32,7 +32,7 @@ def test_the_audit_observes_what_the_student_pass_of_training_observes(trained: 
     step = subject.restore_newest()
     method = subject.method
     stages = method.stages
-    (batch,) = subject.batches(subject.training_set(), "training", step=step, n=1)
+    (batch,) = subject.batches(subject.dataset(), "training", step=step, n=1)
     rollouts = stages.policy.generate(batch)
     rows = rollouts.candidates()
     ours = observed_utility(method, rollouts, rows)
