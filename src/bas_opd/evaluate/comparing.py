@@ -15,12 +15,9 @@ class Comparison:
     """How the answers of run a differ from those of run b."""
 
     n: int
-    both: int
     only_a: int
+    """Questions that run a alone has right; an unscored answer is not right."""
     only_b: int
-    neither: int
-    unscored: tuple[int, int]
-    """Unscored answers of each run; counted as not correct above."""
     difference: Interval
     """Accuracy of a minus that of b."""
     p_value: float
@@ -40,11 +37,8 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> Comparison:
     only_a, only_b = right.count((True, False)), right.count((False, True))
     return Comparison(
         n=len(right),
-        both=right.count((True, True)),
         only_a=only_a,
         only_b=only_b,
-        neither=right.count((False, False)),
-        unscored=(_unscored(a), _unscored(b)),
         difference=paired_difference([float(x) for x, _ in right], [float(y) for _, y in right]),
         p_value=mcnemar(only_a, only_b),
     )
@@ -72,7 +66,3 @@ def _by_id(scored: Sequence[Scored]) -> dict[str, Scored]:
             "run with the whole of another."
         )
     return by_id
-
-
-def _unscored(scored: Sequence[Scored]) -> int:
-    return sum(each.outcome == "unscored" for each in scored)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.benchmarks import Scored, benchmark
-from bas_opd.evaluate.questions import Output, Question, Sample
+from bas_opd.evaluate.questions import Output, Question
 from bas_opd.evaluate.scoring import by_judge, by_rule
 
 
@@ -41,8 +41,8 @@ def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str,
         options=json.loads(doc["options"]),
         groups=json.loads(doc["groups"]),
     )
-    sample = Sample(question=question, output=Output(text=results[0], is_cut=False))
-    scored = by_rule(benchmark(doc["benchmark"]), sample) or by_judge(question, None)
+    output = Output(text=results[0], is_cut=False)
+    scored = by_rule(benchmark(doc["benchmark"]), question, output) or by_judge(question, None)
     return {
         "rule_only": {"benchmark": doc["benchmark"], **asdict(scored)},
         "deferred": float(scored.source == "judge"),
