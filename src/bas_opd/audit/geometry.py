@@ -27,25 +27,20 @@ Gradient = list[Tensor | None]
 """In the order of the parameters, in host memory; none where nothing flowed."""
 
 
-def audit_geometry(
-    subject: Subject, progress: Progress, *, checkpoints: int = 6, pairs: int = 20
-) -> GeometryAudit:
+def audit_geometry(subject: Subject, progress: Progress) -> GeometryAudit:
     """Compare both gradients over the batches that follow each of several checkpoints.
 
     The gradient is that of L_BAS before clipping, over the selected and over the other candidates;
     no step is taken. However many the batches, there are at most four gradients in host memory (the
     two of a batch and two sums) and one on the device.
     """
-    if (obstacle := why_no_geometry(subject, checkpoints)) is not None:
+    if (obstacle := why_no_geometry(subject)) is not None:
         raise BasOpdError(obstacle)
-    paths = chosen_checkpoints(subject, checkpoints)
+    paths = chosen_checkpoints(subject)
     data = subject.dataset()
-    progress.start(len(paths) * pairs, "gradients")
-    found = [
-        each
-        for path in paths
-        if (each := _checkpoint(subject, path, data, pairs, progress)) is not None
-    ]
+    progress.start(len(paths) * subject.request.pairs, "gradients")
+    made = (_checkpoint(subject, path, data, progress) for path in paths)
+    found = [each for each in made if each is not None]
     if not found:
         raise BasOpdError(
             f"No checkpoint of {subject.run} gave a pair of gradients: the checkpoints are "
@@ -54,17 +49,17 @@ def audit_geometry(
     return GeometryAudit(**subject.provenance(data, "training"), checkpoints=found)
 
 
-def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
+def why_no_geometry(subject: Subject) -> str | None:
     """Return why a run has no gradients to compare, or not enough checkpoints; none if it has."""
     if subject.config.select.query_ratio == 1:
         return (
             f"The run in {subject.run} asks the teacher about every candidate "
             "(select.query_ratio=1): no row is unselected, and there is no gradient to compare."
         )
-    found = len(chosen_checkpoints(subject, checkpoints))
+    found = len(chosen_checkpoints(subject))
     if not found:
         return f"The run in {subject.run} has no checkpoint to compute gradients at."
-    if found == 1 < checkpoints:
+    if found == 1 < subject.request.checkpoints:
         return (
             f"The run in {subject.run} has kept one checkpoint, and gradients are followed along "
             "several. Train with run.keep_every=N to keep that of every N steps, or look at this "
@@ -73,8 +68,9 @@ def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
     return None
 
 
-def chosen_checkpoints(subject: Subject, n: int) -> list[Path]:
-    """Return at most n checkpoints, spread evenly over the run, the newest always among them."""
+def chosen_checkpoints(subject: Subject) -> list[Path]:
+    """Return checkpoints spread evenly over the run, the newest always among them."""
+    n = subject.request.checkpoints
     paths = published(subject.directory.checkpoints)[::-1]
     if len(paths) <= n:
         return paths
@@ -91,7 +87,7 @@ def chosen_checkpoints(subject: Subject, n: int) -> list[Path]:
 
 
 def _checkpoint(
-    subject: Subject, path: Path, data: PreparedSet, pairs: int, progress: Progress
+    subject: Subject, path: Path, data: PreparedSet, progress: Progress
 ) -> CheckpointGeometry | None:
     try:
         snapshot = read_checkpoint(path)
@@ -106,6 +102,7 @@ def _checkpoint(
             f"At step {step} the selector had learned nothing yet: it draws at random."
         )
     frozen = selector.state_dict()
+    pairs = subject.request.pairs
     found: list[Pair] = []
     sums: list[Gradient] = []
     for batch in subject.batches(data, "training", step=step, n=pairs):

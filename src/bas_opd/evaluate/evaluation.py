@@ -34,7 +34,6 @@ from bas_opd.files import hash_of
 from bas_opd.run.progress import Progress
 from bas_opd.serving.client import ServerError
 
-SOURCES: tuple[Source, ...] = ("rule", "judge")
 MOST_REFUSED_IN_A_ROW = 20
 """So many new refusals in a row mean that the server cannot be asked this way at all."""
 
@@ -157,7 +156,7 @@ class Evaluation:
 
     def scorings(self, judge: Judge | None) -> dict[Source, str]:
         """Return the prefixes of the keys of scores: by rule, and by this judge or none."""
-        judges = {"rule": "", "judge": "" if judge is None else judge.identity}
+        judges: dict[Source, str] = {"rule": "", "judge": "" if judge is None else judge.identity}
         return {
             source: hash_of(
                 {
@@ -165,10 +164,10 @@ class Evaluation:
                     "benchmark": self.loaded.fingerprint,
                     "parser": PARSER_VERSION,
                     "source": source,
-                    "judge": judges[source],
+                    "judge": identity,
                 }
             )
-            for source in SOURCES
+            for source, identity in judges.items()
         }
 
     def _is_answered(self, question: Question, samples: Mapping[str, Line]) -> bool:
@@ -186,7 +185,7 @@ class Evaluation:
     def _collected(self, lines: Mapping[str, Line], by: Mapping[Source, str]) -> list[Line]:
         found: list[Line] = []
         for question in self.loaded.questions:
-            keys = [_score_key(by[source], question) for source in SOURCES]
+            keys = [_score_key(scoring, question) for scoring in by.values()]
             found += [lines[key] for key in keys if key in lines][:1]
         if missing := len(self.loaded) - len(found):
             raise BasOpdError(

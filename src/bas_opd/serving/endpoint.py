@@ -113,22 +113,19 @@ class Reply:
     """Parameters that were left out or renamed because the server rejected them."""
 
 
+@dataclass(eq=False)
 class RequestFailure(Exception):  # noqa: N818
-    """One request that failed; the message continues a sentence that begins with the server."""
+    """One request that failed."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        status: int | None = None,
-        parameter: str | None = None,
-        retry_after: float = 0.0,
-    ) -> None:
-        super().__init__(what)
-        self.status = status
-        self.parameter = parameter
-        """The parameter that the server objects to, where it names one."""
-        self.retry_after = retry_after
+    what: str
+    """Continues a sentence that begins with the server."""
+    status: int | None = None
+    parameter: str | None = None
+    """The parameter that the server objects to, where it names one."""
+    retry_after: float = 0.0
+
+    def __str__(self) -> str:
+        return self.what
 
     @property
     def is_temporary(self) -> bool:
