@@ -76,13 +76,12 @@ def chosen_checkpoints(subject: Subject) -> list[Path]:
         return paths
     if n == 1:
         return paths[-1:]
-    steps = {path: step_of(path) for path in paths}
-    first, last = steps[paths[0]], steps[paths[-1]]
+    first, last = step_of(paths[0]), step_of(paths[-1])
     chosen: list[Path] = []
     for place in range(n):
         wanted = first + (last - first) * place / (n - 1)
         left = [path for path in paths if path not in chosen]
-        chosen.append(min(left, key=lambda path: abs(steps[path] - wanted)))
+        chosen.append(min(left, key=lambda path: abs(step_of(path) - wanted)))
     return sorted(chosen)
 
 

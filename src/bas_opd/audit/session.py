@@ -18,7 +18,7 @@ from bas_opd.audit.records import (
 )
 from bas_opd.audit.scoring import audit_utility
 from bas_opd.audit.subject import Request, Subject
-from bas_opd.errors import BasOpdError, DataError, PreemptionError
+from bas_opd.errors import DataError, PreemptionError
 from bas_opd.run.manifest import published, step_of
 from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
@@ -65,9 +65,8 @@ def _audits(subject: Subject, progress: Progress) -> Outcome:
 
 
 def _utility(subject: Subject, progress: Progress, held_out: Path | None) -> UtilityAudit:
-    request = subject.request
     source: Source = "training" if held_out is None else "held-out"
-    path = utility_file(request.run, source, request.teacher)
+    path = utility_file(subject.run, source, subject.teacher)
     dataset = subject.identity.dataset.fingerprint
     if held_out is not None:
         dataset = subject.dataset(held_out).fingerprint
@@ -77,30 +76,20 @@ def _utility(subject: Subject, progress: Progress, held_out: Path | None) -> Uti
     if (
         found is not None
         and (found.dataset, found.step) == (dataset, newest)
-        and max(each.batch for each in found.candidates) == request.batches - 1
+        and max(each.batch for each in found.candidates) == subject.request.batches - 1
     ):
         return found
-    return _written(path, audit_utility(subject, progress, held_out=held_out))
+    return write_audit(path, audit_utility(subject, progress, held_out=held_out))
 
 
 def _geometry(subject: Subject, progress: Progress) -> GeometryAudit:
-    request = subject.request
-    path = geometry_file(request.run, request.teacher)
-    wanted = [(step_of(each), request.pairs) for each in chosen_checkpoints(subject)]
+    path = geometry_file(subject.run, subject.teacher)
+    pairs = subject.request.pairs
+    wanted = [(step_of(each), pairs) for each in chosen_checkpoints(subject)]
     found = _found(path, GeometryAudit, subject)
     if found and [(each.step, len(each.pairs)) for each in found.checkpoints] == wanted:
         return found
-    return _written(path, audit_geometry(subject, progress))
-
-
-def _written(path: Path, audit: Audit) -> Audit:
-    try:
-        write_audit(path, audit)
-    except OSError as error:
-        raise BasOpdError(
-            f"{path} cannot be written: {error}. Fix that, then rerun the command."
-        ) from error
-    return audit
+    return write_audit(path, audit_geometry(subject, progress))
 
 
 def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:

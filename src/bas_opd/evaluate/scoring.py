@@ -43,10 +43,10 @@ def score_in_memory(
     benchmark: Benchmark, questions: Sequence[Question], outputs: Iterable[tuple[int, Output]]
 ) -> tuple[Scored, ...]:
     """Score outputs that come in any order by rule alone; return verdicts in question order."""
-    scored: dict[int, Scored] = {}
-    for index, output in outputs:
-        question = questions[index]
-        scored[index] = by_rule(benchmark, question, output) or by_judge(question, None)
+    scored = {
+        index: by_rule(benchmark, questions[index], output) or by_judge(questions[index], None)
+        for index, output in outputs
+    }
     return tuple(scored[index] for index in range(len(questions)))
 
 

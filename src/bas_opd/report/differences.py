@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from bas_opd.evaluate.comparing import Comparison, compare
-from bas_opd.evaluate.results import BenchmarkResult
+from bas_opd.evaluate.results import BenchmarkResult, Comparison, compare
 from bas_opd.report.arms import ArmRuns, Entry, comparable_accuracies
 from bas_opd.stats.intervals import Interval, paired_difference
 from bas_opd.stats.resampling import holm

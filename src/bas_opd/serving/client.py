@@ -10,7 +10,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -42,10 +42,6 @@ class RefusedError(ServerError):
 
 class SpendingLimitError(ServerError):
     """The spending limit is reached."""
-
-
-class StoppedError(BasOpdError):
-    """A request was cancelled because the program is stopping."""
 
 
 @dataclass(kw_only=True)
@@ -105,7 +101,7 @@ class ChatClient:
         rejected, tries = self._rejected, 1
         while True:
             if self._stopping.is_set():
-                raise StoppedError("The request was not sent, because the program is stopping.")
+                raise CancelledError("The request was not sent, because the program is stopping.")
             self.spending.reserve()
             decoding = _without(wanted, rejected)
             body = json.dumps({**asked, **decoding}).encode("ascii")

@@ -9,7 +9,7 @@ import pytest
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Scored
 from bas_opd.evaluate.benchmarks.summary import Outcome
-from bas_opd.evaluate.comparing import compare, mcnemar
+from bas_opd.evaluate.results import compare, mcnemar
 
 
 def run(outcomes: str) -> list[Scored]:
