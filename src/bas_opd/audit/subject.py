@@ -47,7 +47,8 @@ class Subject:
     """A run with its model in memory. Nothing here learns, and nothing is written."""
 
     def __init__(self, request: Request, hooks: Hooks | None = None) -> None:
-        self.request, self.run, self.teacher = request, request.run, request.teacher
+        self.request, self.run = request, request.run
+        self.teacher: Teacher = request.teacher
         self.directory = RunDirectory(path=self.run)
         self.hooks = hooks or Hooks()
         self.identity = self.directory.read_identity()

@@ -24,7 +24,7 @@ OUTPUTS, SCORES = "outputs.jsonl", "scores.jsonl"
 
 Line = Mapping[str, Any]
 
-_SCORED = TypeAdapter(Scored)
+_OUTPUT, _SCORED = TypeAdapter(Output), TypeAdapter(Scored)
 
 # Built once: `json.dumps` would build it again for each of thousands of samples.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -89,23 +89,13 @@ def whole_lines(path: Path) -> list[bytes]:
 
 def output_line(question: Question, output: Output) -> dict[str, Any]:
     """Return an output as a line of `outputs.jsonl`."""
-    return {
-        "id": question.id,
-        "output": output.text,
-        "is_cut": output.is_cut,
-        "note": output.note,
-        "refusal": output.refusal,
-    }
+    line = asdict(output)
+    return {"id": question.id, "output": line.pop("text"), **line}
 
 
 def output_of(line: Line) -> Output:
-    """Return the output of a line of `outputs.jsonl`."""
-    return Output(
-        text=line["output"],
-        is_cut=line["is_cut"],
-        note=line["note"],
-        refusal=line.get("refusal", ""),  # Answers of an earlier version have none.
-    )
+    """Return the output of a line of `outputs.jsonl`; those of an early version lack a refusal."""
+    return _OUTPUT.validate_python({**line, "text": line["output"]})
 
 
 def score_line(
