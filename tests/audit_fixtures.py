@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from bas_opd.audit.subject import Request, Subject
 from bas_opd.files import sha256
+from bas_opd.types import Hooks
 
 PROVENANCE: dict[str, Any] = {
     "config_hash": "c",
@@ -22,6 +24,10 @@ PROVENANCE: dict[str, Any] = {
     "created": "2026-01-01T00:00:00Z",
 }
 """The fields that every audit has."""
+
+
+def subject_of(run: Path, hooks: Hooks | None = None, **options: Any) -> Subject:
+    return Subject(Request(run=run, device="cpu", **options), hooks)
 
 
 class Quiet:

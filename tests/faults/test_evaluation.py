@@ -21,9 +21,8 @@ from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
 from bas_opd.evaluate import evaluation as evaluations
 from bas_opd.evaluate.evaluation import Evaluation
-from bas_opd.evaluate.judge import Judge
-from bas_opd.evaluate.samples import OUTPUTS, SCORES, SampleStore
-from bas_opd.evaluate.verdict_cache import VerdictCache
+from bas_opd.evaluate.judge import Judge, VerdictCache
+from bas_opd.evaluate.samples import OUTPUTS, SCORES, AppendedLines
 from bas_opd.serving import endpoint as endpoints
 from bas_opd.serving.client import ChatClient
 from bas_opd.serving.endpoint import Endpoint
@@ -195,22 +194,21 @@ def asked_for(server: ChatServer, model: str) -> int:
     return sum(request["model"] == model for request in server.requests)
 
 
-def torn(owner: Any, *, call: int) -> Fault:
+def torn(owner: Any, method: str, *, call: int) -> Fault:
     """Die in the middle of the n-th write."""
 
     def arm() -> None:
-        add, calls = owner.add, 0
+        write, calls = getattr(owner, method), 0
 
         def half(store: Any, *args: Any) -> None:
             nonlocal calls
             calls += 1
             if calls == call:
-                file = store._file
-                os.write(file if isinstance(file, int) else file.fileno(), TORN.encode())
+                os.write(store._file.fileno(), TORN.encode())
                 die()
-            add(store, *args)
+            write(store, *args)
 
-        owner.add = half
+        setattr(owner, method, half)
 
     return arm
 
@@ -325,11 +323,11 @@ def test_no_answer_talks_the_judge_into_a_grade(server: ChatServer, tmp_path: Pa
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(at(SampleStore, "add", die, call=1), id="at the first answer"),
-        pytest.param(at(SampleStore, "add", die, call=4), id="within a batch"),
-        pytest.param(at(SampleStore, "add", die, call=5), id="at the end of a batch"),
-        pytest.param(torn(SampleStore, call=8), id="in the middle of a line"),
-        pytest.param(at(SampleStore, "add", die, call=N), id="at the last answer"),
+        pytest.param(at(AppendedLines, "append", die, call=1), id="at the first answer"),
+        pytest.param(at(AppendedLines, "append", die, call=4), id="within a batch"),
+        pytest.param(at(AppendedLines, "append", die, call=5), id="at the end of a batch"),
+        pytest.param(torn(AppendedLines, "append", call=8), id="in the middle of a line"),
+        pytest.param(at(AppendedLines, "append", die, call=N), id="at the last answer"),
         pytest.param(BEFORE_SCORES, id="before the scores are there"),
         pytest.param(at(Evaluation, "score", die, call=1), id="before the report"),
     ],
@@ -350,11 +348,11 @@ def test_killed_it_keeps_every_answer_of_a_model_and_asks_for_the_others(
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(at(SampleStore, "add", die, call=1), id="at the first answer"),
-        pytest.param(torn(SampleStore, call=5), id="in the middle of an answer"),
-        pytest.param(at(SampleStore, "add", die, call=N), id="at the last answer"),
+        pytest.param(at(AppendedLines, "append", die, call=1), id="at the first answer"),
+        pytest.param(torn(AppendedLines, "append", call=5), id="in the middle of an answer"),
+        pytest.param(at(AppendedLines, "append", die, call=N), id="at the last answer"),
         pytest.param(at(VerdictCache, "add", die, call=1), id="at the first verdict"),
-        pytest.param(torn(VerdictCache, call=6), id="in the middle of a verdict"),
+        pytest.param(torn(VerdictCache, "add", call=6), id="in the middle of a verdict"),
         pytest.param(at(VerdictCache, "add", die, call=N), id="at the last verdict"),
         pytest.param(BEFORE_SCORES, id="before the scores are there"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
 
 from torch import Tensor
@@ -28,25 +27,20 @@ Gradient = list[Tensor | None]
 """In the order of the parameters, in host memory; none where nothing flowed."""
 
 
-def audit_geometry(
-    subject: Subject, progress: Progress, *, checkpoints: int = 6, pairs: int = 20
-) -> GeometryAudit:
+def audit_geometry(subject: Subject, progress: Progress) -> GeometryAudit:
     """Compare both gradients over the batches that follow each of several checkpoints.
 
     The gradient is that of L_BAS before clipping, over the selected and over the other candidates;
     no step is taken. However many the batches, there are at most four gradients in host memory (the
     two of a batch and two sums) and one on the device.
     """
-    if (obstacle := why_no_geometry(subject, checkpoints)) is not None:
+    if (obstacle := why_no_geometry(subject)) is not None:
         raise BasOpdError(obstacle)
-    paths = chosen_checkpoints(subject, checkpoints)
-    data = subject.training_set()
-    progress.start(len(paths) * pairs, "gradients")
-    found = [
-        each
-        for path in paths
-        if (each := _checkpoint(subject, path, data, pairs, progress)) is not None
-    ]
+    paths = chosen_checkpoints(subject)
+    data = subject.dataset()
+    progress.start(len(paths) * subject.request.pairs, "gradients")
+    made = (_checkpoint(subject, path, data, progress) for path in paths)
+    found = [each for each in made if each is not None]
     if not found:
         raise BasOpdError(
             f"No checkpoint of {subject.run} gave a pair of gradients: the checkpoints are "
@@ -55,17 +49,17 @@ def audit_geometry(
     return GeometryAudit(**subject.provenance(data, "training"), checkpoints=found)
 
 
-def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
-    """Say why a run has no gradients to compare, or not enough checkpoints; none if it has."""
+def why_no_geometry(subject: Subject) -> str | None:
+    """Return why a run has no gradients to compare, or not enough checkpoints; none if it has."""
     if subject.config.select.query_ratio == 1:
         return (
             f"The run in {subject.run} asks the teacher about every candidate "
             "(select.query_ratio=1): no row is unselected, and there is no gradient to compare."
         )
-    found = len(chosen_checkpoints(subject, checkpoints))
+    found = len(chosen_checkpoints(subject))
     if not found:
         return f"The run in {subject.run} has no checkpoint to compute gradients at."
-    if found == 1 < checkpoints:
+    if found == 1 < subject.request.checkpoints:
         return (
             f"The run in {subject.run} has kept one checkpoint, and gradients are followed along "
             "several. Train with run.keep_every=N to keep that of every N steps, or look at this "
@@ -74,25 +68,25 @@ def why_no_geometry(subject: Subject, checkpoints: int) -> str | None:
     return None
 
 
-def chosen_checkpoints(subject: Subject, n: int) -> list[Path]:
-    """Return at most n checkpoints, spread evenly over the run, the newest always among them."""
+def chosen_checkpoints(subject: Subject) -> list[Path]:
+    """Return checkpoints spread evenly over the run, the newest always among them."""
+    n = subject.request.checkpoints
     paths = published(subject.directory.checkpoints)[::-1]
     if len(paths) <= n:
         return paths
     if n == 1:
         return paths[-1:]
-    steps = {path: step_of(path) for path in paths}
-    first, last = steps[paths[0]], steps[paths[-1]]
+    first, last = step_of(paths[0]), step_of(paths[-1])
     chosen: list[Path] = []
     for place in range(n):
         wanted = first + (last - first) * place / (n - 1)
         left = [path for path in paths if path not in chosen]
-        chosen.append(min(left, key=lambda path: abs(steps[path] - wanted)))
+        chosen.append(min(left, key=lambda path: abs(step_of(path) - wanted)))
     return sorted(chosen)
 
 
 def _checkpoint(
-    subject: Subject, path: Path, data: PreparedSet, pairs: int, progress: Progress
+    subject: Subject, path: Path, data: PreparedSet, progress: Progress
 ) -> CheckpointGeometry | None:
     try:
         snapshot = read_checkpoint(path)
@@ -107,67 +101,43 @@ def _checkpoint(
             f"At step {step} the selector had learned nothing yet: it draws at random."
         )
     frozen = selector.state_dict()
-    means = _Means(subject.config.select.query_ratio)
+    pairs = subject.request.pairs
+    found: list[Pair] = []
+    sums: list[Gradient] = []
     for batch in subject.batches(data, "training", step=step, n=pairs):
         subject.hooks.poll()
-        means.add(subject.method, batch)
+        if (pair := _compare(subject, batch, sums)) is not None:
+            found.append(pair)
         # Selecting has moved the normaliser; every batch gets the selector of the checkpoint.
         selector.load_state_dict(frozen)
         progress.advance()
-    if means.left_out:
+    if left_out := pairs - len(found):
         subject.hooks.notice(
-            f"At step {step}, {means.left_out} of {pairs} batches are left out: they have "
+            f"At step {step}, {left_out} of {pairs} batches are left out: they have "
             "no selected or no other candidate, or a gradient that is not finite or zero."
         )
-    return means.geometry(step)
+    if not found:
+        return None
+    rows = sum(pair.selected for pair in found), sum(pair.unselected for pair in found)
+    mean = _pair(sums, rows, scale=1 / len(found))
+    return None if mean is None else CheckpointGeometry(step=step, pairs=found, mean=mean)
 
 
-class _Means:
-    """The pairs so far, and running sums of their gradients."""
-
-    def __init__(self, query_ratio: Decimal) -> None:
-        self.query_ratio = query_ratio
-        self.pairs: list[Pair] = []
-        self.left_out = 0
-        self._selected: Gradient = []
-        self._unselected: Gradient = []
-
-    def add(self, method: BasOpd, batch: PromptBatch) -> None:
-        """Compute the two gradients of a batch and take them in."""
-        rollouts = method.stages.policy.generate(batch)
-        chosen, rest = self._split(method, rollouts)
-        if not chosen or not rest:
-            self.left_out += 1
-            return
-        selected = gradient(method, rollouts, chosen)
-        unselected = gradient(method, rollouts, rest)
-        pair = _pair(selected, unselected, len(chosen), len(rest))
-        if pair is None:
-            self.left_out += 1
-            return
-        self.pairs.append(pair)
-        self._selected = _sum(self._selected, selected)
-        self._unselected = _sum(self._unselected, unselected)
-
-    def geometry(self, step: int) -> CheckpointGeometry | None:
-        """Return what was found at a checkpoint; none if no batch gave a pair."""
-        if not self.pairs:
-            return None
-        mean = _pair(
-            self._selected,
-            self._unselected,
-            sum(pair.selected for pair in self.pairs),
-            sum(pair.unselected for pair in self.pairs),
-            scale=1 / len(self.pairs),
-        )
-        return None if mean is None else CheckpointGeometry(step=step, pairs=self.pairs, mean=mean)
-
-    def _split(self, method: BasOpd, rollouts: Rollouts) -> tuple[list[int], list[int]]:
-        """Return the candidates that the run would select, and the others."""
-        features = rollout_features(rollouts, rollouts.candidates())
-        budget = query_budget(self.query_ratio, len(features))
-        chosen = method.stages.selector.select(features, budget, step=rollouts.step).rows
-        return list(chosen), sorted(set(features.rows) - set(chosen))
+def _compare(subject: Subject, batch: PromptBatch, sums: list[Gradient]) -> Pair | None:
+    """Compare the two gradients of a batch, and add them to the sums; none if they are no pair."""
+    stages = subject.method.stages
+    rollouts = stages.policy.generate(batch)
+    features = rollout_features(rollouts, rollouts.candidates())
+    budget = query_budget(subject.config.select.query_ratio, len(features))
+    chosen = stages.selector.select(features, budget, step=rollouts.step).rows
+    rest = sorted(set(features.rows) - set(chosen))
+    if not chosen or not rest:
+        return None
+    gradients = [gradient(subject.method, rollouts, rows) for rows in (chosen, rest)]
+    pair = _pair(gradients, (len(chosen), len(rest)))
+    if pair is not None:
+        sums[:] = map(_sum, sums, gradients) if sums else gradients
+    return pair
 
 
 def gradient(method: BasOpd, rollouts: Rollouts, rows: Sequence[int]) -> Gradient:
@@ -181,19 +151,19 @@ def gradient(method: BasOpd, rollouts: Rollouts, rows: Sequence[int]) -> Gradien
 
 
 def _pair(
-    selected: Gradient, unselected: Gradient, rows: int, others: int, *, scale: float = 1.0
+    gradients: Sequence[Gradient], rows: tuple[int, int], *, scale: float = 1.0
 ) -> Pair | None:
     """Return lengths and cosine of two gradients; none where one of them has no direction."""
-    norm, other_norm = math.sqrt(_dot(selected, selected)), math.sqrt(_dot(unselected, unselected))
+    norm, other_norm = (math.sqrt(_dot(each, each)) for each in gradients)
     if not (0 < norm < math.inf and 0 < other_norm < math.inf):
         return None
-    cosine = _dot(selected, unselected) / norm / other_norm
+    cosine = _dot(*gradients) / norm / other_norm
     return Pair(
         selected_norm=scale * norm,
         unselected_norm=scale * other_norm,
         cosine=max(-1.0, min(1.0, cosine)),
-        selected=rows,
-        unselected=others,
+        selected=rows[0],
+        unselected=rows[1],
     )
 
 
@@ -209,8 +179,6 @@ def _dot(a: Gradient, b: Gradient) -> float:
 
 def _sum(total: Gradient, more: Gradient) -> Gradient:
     """Add a gradient to a running sum, in place where there is one."""
-    if not total:
-        return more
     return [
         new if old is None else old if new is None else old.add_(new)
         for old, new in zip(total, more, strict=True)

@@ -11,8 +11,9 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bas_opd.errors import DataError
+from bas_opd.errors import BasOpdError, DataError
 from bas_opd.files import write_text
+from bas_opd.run.record import first_problem
 
 FOLDER = "audit"
 Source = Literal["training", "held-out"]
@@ -131,12 +132,18 @@ def geometry_audit(run: Path) -> GeometryAudit | None:
     return own or read_audit(geometry_file(run, "student"), GeometryAudit)
 
 
-def write_audit(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
-    """Write an audit atomically, with each measurement on a line of its own."""
-    path.parent.mkdir(exist_ok=True)
+def write_audit(path: Path, audit: Audit) -> Audit:
+    """Write an audit atomically, with each measurement on a line of its own, and return it."""
     parts = audit.model_dump(mode="json").items()
     lines = [f"{json.dumps(name)}: {_json(value)}" for name, value in parts]
-    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    except OSError as error:
+        raise BasOpdError(
+            f"{path} cannot be written: {error}. Fix that, then rerun the command."
+        ) from error
+    return audit
 
 
 def _json(value: Any) -> str:
@@ -152,9 +159,7 @@ def read_audit(path: Path, kind: type[Audit]) -> Audit | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        detail = error.errors()[0]
-        where = ".".join(map(str, detail["loc"]))
         raise DataError(
-            f"{path} is no audit that this version can read ({where}: {detail['msg']}). "
-            "Rerun `bas-opd audit RUN`."
+            f"{path} is no audit that this version can read ({first_problem(error)}). Rerun "
+            "`bas-opd audit RUN`."
         ) from error

@@ -16,14 +16,14 @@ from bas_opd.types import FEATURES, PromptBatch, Rollouts
 
 
 def audit_utility(
-    subject: Subject, progress: Progress, *, batches: int = 10, held_out: Path | None = None
+    subject: Subject, progress: Progress, *, held_out: Path | None = None
 ) -> UtilityAudit:
     """Score all candidates of the batches that would follow the run, or of a held-out set.
 
     The selector is frozen: it learns nothing and its normaliser stays (Figure 3).
     """
     source: Source = "training" if held_out is None else "held-out"
-    data = subject.training_set() if held_out is None else subject.held_out_set(held_out)
+    data, batches = subject.dataset(held_out), subject.request.batches
     step = subject.restore_newest()
     progress.start(batches, f"utility, {source} batches")
     found: list[Candidate] = []

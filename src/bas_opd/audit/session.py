@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
 
 from bas_opd.audit.geometry import audit_geometry, chosen_checkpoints, why_no_geometry
 from bas_opd.audit.records import (
+    Audit,
     GeometryAudit,
     Source,
-    Teacher,
     UtilityAudit,
     geometry_file,
     read_audit,
@@ -18,32 +17,12 @@ from bas_opd.audit.records import (
     write_audit,
 )
 from bas_opd.audit.scoring import audit_utility
-from bas_opd.audit.subject import Subject
-from bas_opd.errors import BasOpdError, DataError, PreemptionError
+from bas_opd.audit.subject import Request, Subject
+from bas_opd.errors import DataError, PreemptionError
 from bas_opd.run.manifest import published, step_of
 from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks
-
-Only = Literal["utility", "geometry"]
-Audit = TypeVar("Audit", UtilityAudit, GeometryAudit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What the user asked for."""
-
-    run: Path
-    only: Only | None = None
-    batches: int = 10
-    held_out: Path | None = None
-    """A prepared set to audit besides the training batches."""
-    checkpoints: int = 6
-    pairs: int = 20
-    teacher: Teacher = "own"
-    device: str = "auto"
-    data: Path | None = None
-    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +38,10 @@ class Outcome:
 def audit_run(request: Request, progress: Progress) -> Outcome:
     """Make the requested audits; each is written as soon as it is done."""
     stop = StopFlag()
-    subject = Subject(
-        request.run,
-        teacher=request.teacher,
-        device=request.device,
-        data=request.data,
-        base=request.base,
-        hooks=Hooks(poll=stop.poll, notice=progress.message),
-    )
+    subject = Subject(request, Hooks(poll=stop.poll, notice=progress.message))
     try:
         with stop.listening():
-            return _audits(request, subject, progress)
+            return _audits(subject, progress)
     except PreemptionError as error:
         raise PreemptionError(
             f"The audit of {request.run} was stopped by {error}. Finished parts are in "
@@ -77,62 +49,47 @@ def audit_run(request: Request, progress: Progress) -> Outcome:
         ) from error
 
 
-def _audits(request: Request, subject: Subject, progress: Progress) -> Outcome:
+def _audits(subject: Subject, progress: Progress) -> Outcome:
+    request = subject.request
     utility: list[UtilityAudit] = []
     if request.only != "geometry":
-        utility.append(_utility(request, subject, progress, None))
+        utility.append(_utility(subject, progress, None))
         if request.held_out is not None:
-            utility.append(_utility(request, subject, progress, request.held_out))
+            utility.append(_utility(subject, progress, request.held_out))
     if request.only == "utility":
         return Outcome(utility=tuple(utility))
-    obstacle = why_no_geometry(subject, request.checkpoints)
+    obstacle = why_no_geometry(subject)
     if obstacle is not None and request.only is None:
         return Outcome(utility=tuple(utility), no_geometry=obstacle)
-    return Outcome(utility=tuple(utility), geometry=_geometry(request, subject, progress))
+    return Outcome(utility=tuple(utility), geometry=_geometry(subject, progress))
 
 
-def _utility(
-    request: Request, subject: Subject, progress: Progress, held_out: Path | None
-) -> UtilityAudit:
+def _utility(subject: Subject, progress: Progress, held_out: Path | None) -> UtilityAudit:
     source: Source = "training" if held_out is None else "held-out"
-    path = utility_file(request.run, source, request.teacher)
+    path = utility_file(subject.run, source, subject.teacher)
     dataset = subject.identity.dataset.fingerprint
     if held_out is not None:
-        dataset = subject.held_out_set(held_out).fingerprint
+        dataset = subject.dataset(held_out).fingerprint
+    checkpoints = published(subject.directory.checkpoints)
+    newest = step_of(checkpoints[0]) if checkpoints else subject.identity.steps
     found = _found(path, UtilityAudit, subject)
     if (
         found is not None
-        and (found.dataset, found.step) == (dataset, _newest_step(subject))
-        and max(each.batch for each in found.candidates) == request.batches - 1
+        and (found.dataset, found.step) == (dataset, newest)
+        and max(each.batch for each in found.candidates) == subject.request.batches - 1
     ):
         return found
-    audit = audit_utility(subject, progress, batches=request.batches, held_out=held_out)
-    _write(path, audit)
-    return audit
+    return write_audit(path, audit_utility(subject, progress, held_out=held_out))
 
 
-def _geometry(request: Request, subject: Subject, progress: Progress) -> GeometryAudit:
-    path = geometry_file(request.run, request.teacher)
-    steps = [step_of(each) for each in chosen_checkpoints(subject, request.checkpoints)]
+def _geometry(subject: Subject, progress: Progress) -> GeometryAudit:
+    path = geometry_file(subject.run, subject.teacher)
+    pairs = subject.request.pairs
+    wanted = [(step_of(each), pairs) for each in chosen_checkpoints(subject)]
     found = _found(path, GeometryAudit, subject)
-    if (
-        found is not None
-        and [each.step for each in found.checkpoints] == steps
-        and all(len(each.pairs) == request.pairs for each in found.checkpoints)
-    ):
+    if found and [(each.step, len(each.pairs)) for each in found.checkpoints] == wanted:
         return found
-    audit = audit_geometry(subject, progress, checkpoints=request.checkpoints, pairs=request.pairs)
-    _write(path, audit)
-    return audit
-
-
-def _write(path: Path, audit: UtilityAudit | GeometryAudit) -> None:
-    try:
-        write_audit(path, audit)
-    except OSError as error:
-        raise BasOpdError(
-            f"{path} cannot be written: {error}. Fix that, then rerun the command."
-        ) from error
+    return write_audit(path, audit_geometry(subject, progress))
 
 
 def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
@@ -143,8 +100,3 @@ def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
         return None  # It is made again, as its message asks for.
     mine = (subject.identity.config_hash, subject.teacher)
     return audit if audit and (audit.config_hash, audit.teacher) == mine else None
-
-
-def _newest_step(subject: Subject) -> int:
-    paths = published(subject.directory.checkpoints)
-    return step_of(paths[0]) if paths else subject.identity.steps

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -22,26 +23,37 @@ from bas_opd.run.state import build_method, model_identity, restore_parts
 from bas_opd.types import Hooks, PromptBatch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The audit that the user asked for."""
+
+    run: Path
+    only: Literal["utility", "geometry"] | None = None
+    batches: int = 10
+    held_out: Path | None = None
+    """A prepared set to audit besides the training batches."""
+    checkpoints: int = 6
+    pairs: int = 20
+    teacher: Teacher = "own"
+    device: str = "auto"
+    data: Path | None = None
+    """Where the training data is now, if it has moved."""
+    base: str | None = None
+    """Where the base model is now, if it has moved."""
+
+
 class Subject:
     """A run with its model in memory. Nothing here learns, and nothing is written."""
 
-    def __init__(
-        self,
-        run: Path,
-        *,
-        teacher: Teacher = "own",
-        device: str = "auto",
-        data: Path | None = None,
-        base: str | None = None,
-        hooks: Hooks | None = None,
-    ) -> None:
-        """Open a run; `data` and `base` are their current paths, if they have moved."""
-        self.run, self.directory, self.teacher = run, RunDirectory(path=run), teacher
+    def __init__(self, request: Request, hooks: Hooks | None = None) -> None:
+        self.request, self.run = request, request.run
+        self.teacher: Teacher = request.teacher
+        self.directory = RunDirectory(path=self.run)
         self.hooks = hooks or Hooks()
         self.identity = self.directory.read_identity()
         self.config = _config(self.directory, self.identity.config)
-        self._data = data or Path(self.config.data.path)
-        self._device, self._base = device, base or self.config.model.path
+        self._data = request.data or Path(self.config.data.path)
+        self._device, self._base = request.device, request.base or self.config.model.path
         self._method: BasOpd | None = None
 
     @property
@@ -56,25 +68,20 @@ class Subject:
                 )
         return self._method
 
-    def training_set(self) -> PreparedSet:
-        """Return the set of the run, and no other."""
-        data = PreparedSet.load(self._data)
+    def dataset(self, held_out: Path | None = None) -> PreparedSet:
+        """Return the set of the run and no other, or a set that it was not trained on."""
+        data = PreparedSet.load(held_out or self._data)
         own = self.identity.dataset.fingerprint
-        if data.fingerprint != own:
+        if held_out is None and data.fingerprint != own:
             raise DataError(
                 f"{self._data} is not the set that the run in {self.run} was trained on: its "
                 f"fingerprint is {data.fingerprint[:12]}, not {own[:12]}. "
                 "Give the path of that set with --data."
             )
-        return data
-
-    def held_out_set(self, folder: Path) -> PreparedSet:
-        """Return a set that the run was not trained on."""
-        data = PreparedSet.load(folder)
-        if data.fingerprint == self.identity.dataset.fingerprint:
+        if held_out is not None and data.fingerprint == own:
             raise DataError(
-                f"{folder} holds the set that the run in {self.run} was trained on, so nothing in "
-                "it is held out. Give another set with --held-out, or omit the option."
+                f"{held_out} holds the set that the run in {self.run} was trained on, so nothing "
+                "in it is held out. Give another set with --held-out, or omit the option."
             )
         return data
 
@@ -141,7 +148,11 @@ class Subject:
     def _build(self, model: str) -> BasOpd:
         # In the precision of the run: on another device `auto` could mean another one.
         settings = {
-            "model": {"path": model, "device": self._device, "precision": self.identity.precision},
+            "model": {
+                "path": model,
+                "device": self._device,
+                "precision": self.identity.precision,
+            },
             # A live teacher is the student's own weights on the crop: the paper's stand-in.
             "teacher": {"mode": "live"} if self.teacher == "student" else {},
         }

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 
-class Only(StrEnum):
-    """The parts of an audit."""
-
-    utility = "utility"
-    geometry = "geometry"
-
-
-class Teacher(StrEnum):
-    """The teacher of the audit."""
-
-    own = "own"
-    student = "student"
-
-
 def audit(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    only: Annotated[Only | None, typer.Option(help="Make only this part.")] = None,
+    only: Annotated[
+        Literal["utility", "geometry"] | None, typer.Option(help="Make only this part.")
+    ] = None,
     batches: Annotated[int, typer.Option(min=1, max=40, help="Batches to score completely.")] = 10,
     held_out: Annotated[Path | None, typer.Option(help="Also audit this prepared set.")] = None,
     checkpoints: Annotated[
@@ -33,8 +20,8 @@ def audit(
     ] = 6,
     pairs: Annotated[int, typer.Option(min=1, help="Batches per checkpoint.")] = 20,
     teacher: Annotated[
-        Teacher, typer.Option(help="student: in place of a lost teacher.")
-    ] = Teacher.own,
+        Literal["own", "student"], typer.Option(help="student: in place of a lost teacher.")
+    ] = "own",
     device: Annotated[str, typer.Option(help="auto, or a torch device.")] = "auto",
     data: Annotated[Path | None, typer.Option(help="The training data, if it has moved.")] = None,
     base: Annotated[str | None, typer.Option(help="The base model, if it has moved.")] = None,
@@ -56,12 +43,12 @@ def audit(
     quiet_transformers()
     request = Request(
         run=run,
-        only=None if only is None else only.value,
+        only=only,
         batches=batches,
         held_out=held_out,
         checkpoints=checkpoints,
         pairs=pairs,
-        teacher=teacher.value,
+        teacher=teacher,
         device=device,
         data=data,
         base=base,

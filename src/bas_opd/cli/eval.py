@@ -7,7 +7,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bas_opd.cli.benchmark_options import Bench, Data
+Bench = Annotated[
+    str,
+    typer.Option(
+        help="Names among vstar, zoombench, hrbench4k, mmvp, cvbench, mmstar, pope and "
+        "finesearch, as in vstar,pope."
+    ),
+]
+Data = Annotated[
+    list[str],
+    typer.Option(
+        help="A folder with a subfolder per benchmark, or NAME=FOLDER, or NAME=HUB_ID, as in "
+        "mmstar=Lin-Chen/MMStar."
+    ),
+]
 
 
 def eval_(
@@ -116,20 +129,17 @@ def eval_(
 
 
 def _fields(option: str, text: str) -> dict[str, Any]:
-    import json
+    from pydantic import TypeAdapter, ValidationError
 
     from bas_opd.errors import ConfigError
 
     try:
-        fields = json.loads(text)
-        if not isinstance(fields, dict):
-            raise TypeError
-    except (ValueError, TypeError) as error:
+        return TypeAdapter(dict[str, Any]).validate_json(text)
+    except ValidationError as error:
         raise ConfigError(
             f"{option} {text!r} is no JSON object. Write it as in "
             '\'{"chat_template_kwargs": {"enable_thinking": false}}\'.'
         ) from error
-    return fields
 
 
 def _default_out(model: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bas_opd.cli.benchmark_options import Bench, Data
+from bas_opd.cli.eval import Bench, Data
 
 
 def lmms_eval(

@@ -113,31 +113,30 @@ class LocalAnswerer:
         }
 
     @cached_property
-    def _model(self) -> VisionLanguageModel:
+    def _loaded(self) -> ModelAnswers:
         from transformers.utils import logging
 
         from bas_opd.model import loading
 
         logging.disable_progress_bar()
-        return loading.open_model(
-            self.checkpoint.folder,
-            adapter=self.checkpoint.adapter,
-            device=self.device,
-            max_pixels=self.max_pixels,
-        )
-
-    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
-        answering = ModelAnswers(
-            model=self._model,
+        return ModelAnswers(
+            model=loading.open_model(
+                self.checkpoint.folder,
+                adapter=self.checkpoint.adapter,
+                device=self.device,
+                max_pixels=self.max_pixels,
+            ),
             max_response_tokens=self.max_response_tokens,
             prompts_per_batch=self.prompts_per_batch,
             prompts=self.prompts,
             poll=self.poll,
         )
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         # A few batches of pictures at a time: thousands would fill the memory.
         stride = 8 * self.prompts_per_batch
         for start in range(0, len(questions), stride):
-            for index, output in answering.answers(questions[start : start + stride]):
+            for index, output in self._loaded.answers(questions[start : start + stride]):
                 yield start + index, output
 
 

@@ -12,10 +12,9 @@ from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, RunDirecto
 from bas_opd.evaluate.answering import LocalAnswerer, ServedAnswerer
 from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.evaluation import Evaluation
-from bas_opd.evaluate.judge import Judge
+from bas_opd.evaluate.judge import Judge, VerdictCache
 from bas_opd.evaluate.questions import View
 from bas_opd.evaluate.results import report_entry, write_report
-from bas_opd.evaluate.verdict_cache import VerdictCache
 from bas_opd.evaluate.weights import find_checkpoint
 from bas_opd.files import hash_of
 from bas_opd.run.lock import locked, owner_of
@@ -85,7 +84,7 @@ def evaluate_model(
             for each in chosen
         ]
         stop = StopFlag()
-        held.enter_context(_locked(request.out))
+        _lock(request.out, held)
         held.enter_context(stop.listening())
         answerer = _answerer(request, stop.poll, prompts)
         settings = answerer.settings
@@ -129,21 +128,18 @@ def evaluate_model(
         )
 
 
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def _lock(out: Path, held: ExitStack) -> None:
     """Make and lock the folder; raise errors that fit this command."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file. Name a folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(out))
-        except RunDirectoryError as error:
-            raise RunDirectoryError(
-                f"{out} is in use by {owner_of(out) or 'another process'}. Wait for it to end, "
-                "stop it, or name another folder with --out."
-            ) from error
-        yield
+    try:
+        held.enter_context(locked(out))
+    except RunDirectoryError as error:
+        raise RunDirectoryError(
+            f"{out} is in use by {owner_of(out) or 'another process'}. Wait for it to end, "
+            "stop it, or name another folder with --out."
+        ) from error
 
 
 @contextmanager

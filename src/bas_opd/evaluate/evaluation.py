@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import starmap
 from pathlib import Path
-from typing import Any
 
 from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import BasOpdError
@@ -14,18 +15,18 @@ from bas_opd.evaluate.answering import Answerer
 from bas_opd.evaluate.benchmarks import Benchmark, LoadedSet
 from bas_opd.evaluate.benchmarks.summary import Source
 from bas_opd.evaluate.judge import Judge, Verdict
-from bas_opd.evaluate.questions import Question, Sample
+from bas_opd.evaluate.questions import Output, Question
 from bas_opd.evaluate.samples import (
     OUTPUTS,
     SCORES,
-    BenchmarkScores,
+    AppendedLines,
     Line,
-    SampleStore,
     digest,
     output_line,
     output_of,
     read_samples,
     score_line,
+    scoring_of,
     write_samples,
 )
 from bas_opd.evaluate.scoring import by_judge, by_rule, case_of
@@ -33,12 +34,11 @@ from bas_opd.files import hash_of
 from bas_opd.run.progress import Progress
 from bas_opd.serving.client import ServerError
 
-SOURCES: tuple[Source, ...] = ("rule", "judge")
 MOST_REFUSED_IN_A_ROW = 20
 """So many new refusals in a row mean that the server cannot be asked this way at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """One benchmark put to one model, in a folder of its own."""
 
@@ -47,12 +47,14 @@ class Evaluation:
     model: str
     """A hash of the model's weights and decoding."""
     folder: Path
-    _keys: dict[str, str] = field(init=False, repr=False)
-    """Question id -> hash of everything that its answer depends on. Computed once, because it is
-    much of the time that resuming a finished evaluation takes."""
 
-    def __post_init__(self) -> None:
-        keys = {
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        """Question id -> hash of everything that its answer depends on.
+
+        Computed once, because it is much of the time that resuming a finished evaluation takes.
+        """
+        return {
             question.id: hash_of(
                 {
                     "model": self.model,
@@ -63,27 +65,27 @@ class Evaluation:
             )
             for question in self.loaded.questions
         }
-        object.__setattr__(self, "_keys", keys)
 
     def generate(self, answerer: Answerer, progress: Progress) -> None:
         """Ask every question that has no answer yet; each answer is on disk before it counts.
 
         A question that a server refuses has no answer, so the next command asks it again.
         """
-        with SampleStore(self.folder / OUTPUTS) as store:
-            left = [q for q in self.loaded.questions if not self._is_answered(q, store)]
-            total = len(self.loaded)
-            progress.start(total, f"{self.benchmark.name}: asking", done=total - len(left))
-            if not left:
-                return
-            refused: dict[str, str] = {}
-            new_in_a_row = 0
+        samples = read_samples(self.folder / OUTPUTS)
+        left = [q for q in self.loaded.questions if not self._is_answered(q, samples)]
+        total = len(self.loaded)
+        progress.start(total, f"{self.benchmark.name}: asking", done=total - len(left))
+        if not left:
+            return
+        refused: dict[str, str] = {}
+        new_in_a_row = 0
+        with AppendedLines(self.folder / OUTPUTS) as file:
             for index, output in answerer.answers(left):
                 question = left[index]
                 key, line = self._keys[question.id], output_line(question, output)
-                is_new = key not in store
-                if is_new or store[key] != line:
-                    store.add(key, line)
+                is_new = key not in samples
+                if is_new or samples[key] != line:
+                    file.append(key, line)
                 progress.advance()
                 if not output.refusal:
                     new_in_a_row = 0
@@ -99,60 +101,62 @@ class Evaluation:
 
     def answered(self) -> int:
         """Return how many questions have an answer on disk."""
-        store = read_samples(self.folder / OUTPUTS)
-        return sum(self._is_answered(question, store) for question in self.loaded.questions)
+        samples = read_samples(self.folder / OUTPUTS)
+        return sum(self._is_answered(question, samples) for question in self.loaded.questions)
 
     def score(
         self, judge: Judge | None, progress: Progress, *, poll: Callable[[], None]
-    ) -> BenchmarkScores:
+    ) -> list[Line]:
         """Score every answer, by rule where the rule can read it, else by the judge.
 
         The rule's verdict on the same output is reused; verdicts of the judge are kept in its own
         cache. The file of scores is replaced atomically, and keeps the scores of other models,
-        other sets and other judges.
+        other sets and other judges. Returns the scores in the order of the questions.
         """
-        samples = self._samples()
-        progress.start(len(samples), f"{self.benchmark.name}: scoring")
+        outputs = self._outputs()
+        progress.start(len(outputs), f"{self.benchmark.name}: scoring")
         known = read_samples(self.folder / SCORES)
         by = self.scorings(judge)
         lines: dict[str, Line] = {}
-        deferred: list[Sample] = []
+        deferred: list[tuple[Question, Output]] = []
         verdicts: dict[int, Verdict] = {}
-        for sample in samples:
-            key = _score_key(by["rule"], sample.question)
+        for question, output in zip(self.loaded.questions, outputs, strict=True):
+            key = _score_key(by["rule"], question)
             line = known.get(key)
-            if line is None or line["output"] != digest(sample.output):
-                scored = by_rule(self.benchmark, sample)
-                line = None if scored is None else score_line(sample, scored)
+            if line is None or line["output"] != digest(output):
+                scored = by_rule(self.benchmark, question, output)
+                line = None if scored is None else score_line(question, output, scored)
             if line is None:
-                deferred.append(sample)
+                deferred.append((question, output))
             else:
                 lines[key] = line
                 progress.advance()
         if judge is not None:
-            for index, verdict in judge.judge_all([case_of(each) for each in deferred], poll=poll):
+            for index, verdict in judge.judge_all(list(starmap(case_of, deferred)), poll=poll):
                 verdicts[index] = verdict
                 progress.advance()
-        for index, sample in enumerate(deferred):
+        for index, (question, output) in enumerate(deferred):
             verdict = verdicts.get(index)
-            key = _score_key(by["judge"], sample.question)
-            lines[key] = score_line(sample, by_judge(sample.question, verdict), verdict)
-        others = {key: line for key, line in known.items() if _scoring(key) not in by.values()}
+            key = _score_key(by["judge"], question)
+            lines[key] = score_line(question, output, by_judge(question, verdict), verdict)
+        others = {key: line for key, line in known.items() if scoring_of(key) not in by.values()}
         write_samples(self.folder / SCORES, {**others, **lines})
-        for reason, count in _commonest_reasons(verdicts.values()):
+        # Only the commonest: a server may word one reason in many ways.
+        reasons = Counter(each.reason for each in verdicts.values() if each.reason)
+        for reason, count in reasons.most_common(3):
             progress.message(
-                f"{count:,} of {len(samples):,} answers to {self.benchmark.title} have no verdict: "
+                f"{count:,} of {len(outputs):,} answers to {self.benchmark.title} have no verdict: "
                 f"{reason}"
             )
         return self._collected(lines, by)
 
-    def scores(self, judge: Judge | None) -> BenchmarkScores:
+    def scores(self, judge: Judge | None) -> list[Line]:
         """Return the scores on disk, if they are of these answers and by this judge."""
         return self._collected(read_samples(self.folder / SCORES), self.scorings(judge))
 
     def scorings(self, judge: Judge | None) -> dict[Source, str]:
         """Return the prefixes of the keys of scores: by rule, and by this judge or none."""
-        judges = {"rule": "", "judge": "" if judge is None else judge.identity}
+        judges: dict[Source, str] = {"rule": "", "judge": "" if judge is None else judge.identity}
         return {
             source: hash_of(
                 {
@@ -160,17 +164,15 @@ class Evaluation:
                     "benchmark": self.loaded.fingerprint,
                     "parser": PARSER_VERSION,
                     "source": source,
-                    "judge": judges[source],
+                    "judge": identity,
                 }
             )
-            for source in SOURCES
+            for source, identity in judges.items()
         }
 
-    def _is_answered(
-        self, question: Question, store: SampleStore | Mapping[str, dict[str, Any]]
-    ) -> bool:
-        key = self._keys[question.id]
-        return key in store and not output_of(store[key]).refusal
+    def _is_answered(self, question: Question, samples: Mapping[str, Line]) -> bool:
+        line = samples.get(self._keys[question.id])
+        return line is not None and not output_of(line).refusal
 
     def _on_refusals(self, refused: Mapping[str, str], consequence: str) -> str:
         first, reason = next(iter(refused.items()))
@@ -180,22 +182,23 @@ class Evaluation:
             "its limits; the same command asks these questions again."
         )
 
-    def _collected(self, lines: Mapping[str, Line], by: Mapping[Source, str]) -> BenchmarkScores:
-        found: list[tuple[Question, Line]] = []
+    def _collected(self, lines: Mapping[str, Line], by: Mapping[Source, str]) -> list[Line]:
+        found: list[Line] = []
         for question in self.loaded.questions:
-            keys = [_score_key(by[source], question) for source in SOURCES]
-            found += [(question, lines[key]) for key in keys if key in lines][:1]
+            keys = [_score_key(scoring, question) for scoring in by.values()]
+            found += [lines[key] for key in keys if key in lines][:1]
         if missing := len(self.loaded) - len(found):
             raise BasOpdError(
                 f"{missing:,} of {len(self.loaded):,} answers to {self.benchmark.title} "
                 f"have no score in {self.folder / SCORES}, or one of another model, set, parser or "
                 "judge. Run the same command with --only score first, or without --only."
             )
-        return BenchmarkScores.of(found)
+        return found
 
-    def _samples(self) -> list[Sample]:
-        store = read_samples(self.folder / OUTPUTS)
-        missing = [q.id for q in self.loaded.questions if self._keys[q.id] not in store]
+    def _outputs(self) -> list[Output]:
+        """Return the model's answer to each question."""
+        samples = read_samples(self.folder / OUTPUTS)
+        missing = [q.id for q in self.loaded.questions if self._keys[q.id] not in samples]
         if missing:
             raise BasOpdError(
                 f"{len(missing):,} of {len(self.loaded):,} questions of {self.benchmark.title} "
@@ -203,20 +206,8 @@ class Evaluation:
                 "among them. Run the same command with --only generate first, or without "
                 "--only."
             )
-        return [
-            Sample(question=question, output=output_of(store[self._keys[question.id]]))
-            for question in self.loaded.questions
-        ]
+        return [output_of(samples[self._keys[each.id]]) for each in self.loaded.questions]
 
 
 def _score_key(scoring: str, question: Question) -> str:
     return f"{scoring}:{question.id}"
-
-
-def _scoring(score_key: str) -> str:
-    return score_key.partition(":")[0]
-
-
-def _commonest_reasons(verdicts: Iterable[Verdict]) -> list[tuple[str, int]]:
-    """Return the commonest reasons for a missing verdict; a server may word them in many ways."""
-    return Counter(each.reason for each in verdicts if each.reason).most_common(3)

@@ -41,11 +41,3 @@ class Output:
     """Request parameters that had to be left out or renamed, if any."""
     refusal: str = ""
     """Why a server refused to answer, if so; then there is no text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One question with its output."""
-
-    question: Question
-    output: Output

@@ -1,10 +1,10 @@
-"""report.json of an evaluation: its schema, its writer and its reader."""
+"""Results of evaluations: report.json with its writer and reader, and their comparison."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,23 @@ import bas_opd
 from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.evaluate.benchmarks import NAMES, Measure, Scored, Summary, benchmark, overall
-from bas_opd.evaluate.benchmarks.summary import Outcome, Source, mean
+from bas_opd.evaluate.benchmarks.summary import mean
 from bas_opd.evaluate.samples import (
     OUTPUTS,
     SCORES,
-    BenchmarkScores,
+    Line,
     damaged,
     digest,
     output_of,
     read_samples,
+    scored_of,
+    scoring_of,
 )
 from bas_opd.evaluate.tables import latex, markdown
 from bas_opd.evaluate.weights import ADAPTER
 from bas_opd.files import hash_of, write_text
+from bas_opd.run.record import first_problem
+from bas_opd.stats.intervals import Interval, paired_difference
 
 if TYPE_CHECKING:  # The reader needs no HTTP client.
     from bas_opd.evaluate.evaluation import Evaluation
@@ -42,10 +46,8 @@ class BenchmarkResult:
     """The result of a run on one benchmark."""
 
     summary: Summary
-    title: str
     fingerprint: str
     """Of the questions: only results on the same ones can be paired."""
-    is_partial: bool
     judge: str | None
     """The judge's name; None if deferred answers had no judge."""
     judged_by: str
@@ -55,6 +57,14 @@ class BenchmarkResult:
     outputs: Path
     digests: Mapping[str, str]
     """Question id -> hash of the output that was scored."""
+
+    @property
+    def title(self) -> str:
+        return benchmark(self.summary.benchmark).title
+
+    @property
+    def is_partial(self) -> bool:
+        return self.summary.is_partial
 
     def answers(self) -> dict[str, str]:
         """Return question id -> text of the answer that was scored."""
@@ -119,19 +129,35 @@ class RunEvaluation:
         return ", ".join(each.title for each in self.results)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How the answers of run a differ from those of run b."""
+
+    n: int
+    only_a: int
+    """Questions that run a alone has right; an unscored answer is not right."""
+    only_b: int
+    difference: Interval
+    """Accuracy of a minus that of b."""
+    p_value: float
+    """Probability that equally good runs differ at least this much (McNemar, exact, two-sided)."""
+
+
 def report_entry(
-    evaluation: Evaluation, judge: Judge | None, scores: BenchmarkScores
+    evaluation: Evaluation, judge: Judge | None, scores: Sequence[Line]
 ) -> dict[str, Any]:
     """Return everything that the report holds about one benchmark."""
     judged_by = None
     if judge is not None:
-        judged_by = {**judge.settings, "fallbacks": scores.judge_fallbacks}
+        judged_by = {**judge.settings, "fallbacks": _distinct(scores, "judge_fallback")}
+    pairs = zip(evaluation.loaded.questions, scores, strict=True)
+    scored = [scored_of(line, question.groups) for question, line in pairs]
     return {
         "fingerprint": evaluation.loaded.fingerprint,
-        "fallbacks": scores.fallbacks,
+        "fallbacks": _distinct(scores, "fallback"),
         "judge": judged_by,
         "scores": list(evaluation.scorings(judge).values()),
-        **asdict(evaluation.benchmark.summarise(scores.scored)),
+        **asdict(evaluation.benchmark.summarise(scored)),
     }
 
 
@@ -162,7 +188,7 @@ def write_report(
         "judge": ", ".join(judges) or None,
         "benchmarks": everything,
     }
-    summaries = [_summary(each) for each in everything]
+    summaries = [_SUMMARY.validate_python(each) for each in everything]
     text = markdown(model, summaries)
     for name, content in (
         ("report.md", text),
@@ -182,13 +208,48 @@ def read_evaluation(folder: Path) -> RunEvaluation | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, ConfigError) as error:
+        reason = first_problem(error) if isinstance(error, ValidationError) else error
         raise DataError(
-            f"{path} cannot be read as an evaluation ({_reason(error)}). Run `bas-opd eval` on the "
+            f"{path} cannot be read as an evaluation ({reason}). Run `bas-opd eval` on the "
             "run again; finished questions are not asked again."
         ) from error
     if not results:
         return None
     return RunEvaluation(judge=report.judge, weights=report.weights, results=results)
+
+
+def compare(a: Sequence[Scored], b: Sequence[Scored]) -> Comparison:
+    """Pair two runs by question; both must have answered the same questions."""
+    first, second = _by_id(a), _by_id(b)
+    if first.keys() != second.keys() or not first:
+        raise DataError(
+            f"The runs cannot be paired: {len(first.keys() - second.keys()):,} questions are in "
+            f"the first alone, {len(second.keys() - first.keys()):,} in the second alone, and "
+            f"{len(first.keys() & second.keys()):,} in both. Compare runs on one set of questions."
+        )
+    right = [(first[name].is_correct, second[name].is_correct) for name in first]
+    only_a, only_b = right.count((True, False)), right.count((False, True))
+    return Comparison(
+        n=len(right),
+        only_a=only_a,
+        only_b=only_b,
+        difference=paired_difference([float(x) for x, _ in right], [float(y) for _, y in right]),
+        p_value=mcnemar(only_a, only_b),
+    )
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Return the exact two-sided p-value of McNemar's test.
+
+    If both runs are equally good, a question that one run alone has right is equally likely to be
+    either's. The sums are of integers, so nothing is rounded even for thousands of questions.
+    """
+    n = only_a + only_b
+    term, tail = 1, 0
+    for k in range(min(only_a, only_b) + 1):
+        tail += term
+        term = term * (n - k) // (k + 1)
+    return min(1.0, 2 * tail / 2**n)
 
 
 class _Report(BaseModel):
@@ -205,20 +266,9 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     fingerprint: str
-    is_partial: bool
     judge: dict[str, Any] | None = None
     scores: list[str] | None = None
     """Prefixes of the keys of its verdicts: the file also holds other models and judges."""
-
-
-class _ScoreLine(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
-    id: str
-    outcome: Outcome
-    source: Source
-    value: str
-    output: str = ""
 
 
 def _earlier(path: Path, identity: str) -> list[dict[str, Any]]:
@@ -226,16 +276,11 @@ def _earlier(path: Path, identity: str) -> list[dict[str, Any]]:
     try:
         report = _Report.model_validate_json(path.read_bytes())
         for each in report.benchmarks:
-            _summary(each)
+            _SUMMARY.validate_python(each)
     except (FileNotFoundError, ValidationError):
         return []
     is_alike = (report.identity, report.parser) == (identity, PARSER_VERSION)
     return report.benchmarks if is_alike else []
-
-
-def _summary(content: Mapping[str, Any]) -> Summary:
-    names = [each.name for each in fields(Summary)]
-    return _SUMMARY.validate_python({name: content[name] for name in names if name in content})
 
 
 def _result(folder: Path, content: dict[str, Any], judge: str | None) -> BenchmarkResult:
@@ -243,36 +288,46 @@ def _result(folder: Path, content: dict[str, Any], judge: str | None) -> Benchma
     entry = _Entry.model_validate(content)
     settings = entry.judge or ({"model": judge} if judge and "judge" not in content else {})
     same = {name: value for name, value in settings.items() if name != "fallbacks"}
-    summary = _summary(content)
-    lines = _score_lines(folder / summary.benchmark / SCORES, entry.scores)
-    if len(lines) != summary.n:
-        lines = []
+    summary = _SUMMARY.validate_python(content)
+    verdicts = _verdicts(folder / summary.benchmark / SCORES, entry.scores)
+    if len(verdicts) != summary.n:
+        verdicts = []
     return BenchmarkResult(
         summary=summary,
-        title=benchmark(summary.benchmark).title,
         fingerprint=entry.fingerprint,
-        is_partial=entry.is_partial,
         judge=settings.get("model"),
         judged_by=json.dumps(same, sort_keys=True),
-        scored=tuple(
-            Scored(id=each.id, outcome=each.outcome, source=each.source, value=each.value)
-            for each in lines
-        ),
+        scored=tuple(scored for scored, _ in verdicts),
         outputs=folder / summary.benchmark / OUTPUTS,
-        digests={each.id: each.output for each in lines},
+        digests={scored.id: output for scored, output in verdicts},
     )
 
 
-def _score_lines(path: Path, prefixes: Sequence[str] | None) -> list[_ScoreLine]:
-    lines = []
-    for number, (key, sample) in enumerate(read_samples(path).items(), start=1):
-        if prefixes is not None and key.partition(":")[0] not in prefixes:
+def _verdicts(path: Path, prefixes: Sequence[str] | None) -> list[tuple[Scored, str]]:
+    """Return each verdict and the hash of the output that it is on."""
+    verdicts = []
+    for number, (key, line) in enumerate(read_samples(path).items(), start=1):
+        if prefixes is not None and scoring_of(key) not in prefixes:
             continue
         try:
-            lines.append(_ScoreLine.model_validate(sample))
+            verdicts.append((scored_of(line), str(line.get("output", ""))))
         except ValidationError as error:
             raise damaged(path, number) from error
-    return lines
+    return verdicts
+
+
+def _by_id(scored: Sequence[Scored]) -> dict[str, Scored]:
+    by_id = {each.id: each for each in scored}
+    if len(by_id) < len(scored):
+        raise DataError(
+            f"A run answers {len(scored) - len(by_id):,} questions twice. Compare the whole of one "
+            "run with the whole of another."
+        )
+    return by_id
+
+
+def _distinct(lines: Sequence[Line], name: str) -> list[str]:
+    return sorted({line[name] for line in lines if line[name]})
 
 
 def _tensors(files: Mapping[str, str]) -> dict[str, str]:
@@ -282,10 +337,3 @@ def _tensors(files: Mapping[str, str]) -> dict[str, str]:
         for name, each in files.items()
         if name.endswith(".safetensors") and not name.startswith("base/")
     }
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        detail = error.errors()[0]
-        return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
-    return str(error)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from bas_opd.evaluate.benchmarks import SEVEN, Measure, Summary, benchmark, overall
-from bas_opd.text import markdown_table, printable
+from bas_opd.text import ends_text, markdown_table, printable
 
 QUOTED: dict[str, tuple[float, ...]] = {
     # The paper's Table 1, in the order of SEVEN: quoted, not measured here.
@@ -34,30 +35,28 @@ _TEX = {
 
 def markdown(model: str, summaries: Sequence[Summary]) -> str:
     """Return the whole report: the paper's table, then every number of every benchmark."""
-    names, cells, quoted = _overview(summaries)
-    header = ["model", *(benchmark(name).title for name in names), "average of seven"]
+    titles, cells, quoted = _overview(summaries)
     rows = [
         [_line(model), *cells],
         *([f"{name} (quoted from the paper)", *row] for name, row in quoted.items()),
     ]
     notes = "".join(f"\n\n{mark} {NOTES[mark]}" for mark in _marks(cells))
-    parts = [_table(header, rows) + notes, *(_details(summary) for summary in summaries)]
-    return "\n\n".join(parts) + "\n"
+    overview = _table(["model", *titles, "average of seven"], rows) + notes
+    return "\n\n".join([overview, *map(_details, summaries)]) + "\n"
 
 
 def latex(model: str, summaries: Sequence[Summary]) -> str:
     """Return a booktabs table in the paper's layout; the paper's rows are marked as quoted."""
-    names, cells, quoted = _overview(summaries)
-    width = len(names) + 2
-    rows = [[f"{_tex(name)} (quoted)", *map(_tex_number, row)] for name, row in quoted.items()]
+    titles, cells, quoted = _overview(summaries)
+    width = len(titles) + 2
     lines = [
         r"\begin{tabular}{l" + "c" * (width - 1) + "}",
         r"\toprule",
-        _tex_row(["Model", *(_tex(benchmark(name).title) for name in names), "Avg."]),
+        _tex_row("Model", [*map(_tex, titles), "Avg."]),
         r"\midrule",
-        *map(_tex_row, rows),
+        *(_tex_row(f"{name} (quoted)", map(_tex_number, row)) for name, row in quoted.items()),
         r"\midrule",
-        _tex_row([_tex(_line(model)), *map(_tex_number, cells)]),
+        _tex_row(_line(model), map(_tex_number, cells)),
         r"\bottomrule",
         *(
             rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex_marks(mark)} {NOTES[mark]}}} \\"
@@ -68,16 +67,14 @@ def latex(model: str, summaries: Sequence[Summary]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _overview(
-    summaries: Sequence[Summary],
-) -> tuple[tuple[str, ...], list[str], dict[str, list[str]]]:
-    """Return the names of the columns but the last, the model's cells, and the paper's rows.
+def _overview(summaries: Sequence[Summary]) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """Return the titles of the columns but the last, the model's cells, and the paper's rows.
 
     The columns are the seven benchmarks, any others, and the average of the seven.
     """
     by_name = {summary.benchmark: summary for summary in summaries}
-    others = tuple(name for name in by_name if name not in SEVEN)
-    names = (*SEVEN, *others)
+    others = [name for name in by_name if name not in SEVEN]
+    names = [*SEVEN, *others]
     average = overall(summaries)
     cells = [
         _marked(by_name[name].primary, [by_name[name]]) if name in by_name else "-"
@@ -85,14 +82,10 @@ def _overview(
     ]
     cells.append("-" if average is None else _marked(average, [by_name[name] for name in SEVEN]))
     quoted = {
-        name: [
-            *(f"{value:.2f}" for value in values),
-            *("-" for _ in others),
-            f"{sum(values) / len(values):.2f}",
-        ]
+        name: [*(f"{value:.2f}" for value in values), *"-" * len(others), f"{fmean(values):.2f}"]
         for name, values in QUOTED.items()
     }
-    return names, cells, quoted
+    return [benchmark(name).title for name in names], cells, quoted
 
 
 def _marked(measure: Measure, behind: Sequence[Summary]) -> str:
@@ -131,11 +124,7 @@ def _count(summary: Summary) -> str:
 
 
 def _measure(measure: Measure) -> list[str]:
-    interval = "-"
-    if measure.interval is not None:
-        low, high = measure.interval
-        interval = f"{100 * low:.1f} to {100 * high:.1f}"
-    return [_percent(measure), interval, f"{measure.n:,}"]
+    return [_percent(measure), ends_text(measure.interval) or "-", f"{measure.n:,}"]
 
 
 def _percent(measure: Measure) -> str:
@@ -156,8 +145,8 @@ def _line(text: str) -> str:
     return printable(text).replace("\n", " ")
 
 
-def _tex_row(cells: Sequence[str]) -> str:
-    return rf"{' & '.join(cells)} \\"
+def _tex_row(label: str, cells: Iterable[str]) -> str:
+    return rf"{' & '.join([_tex(label), *cells])} \\"
 
 
 def _tex_number(cell: str) -> str:

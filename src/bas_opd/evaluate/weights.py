@@ -6,6 +6,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,10 @@ def weights_hashes(folder: Path, *, memory: Path | None = None) -> dict[str, str
             "loaded. Name a finished run, or the folder of a model."
         )
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
-    known = {} if memory is None else _remembered(memory)
+    known: dict[str, str] = {}
+    if memory is not None:
+        with suppress(FileNotFoundError, ValidationError):
+            known = _HASHES.validate_json(memory.read_bytes())
     states = [_state(path) for path in files]
     with ThreadPoolExecutor() as pool:
         hashes = list(pool.map(lambda path, at: known.get(at) or sha256(path), files, states))
@@ -113,10 +117,3 @@ def _state(path: Path) -> str:
             "ctime_ns": stat.st_ctime_ns,
         }
     )
-
-
-def _remembered(memory: Path) -> dict[str, str]:
-    try:
-        return _HASHES.validate_json(memory.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return {}

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from bas_opd.errors import BasOpdError
-from bas_opd.serving.endpoint import Endpoint
-from bas_opd.serving.transport import Reply, RequestFailure, Transport
+from bas_opd.serving.endpoint import Endpoint, Reply, RequestFailure, open_http, post
 
 Message = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -24,11 +24,6 @@ Result = TypeVar("Result")
 
 _REPLACED_BY = {"temperature": None, "max_tokens": "max_completion_tokens", "seed": None}
 """Parameters that some models reject, and what they want instead."""
-_FALLBACK = {
-    "temperature": "sent without temperature",
-    "max_tokens": "sent max_completion_tokens in place of max_tokens",
-    "seed": "sent without seed",
-}
 _NO_ACCESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
 _POLL_SECONDS = 0.2
 
@@ -49,10 +44,7 @@ class SpendingLimitError(ServerError):
     """The spending limit is reached."""
 
 
-class StoppedError(BasOpdError):
-    """A request was cancelled because the program is stopping."""
-
-
+@dataclass(kw_only=True)
 class Spending:
     """Counts requests and tokens, and refuses requests above a limit.
 
@@ -60,20 +52,24 @@ class Spending:
     counted when replies arrive, so requests in flight at that moment may exceed the limit.
     """
 
-    def __init__(self, *, max_requests: int | None = None, max_tokens: int | None = None) -> None:
-        self.max_requests = max_requests
-        self.max_tokens = max_tokens
-        self.requests = 0
-        self.tokens = 0
-        self._lock = threading.Lock()
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    requests: int = 0
+    tokens: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def reserve(self) -> None:
         """Count one request, or raise if the limit is reached."""
         with self._lock:
-            if self.max_requests is not None and self.requests >= self.max_requests:
-                raise self._reached(self.max_requests, "requests")
-            if self.max_tokens is not None and self.tokens >= self.max_tokens:
-                raise self._reached(self.max_tokens, "tokens")
+            for spent, limit, what in (
+                (self.requests, self.max_requests, "requests"),
+                (self.tokens, self.max_tokens, "tokens"),
+            ):
+                if limit is not None and spent >= limit:
+                    raise SpendingLimitError(
+                        f"The limit of {limit:,} {what} is reached, earlier commands included. "
+                        "Run the same command with a higher limit to continue."
+                    )
             self.requests += 1
 
     def add(self, *, requests: int = 0, tokens: int = 0) -> None:
@@ -82,13 +78,6 @@ class Spending:
             self.requests += requests
             self.tokens += tokens
 
-    @staticmethod
-    def _reached(ceiling: int, what: str) -> SpendingLimitError:
-        return SpendingLimitError(
-            f"The limit of {ceiling:,} {what} is reached, earlier commands included. Run the same "
-            "command with a higher limit to continue."
-        )
-
 
 class ChatClient:
     """Sends chat requests to one endpoint; safe to share between threads."""
@@ -96,7 +85,8 @@ class ChatClient:
     def __init__(self, endpoint: Endpoint, *, spending: Spending | None = None) -> None:
         self.endpoint = endpoint
         self.spending = spending or Spending()
-        self._transport = Transport(endpoint)
+        self._http = open_http(endpoint)
+        self._close = weakref.finalize(self, self._http.close)
         self._rejected: frozenset[str] = frozenset()
         self._stopping = threading.Event()
 
@@ -111,12 +101,12 @@ class ChatClient:
         rejected, tries = self._rejected, 1
         while True:
             if self._stopping.is_set():
-                raise StoppedError("The request was not sent, because the program is stopping.")
+                raise CancelledError("The request was not sent, because the program is stopping.")
             self.spending.reserve()
             decoding = _without(wanted, rejected)
             body = json.dumps({**asked, **decoding}).encode("ascii")
             try:
-                reply = self._transport.post(body)
+                reply = post(self._http, self.endpoint, body)
             except RequestFailure as failure:
                 name = failure.parameter
                 if failure.status in (400, 422) and name in decoding and name in _REPLACED_BY:
@@ -128,7 +118,7 @@ class ChatClient:
                     tries += 1
                 continue
             self.spending.add(tokens=reply.tokens)
-            return replace(reply, fallbacks=tuple(_FALLBACK[name] for name in sorted(rejected)))
+            return replace(reply, fallbacks=tuple(map(_fallback, sorted(rejected))))
 
     def in_parallel(
         self,
@@ -194,8 +184,12 @@ class ChatClient:
             )
         longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (tries - 1))
         seconds = max(failure.retry_after, random.uniform(longest / 2, longest))
-        if self._stopping.wait(seconds):
-            raise StoppedError("The request was not sent again, because the program is stopping.")
+        self._stopping.wait(seconds)
+
+
+def _fallback(name: str) -> str:
+    instead = _REPLACED_BY[name]
+    return f"sent {instead} in place of {name}" if instead else f"sent without {name}"
 
 
 def _without(wanted: Mapping[str, Any], rejected: frozenset[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from audit_fixtures import Quiet, replace_part
+from audit_fixtures import Quiet, replace_part, subject_of
 from run_fixtures import events_of
 
 from bas_opd.audit import geometry
@@ -22,10 +22,6 @@ from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.directory import RunDirectory
 from bas_opd.select import query_budget, rollout_features
 from bas_opd.types import Hooks
-
-
-def subject_of(run: Path, **options: Any) -> Subject:
-    return Subject(run, device="cpu", **options)
 
 
 def whole_gradient(subject: Subject, rollouts: Any, rows: Any) -> numpy.ndarray:
@@ -54,14 +50,14 @@ def test_streaming_gives_what_stored_gradients_give(
     trained: Path, quiet: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(geometry, "CHUNK", 1000)
-    subject = subject_of(trained)
-    audit = audit_geometry(subject, quiet, checkpoints=1, pairs=2)
+    subject = subject_of(trained, checkpoints=1, pairs=2)
+    audit = audit_geometry(subject, quiet)
     (found,) = audit.checkpoints
     assert (found.step, quiet.planned, quiet.done) == (5, 2, 2)
 
     stored: list[tuple[numpy.ndarray, numpy.ndarray]] = []
     counts = []
-    for batch in subject.batches(subject.training_set(), "training", step=5, n=2):
+    for batch in subject.batches(subject.dataset(), "training", step=5, n=2):
         subject.restore_newest()
         rollouts = subject.method.stages.policy.generate(batch)
         features = rollout_features(rollouts, rollouts.candidates())
@@ -86,7 +82,7 @@ def test_streaming_gives_what_stored_gradients_give(
 def test_the_first_selected_gradient_is_the_one_the_run_stepped_on(
     trained: Path, quiet: Quiet
 ) -> None:
-    audit = audit_geometry(subject_of(trained), quiet, checkpoints=3, pairs=1)
+    audit = audit_geometry(subject_of(trained, checkpoints=3, pairs=1), quiet)
     steps = {e["step"]: e for e in events_of(trained) if e["event"] == "step"}
     assert [c.step for c in audit.checkpoints] == [1, 3, 5]
     for checkpoint in audit.checkpoints[:2]:
@@ -97,8 +93,9 @@ def test_the_first_selected_gradient_is_the_one_the_run_stepped_on(
 
 def test_neither_weights_nor_selector_move(trained: Path, quiet: Quiet) -> None:
     notices: list[str] = []
-    subject = subject_of(trained, hooks=Hooks(notice=notices.append))
-    audit_geometry(subject, quiet, checkpoints=2, pairs=1)
+    hooks = Hooks(notice=notices.append)
+    subject = subject_of(trained, hooks, checkpoints=2, pairs=1)
+    audit_geometry(subject, quiet)
     assert notices == ["At step 1 the selector had learned nothing yet: it draws at random."]
     snapshot = read_checkpoint(published(trained / "checkpoints")[0])
     selector = subject.method.stages.selector.state_dict()
@@ -123,9 +120,15 @@ def test_however_many_batches_four_gradients_are_held(
         return result
 
     monkeypatch.setattr(geometry, "gradient", counted)
-    audit_geometry(subject_of(trained), quiet, checkpoints=1, pairs=3)
+    audit_geometry(subject_of(trained, checkpoints=1, pairs=3), quiet)
     assert len(made) == 6
     assert most == 4
+
+
+def steps_chosen(run: Path, checkpoints: Path, n: int) -> list[int]:
+    subject = subject_of(run, checkpoints=n)
+    subject.directory = RunDirectory(path=checkpoints)
+    return [int(path.name[5:]) for path in chosen_checkpoints(subject)]
 
 
 def test_checkpoints_are_spread_over_the_run_with_the_newest_among_them(
@@ -133,9 +136,7 @@ def test_checkpoints_are_spread_over_the_run_with_the_newest_among_them(
 ) -> None:
     for step in range(10, 121, 10):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    subject = subject_of(trained)
-    subject.directory = RunDirectory(path=tmp_path)
-    chosen = {n: [int(p.name[5:]) for p in chosen_checkpoints(subject, n)] for n in (1, 2, 6, 99)}
+    chosen = {n: steps_chosen(trained, tmp_path, n) for n in (1, 2, 6, 99)}
     assert chosen[1] == [120]
     assert chosen[2] == [10, 120]
     assert chosen[6] == [10, 30, 50, 80, 100, 120]
@@ -147,10 +148,7 @@ def test_a_last_step_out_of_turn_does_not_crowd_out_the_others(
 ) -> None:
     for step in (18, 36, 54, 72, 90, 108, 111):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    subject = subject_of(trained)
-    subject.directory = RunDirectory(path=tmp_path)
-    chosen = [int(path.name[5:]) for path in chosen_checkpoints(subject, 6)]
-    assert chosen == [18, 36, 54, 72, 90, 111]
+    assert steps_chosen(trained, tmp_path, 6) == [18, 36, 54, 72, 90, 111]
 
 
 def test_one_checkpoint_is_not_followed_along_a_run_unless_asked(run: Path, quiet: Quiet) -> None:
@@ -158,17 +156,17 @@ def test_one_checkpoint_is_not_followed_along_a_run_unless_asked(run: Path, quie
         shutil.rmtree(path)
     with pytest.raises(BasOpdError, match=r"run\.keep_every=N"):
         audit_geometry(subject_of(run), quiet)
-    assert why_no_geometry(subject_of(run), 1) is None
+    assert why_no_geometry(subject_of(run, checkpoints=1)) is None
     shutil.rmtree(run / "checkpoints")
-    assert "no checkpoint" in str(why_no_geometry(subject_of(run), 1))
+    assert "no checkpoint" in str(why_no_geometry(subject_of(run, checkpoints=1)))
 
 
 def test_a_damaged_checkpoint_is_left_out_and_named(run: Path, quiet: Quiet) -> None:
     oldest = published(run / "checkpoints")[-1]
     (oldest / "student.safetensors").write_bytes(b"cut")
     notices: list[str] = []
-    subject = subject_of(run, hooks=Hooks(notice=notices.append))
-    audit = audit_geometry(subject, quiet, checkpoints=2, pairs=1)
+    subject = subject_of(run, Hooks(notice=notices.append), checkpoints=2, pairs=1)
+    audit = audit_geometry(subject, quiet)
     assert [c.step for c in audit.checkpoints] == [5]
     assert str(oldest) in notices[0]
     assert notices[0].endswith("It is left out.")
@@ -179,7 +177,7 @@ def test_a_checkpoint_without_its_teacher_is_refused_and_not_left_out(
 ) -> None:
     replace_part(published(run / "checkpoints")[-1], "teacher", None)
     with pytest.raises(CheckpointError, match="--teacher student"):
-        audit_geometry(subject_of(run), quiet, pairs=1)
+        audit_geometry(subject_of(run, pairs=1), quiet)
 
 
 def test_batches_without_both_kinds_of_rows_are_left_out(
@@ -188,10 +186,10 @@ def test_batches_without_both_kinds_of_rows_are_left_out(
     budgets = iter([0, 3])
     monkeypatch.setattr(geometry, "query_budget", lambda *_: next(budgets))
     notices: list[str] = []
-    subject = subject_of(trained, hooks=Hooks(notice=notices.append))
-    audit = audit_geometry(subject, quiet, checkpoints=1, pairs=2)
+    subject = subject_of(trained, Hooks(notice=notices.append), checkpoints=1, pairs=2)
+    audit = audit_geometry(subject, quiet)
     assert [p.selected for p in audit.checkpoints[0].pairs] == [3]
     assert notices[-1].startswith("At step 5, 1 of 2 batches are left out")
     monkeypatch.setattr(geometry, "query_budget", lambda *_: 0)
     with pytest.raises(BasOpdError, match="gave a pair of gradients"):
-        audit_geometry(subject, quiet, checkpoints=1, pairs=1)
+        audit_geometry(subject, quiet)

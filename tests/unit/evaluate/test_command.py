@@ -21,8 +21,8 @@ from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, RunDirectoryError
 from bas_opd.evaluate import results, samples
 from bas_opd.evaluate.command import Request, evaluate_model
-from bas_opd.evaluate.samples import SampleStore
-from bas_opd.evaluate.verdict_cache import VerdictCache
+from bas_opd.evaluate.judge import VerdictCache
+from bas_opd.evaluate.samples import AppendedLines
 from bas_opd.evaluate.weights import weights_fingerprint
 from bas_opd.files import hash_of, sha256
 from bas_opd.model.base import small_base
@@ -133,7 +133,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_saved_is_lost(
     full = raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with monkeypatch.context() as patch:
         if place == "an answer":
-            patch.setattr(SampleStore, "add", full)
+            patch.setattr(AppendedLines, "append", full)
         elif place == "the scores":
             patch.setattr(samples, "write_text", full)
         elif place == "a verdict":

@@ -12,10 +12,9 @@ from bas_opd.evaluate import evaluation as evaluations
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
 from bas_opd.evaluate.evaluation import Evaluation
-from bas_opd.evaluate.judge import Verdict
-from bas_opd.evaluate.judge_prompt import Case
+from bas_opd.evaluate.judge import Case, Verdict
 from bas_opd.evaluate.questions import Output, Question
-from bas_opd.evaluate.samples import OUTPUTS, SCORES, SampleStore
+from bas_opd.evaluate.samples import OUTPUTS, SCORES, AppendedLines, Line, read_samples, scored_of
 from bas_opd.files import hash_of
 from bas_opd.serving.client import ServerError
 
@@ -97,7 +96,12 @@ def evaluation(
 
 def score(each: Evaluation, judge: Gavel | None = None) -> list[Scored]:
     each.score(judge, Quiet(), poll=lambda: None)  # pyright: ignore[reportArgumentType]
-    return list(each.scores(judge).scored)  # pyright: ignore[reportArgumentType]
+    return verdicts(each, each.scores(judge))  # pyright: ignore[reportArgumentType]
+
+
+def verdicts(each: Evaluation, lines: list[Line]) -> list[Scored]:
+    pairs = zip(each.loaded.questions, lines, strict=True)
+    return [scored_of(line, question.groups) for question, line in pairs]
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 3, 5])
@@ -170,7 +174,7 @@ def test_a_report_is_of_the_scores_that_were_made_last(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A", "B"), Quiet())
     score(each)
-    summary = each.benchmark.summarise(each.scores(None).scored)
+    summary = each.benchmark.summarise(verdicts(each, each.scores(None)))
     assert (summary.primary.correct, summary.n, summary.is_partial) == (3, 6, True)
     (tmp_path / "vstar" / SCORES).unlink()
     with pytest.raises(BasOpdError, match="--only score"):
@@ -182,9 +186,10 @@ def test_the_scores_of_two_models_and_of_two_judges_live_side_by_side(tmp_path: 
     one.generate(Parrot("A", "Both A and B could be meant here."), Quiet())
     two.generate(Parrot("B"), Quiet())
     alone, judged, other = score(one), score(one, Gavel()), score(two)
-    assert list(one.scores(None).scored) == alone
-    assert list(one.scores(Gavel()).scored) == judged  # pyright: ignore[reportArgumentType]
-    assert list(two.scores(None).scored) == other
+    assert verdicts(one, one.scores(None)) == alone
+    lines = one.scores(Gavel())  # pyright: ignore[reportArgumentType]
+    assert verdicts(one, lines) == judged
+    assert verdicts(two, two.scores(None)) == other
     before = (tmp_path / "vstar" / SCORES).read_bytes()
     score(two)
     assert (tmp_path / "vstar" / SCORES).read_bytes() == before, "nothing piles up"
@@ -197,7 +202,7 @@ def test_an_answer_is_read_by_the_rule_once(
     each.generate(Parrot("A", "B", "Both A and B could be meant here."), Quiet())
     first = score(each)
     read: list[str] = []
-    monkeypatch.setattr(evaluations, "by_rule", lambda _, sample: read.append(sample.question.id))
+    monkeypatch.setattr(evaluations, "by_rule", lambda _, question, __: read.append(question.id))
     judge = Gavel()
     again = score(each, judge)
     assert read == ["2", "5"], "what no rule could read is tried again"
@@ -223,7 +228,7 @@ def test_cut_empty_and_refused_answers_are_recorded(tmp_path: Path) -> None:
         *("correct", "wrong", "wrong", "correct", "unscored", "wrong"),
     ]
     assert {s.source for s in scored} == {"rule"}
-    assert list(each.score(None, Quiet(), poll=lambda: None).scored) == scored
+    assert verdicts(each, each.score(None, Quiet(), poll=lambda: None)) == scored
 
 
 def test_a_question_that_is_refused_is_named_and_asked_again_and_blocks_no_other(
@@ -258,12 +263,12 @@ def test_a_server_that_refuses_everything_is_not_asked_to_the_end_nor_blocked_by
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    with SampleStore(path) as store:
-        store.add("a", {"x": 1})
-        store.add("b", {"x": 2})
+    with AppendedLines(path) as file:
+        file.append("a", {"x": 1})
+        file.append("b", {"x": 2})
     path.write_bytes(path.read_bytes().replace(b'"key":"a"', b'"kex":"a"'))
     with pytest.raises(DataError, match=r"samples\.jsonl:1"):
-        SampleStore(path)
+        read_samples(path)
 
 
 def test_keys_are_those_of_every_earlier_version() -> None:

@@ -11,22 +11,36 @@ from bas_opd.evaluate import results
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
 from bas_opd.evaluate.evaluation import Evaluation
+from bas_opd.evaluate.questions import Output, Question
 from bas_opd.evaluate.results import REPORT, read_evaluation, report_entry, write_report
-from bas_opd.evaluate.samples import SCORES, BenchmarkScores
+from bas_opd.evaluate.samples import SCORES, score_line
 
 
 def result(name: str, *, correct: int = 3, judge: str = "") -> dict[str, Any]:
     """What the report holds of a benchmark of four questions."""
-    loaded = LoadedSet(
-        benchmark=name, folder=Path(), questions=(), fingerprint=f"of {name}", is_partial=True
-    )
-    each = Evaluation(benchmark=benchmark(name), loaded=loaded, model="m", folder=Path())
-    scored = tuple(
-        Scored(id=str(n), outcome="correct" if n < correct else "wrong", groups={"category": "x"})
+    questions = tuple(
+        Question(
+            id=str(n),
+            picture=lambda: b"",
+            prompt="",
+            form="choice",
+            reference="A",
+            groups={"category": "x"},
+        )
         for n in range(4)
     )
-    scores = BenchmarkScores(scored=scored, fallbacks=(), judge_fallbacks=())
-    made = report_entry(each, None, scores)
+    loaded = LoadedSet(
+        benchmark=name,
+        folder=Path(),
+        questions=questions,
+        fingerprint=f"of {name}",
+        is_partial=True,
+    )
+    each = Evaluation(benchmark=benchmark(name), loaded=loaded, model="m", folder=Path())
+    output = Output(text="A", is_cut=False)
+    scored = [Scored(id=str(n), outcome="correct" if n < correct else "wrong") for n in range(4)]
+    lines = [score_line(q, output, s) for q, s in zip(questions, scored, strict=True)]
+    made = report_entry(each, None, lines)
     return {**made, "judge": {"model": judge} if judge else None}
 
 

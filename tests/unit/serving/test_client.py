@@ -14,7 +14,7 @@ import pytest
 from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
 from bas_opd.errors import ConfigError, PreemptionError
-from bas_opd.serving import transport
+from bas_opd.serving import endpoint as endpoints
 from bas_opd.serving.client import (
     AccessError,
     ChatClient,
@@ -23,8 +23,7 @@ from bas_opd.serving.client import (
     Spending,
     SpendingLimitError,
 )
-from bas_opd.serving.endpoint import Endpoint
-from bas_opd.serving.transport import Reply
+from bas_opd.serving.endpoint import Endpoint, Reply
 
 HELLO = [{"role": "user", "content": "Hello"}]
 KEY = "sk-canary-8c1f0d2e77"
@@ -90,7 +89,7 @@ def test_a_temporary_failure_is_retried(bad: Act) -> None:
 
 
 def test_a_reply_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr(endpoints, "MAX_REPLY_BYTES", 1000)
     error, _ = failure(in_turn(says("long " * 1000)), tries=2)
     assert "more than 1,000 bytes" in str(error)
 
@@ -134,7 +133,7 @@ def test_requests_of_one_client_share_a_connection() -> None:
 def test_a_connection_whose_reply_was_given_up_is_not_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr(endpoints, "MAX_REPLY_BYTES", 1000)
     with ChatServer(in_turn(says("long " * 10_000), "Hi")).running() as server:
         assert ChatClient(server.endpoint()).ask(HELLO, max_tokens=7).text == "Hi"
     assert len(server.connections) == 2

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from PIL import Image
 
 from bas_opd.data.images import decode_image
-from bas_opd.evaluate.benchmarks import Scored, benchmark
-from bas_opd.evaluate.questions import Output, Question, Sample
+from bas_opd.evaluate.benchmarks import benchmark
+from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.samples import scored_of
 from bas_opd.evaluate.scoring import by_judge, by_rule
 
 
@@ -41,8 +42,8 @@ def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str,
         options=json.loads(doc["options"]),
         groups=json.loads(doc["groups"]),
     )
-    sample = Sample(question=question, output=Output(text=results[0], is_cut=False))
-    scored = by_rule(benchmark(doc["benchmark"]), sample) or by_judge(question, None)
+    output = Output(text=results[0], is_cut=False)
+    scored = by_rule(benchmark(doc["benchmark"]), question, output) or by_judge(question, None)
     return {
         "rule_only": {"benchmark": doc["benchmark"], **asdict(scored)},
         "deferred": float(scored.source == "judge"),
@@ -54,7 +55,6 @@ def rule_only(verdicts: Sequence[Mapping[str, Any]]) -> float:
 
     It is NaN if a part of the benchmark that it needs has no question, as under `--limit`.
     """
-    names = [each.name for each in fields(Scored)]
-    scored = [Scored(**{name: each[name] for name in names}) for each in verdicts]
+    scored = [scored_of(each, each["groups"]) for each in verdicts]
     value = benchmark(verdicts[0]["benchmark"]).summarise(scored).rule_only.value
     return math.nan if value is None else value

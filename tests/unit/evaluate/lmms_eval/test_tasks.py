@@ -21,7 +21,7 @@ from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import NAMES, SEVEN, LoadedSet, benchmark
 from bas_opd.evaluate.lmms_eval.functions import process_results, rule_only
 from bas_opd.evaluate.lmms_eval.tasks import ROWS_AT_ONCE, write_tasks
-from bas_opd.evaluate.questions import Output, Sample
+from bas_opd.evaluate.questions import Output
 from bas_opd.evaluate.scoring import by_judge, by_rule
 
 SAID = ["A", "The answer is (B).", "I cannot tell.", "one or two, perhaps", "", "Yes", "red"]
@@ -103,8 +103,8 @@ def test_a_task_asks_and_scores_as_the_evaluation_does(
         said = SAID[place % len(SAID)] if place else question.reference
         del doc["image"]  # lmms-eval drops it before it scores
         results.append(config["process_results"](doc, [said]))
-        sample = Sample(question=question, output=Output(text=said, is_cut=False))
-        expected.append(by_rule(benchmark(name), sample) or by_judge(question, None))
+        output = Output(text=said, is_cut=False)
+        expected.append(by_rule(benchmark(name), question, output) or by_judge(question, None))
     summary = benchmark(name).summarise(expected)
     number, deferred = config["metric_list"]
     assert number["metric"] == "rule_only"
