@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bas_opd.audit.records import GeometryAudit, UtilityAudit
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.files import write_text
 from bas_opd.report.arms import Arm
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
 from bas_opd.report.charts.geometry import geometry_figures
 from bas_opd.report.charts.model import Chart
-from bas_opd.report.charts.printed import printed
+from bas_opd.report.charts.printed import printed, save
 from bas_opd.report.charts.utility import utility_figures
 from bas_opd.report.costs import (
     ODDITIES,
@@ -22,9 +23,11 @@ from bas_opd.report.costs import (
     supervision_table,
     time_table,
 )
-from bas_opd.report.run import Run
 from bas_opd.reproduce.arms import BASE, FULL
-from bas_opd.reproduce.settings import run_settings, selector_settings
+from bas_opd.reproduce.material import Material
+from bas_opd.reproduce.policies import Request
+from bas_opd.reproduce.settings import instructions, run_settings, selector_settings
+from bas_opd.run.progress import Progress
 from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import markdown_table, plus_minus
@@ -39,29 +42,8 @@ ABLATIONS = tuple(
 BUDGETS = ("learned10", "learned25", "learned50", FULL)
 
 
-class Material(Protocol):
-    """The runs behind a table or figure: trained for it, or named by the user."""
-
-    def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
-        """Return accuracy and cost of policies, and a sentence on what they were measured on."""
-        ...
-
-    def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
-        """Return one run of each policy, by its name in a table, and a sentence on them."""
-        ...
-
-    def utility(self) -> list[UtilityAudit]: ...
-    def geometry(self) -> GeometryAudit: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A table as Markdown, or figures by the suffix of their file names."""
-
-    text: str = ""
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-
-
+Made = str | Mapping[str, "Figure"]
+"""A table as Markdown, or figures by the suffix of their file names."""
 Make = Callable[[Material, Sequence[str]], Made]
 
 
@@ -85,6 +67,36 @@ def item(name: str) -> Item:
             return each
     raise ConfigError(
         f"The paper has no {name!r}. `bas-opd reproduce --list` shows its tables and figures."
+    )
+
+
+def make_item(
+    name: str,
+    request: Request,
+    progress: Progress,
+    *,
+    runs: tuple[Path, ...] = (),
+    results: Path | None = None,
+) -> str:
+    """Make a table or figure and return what to print: the table, or the files of the figures.
+
+    It is made from `runs` or from kept `results` if they are given, else from new runs.
+    """
+    wanted = item(name)
+    if wanted.make is None:
+        raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
+    if request.scale == "paper" and wanted.arms and not runs and results is None:
+        return instructions(name, wanted.arms)
+    material = Material(request=request, progress=progress, paths=runs, results=results)
+    made = wanted.make(material, wanted.arms)
+    request.out.mkdir(parents=True, exist_ok=True)
+    if isinstance(made, str):
+        write_text(request.out / f"{name}.md", f"{made}\n")
+        return made
+    return "\n".join(
+        str(file)
+        for suffix, figure in made.items()
+        for file in save(figure, request.out / f"{name}{suffix}")
     )
 
 
@@ -120,7 +132,6 @@ def policy_table(arms: Sequence[Arm]) -> str:
             *(_points(value) for value in (*arm.parts.values(), arm.mean)),
         ]
         for arm in arms
-        for ratios in [(arm.budget, arm.token_share)]
     ]
     return markdown_table(header, rows)
 
@@ -132,7 +143,7 @@ def _points(value: Estimate) -> str:
 
 def _policies(material: Material, names: Sequence[str]) -> Made:
     arms, source = material.arms(names)
-    return Made(text=f"{policy_table(arms)}\n\n{source}")
+    return f"{policy_table(arms)}\n\n{source}"
 
 
 def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
@@ -141,7 +152,7 @@ def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
     def make(material: Material, names: Sequence[str]) -> Made:
         arms, source = material.arms(names)
         chart = draw(arms)
-        return Made(figures={"": printed([chart], note=f"{chart.caption} {source}".strip())})
+        return {"": printed([chart], note=f"{chart.caption} {source}".strip())}
 
     return make
 
@@ -153,12 +164,12 @@ def _sweep(arms: Sequence[Arm]) -> Chart:
 def _supervision(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
     full = {name: runs[FULL] for name in runs if FULL in runs}
-    return Made(text=_cost(SUPERVISION_HEADER, supervision_table(runs, full), source))
+    return _cost(SUPERVISION_HEADER, supervision_table(runs, full), source)
 
 
 def _seconds(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
-    return Made(text=_cost(TIME_HEADER, time_table(runs), source))
+    return _cost(TIME_HEADER, time_table(runs), source)
 
 
 def _cost(header: Sequence[str], rows: Sequence[CostRow], source: str) -> str:
@@ -178,13 +189,13 @@ def _utility(material: Material, names: Sequence[str]) -> Made:
             raise DataError(each.words)
         charts = [each.capture] if each.bands is None else [each.capture, each.bands]
         made[f"-{each.source}"] = printed(charts, note=f"{each.words} {each.teacher}")
-    return Made(figures=made)
+    return made
 
 
 def _geometry(material: Material, names: Sequence[str]) -> Made:
     found = geometry_figures(material.geometry())
     note = f"{found.arrows.caption} {found.words} {found.teacher}"
-    return Made(figures={"": printed([found.arrows], note=note)})
+    return {"": printed([found.arrows], note=note)}
 
 
 ITEMS = (
@@ -214,12 +225,12 @@ ITEMS = (
     Item(
         name="table5",
         shows="settings of the selector",
-        make=lambda material, names: Made(text=selector_settings()),
+        make=lambda material, names: selector_settings(),
     ),
     Item(
         name="table6",
         shows="settings of the four runs",
-        make=lambda material, names: Made(text=run_settings(POLICIES)),
+        make=lambda material, names: run_settings(POLICIES),
     ),
     Item(
         name="table7",

@@ -84,8 +84,8 @@ class Steps(Part):
         )
 
 
-class RunResult(Part):
-    """One run of one arm, evaluated on one set of questions; the base has no cost and steps."""
+class Planned(Part):
+    """One run of one arm, before it is made."""
 
     schema_version: Literal[1] = 1
     arm: str
@@ -106,6 +106,11 @@ class RunResult(Part):
     """Fingerprint of the evaluation set."""
     base: str
     """Hash of the weights that the run started from."""
+
+
+class RunResult(Planned):
+    """One run of one arm, evaluated on one set of questions; the base has no cost and steps."""
+
     device: str
     jobs: int
     """Runs that shared the device, which makes each slower."""
