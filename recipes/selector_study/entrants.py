@@ -1,43 +1,64 @@
-"""The selectors that are compared: those of the package as they are, and those on trial."""
+"""Every entrant by name: the selectors of the package as they are, and those on trial."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from bas_opd.select import RunningNormaliser, Selector
+from bas_opd.select import (
+    EntropySelector,
+    LearnedSelector,
+    RandomSelector,
+    RegressedSelector,
+    ReplayBuffer,
+    RunningNormaliser,
+)
 from bas_opd.select.draws import addressed_generator
 from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
-from bas_opd.select.replay import Labels, ReplayBuffer
-from bas_opd.types import Features, Selection
-from recipes.selector_study.columns import Columns
-from recipes.selector_study.regressors import Regressor
+from bas_opd.types import Selection
+from recipes.selector_study.columns import (
+    ALL_COLUMNS,
+    Columns,
+    joined,
+    kind_columns,
+    paper_columns,
+    sibling_columns,
+    token_columns,
+    word_columns,
+)
+from recipes.selector_study.regressors import (
+    GaussianProcess,
+    Mean,
+    Network,
+    Regressor,
+    Ridge,
+    Stumps,
+    squares,
+)
 from recipes.selector_study.scored import Candidates
+
+PAPER = "learned"
+"""The paper's selector with the paper's settings."""
+
+CHOSEN = "ridge, cubes, roots, long memory"
+"""The policy `regressed` of the package, which the study chose."""
 
 
 class Entrant(Protocol):
-    """Chooses at most `budget` candidates, then learns the utility of the chosen ones."""
+    """What a replay asks of a selector. Those of the package are called as `train_step` does."""
 
-    def select(self, candidates: Candidates, budget: int) -> Selection: ...
+    def select(self, candidates: Candidates, budget: int, *, step: int) -> Selection: ...
 
-    def learn(self, candidates: Candidates, utility: Mapping[int, float]) -> None: ...
+    def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> Any: ...
 
 
-class Shipped:
-    """A selector of the package, called as `bas_opd.algorithm.train_step` calls it."""
-
-    def __init__(self, selector: Selector) -> None:
-        self.selector = selector
-
-    def select(self, candidates: Candidates, budget: int) -> Selection:
-        return self.selector.select(candidates.features, budget, step=candidates.step)
-
-    def learn(self, candidates: Candidates, utility: Mapping[int, float]) -> None:
-        self.selector.learn(candidates.features, utility, step=candidates.step)
+Factory = Callable[[], Entrant]
+"""Builds a new entrant, so that no log teaches another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +67,13 @@ class Ranked:
 
     score: Callable[[Candidates], Tensor]
 
-    def select(self, candidates: Candidates, budget: int) -> Selection:
-        return _highest(candidates, budget, self.score(candidates))
+    def select(self, candidates: Candidates, budget: int, *, step: int) -> Selection:
+        scores = finite_scores(candidates.rows, self.score(candidates).tolist())
+        return explored_selection(
+            candidates, budget, scores=scores, exploration=0, seed=0, step=step
+        )
 
-    def learn(self, candidates: Candidates, utility: Mapping[int, float]) -> None: ...
+    def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> None: ...
 
 
 def standardised(utility: Tensor, weight: Tensor) -> Tensor:
@@ -115,74 +139,60 @@ class Fitted:
 
     def __init__(self, regressor: Regressor, settings: Settings) -> None:
         self.regressor, self.settings = regressor, settings
-        self.normaliser, self.replay = RunningNormaliser(), ReplayBuffer(settings.capacity)
-        self.seen: Features | None = None
-        """Raw columns of the candidates that `select` saw last. A running scale is applied at
-        each use; ranks are of their own step."""
+        self.seen: Candidates | None = None
+        """The candidates that `select` saw last, with raw columns as their values. A running scale
+        is applied at each use; ranks are of their own step."""
         self.is_fitted = False
 
-    def select(self, candidates: Candidates, budget: int) -> Selection:
+    def select(self, candidates: Candidates, budget: int, *, step: int) -> Selection:
         settings = self.settings
         values = torch.stack(list(settings.columns(candidates).values()), 1)
         if settings.scale == "ranks":
             values = normal_quantiles(values)
         if self.seen is None:
-            self._widen(values[:0])
-        self.seen = Features(rows=candidates.features.rows, values=values)
+            columns = values.shape[1]
+            self.normaliser = RunningNormaliser(columns=columns)
+            self.replay = ReplayBuffer(settings.capacity, columns=columns)
+        self.seen = replace(candidates, values=values)
         self.normaliser.update(values)
         if not self.is_fitted:
-            return uniform_selection(self.seen, budget, seed=settings.seed, step=candidates.step)
-        mean, deviation = self.regressor.predict(self._scaled(values))
+            return uniform_selection(candidates, budget, seed=settings.seed, step=step)
+        score, deviation = self.regressor.predict(self._scaled(values))
         if settings.is_thompson:
-            generator = addressed_generator("thompson", settings.seed, candidates.step)
-            noise = torch.randn(len(mean), generator=generator, dtype=torch.float64)
-            mean = mean + deviation * noise
-        score = mean + settings.bonus * deviation
-        score = score / candidates.lengths ** (settings.is_total + settings.per_token)
-        return _highest(candidates, budget, score, settings.exploration, settings.seed)
+            generator = addressed_generator("thompson", settings.seed, step)
+            noise = torch.randn(len(score), generator=generator, dtype=torch.float64)
+            score = score + deviation * noise
+        score = score + settings.bonus * deviation
+        score = score / candidates.length ** (settings.is_total + settings.per_token)
+        return explored_selection(
+            candidates,
+            budget,
+            scores=finite_scores(candidates.rows, score.tolist()),
+            exploration=settings.exploration,
+            seed=settings.seed,
+            step=step,
+        )
 
-    def learn(self, candidates: Candidates, utility: Mapping[int, float]) -> None:
-        settings, rows = self.settings, candidates.features.rows
+    def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> None:
+        settings = self.settings
         if self.seen is None or not utility:
             return
         if settings.is_total:
-            lengths = dict(zip(rows, candidates.lengths.tolist(), strict=True))
+            lengths = dict(zip(candidates.rows, candidates.length.tolist(), strict=True))
             utility = {row: worth * lengths[row] for row, worth in utility.items()}
-        self.replay.observe(self.seen, utility, step=candidates.step)
+        self.replay.observe(self.seen, utility, step=step)
         labels = self.replay.labels
         if len(labels) < settings.start:
             return
-        weight = torch.exp2((labels.steps - candidates.step).double() / settings.half_life)
+        weight = torch.exp2((labels.steps - step).double() / settings.half_life)
         target = settings.target(labels.utility, weight)
         self.regressor.fit(self._scaled(labels.features), target, weight)
         self.is_fitted = True
-
-    def _widen(self, nothing: Tensor) -> None:
-        """Give statistics and labels as many columns as there are; the package has six."""
-        columns = nothing.shape[1]
-        self.normaliser.mean = torch.zeros(columns, dtype=torch.float64)
-        self.normaliser.variance = torch.ones(columns, dtype=torch.float64)
-        empty = self.replay.labels
-        self.replay.labels = Labels(features=nothing, utility=empty.utility, steps=empty.steps)
 
     def _scaled(self, values: Tensor) -> Tensor:
         if self.settings.scale == "running":
             values = self.normaliser.normalise(values)
         return values.clamp(-self.LIMIT, self.LIMIT)
-
-
-def _highest(
-    candidates: Candidates, budget: int, score: Tensor, exploration: float = 0.0, seed: int = 0
-) -> Selection:
-    features = candidates.features
-    return explored_selection(
-        features,
-        budget,
-        scores=finite_scores(features.rows, score.tolist()),
-        exploration=exploration,
-        seed=seed,
-        step=candidates.step,
-    )
 
 
 def normal_quantiles(values: Tensor) -> Tensor:
@@ -192,3 +202,96 @@ def normal_quantiles(values: Tensor) -> Tensor:
     up_to = torch.searchsorted(ordered, columns, right=True)
     share = (below + up_to).T.double() / (2 * len(values))  # in (0, 1): the middle of the tie
     return torch.special.ndtri(share)
+
+
+def roster() -> dict[str, Factory]:
+    """Return every entrant; the README says what each is."""
+    six = Settings(columns=paper_columns)
+    tokens = Settings(columns=joined(paper_columns, token_columns))
+    siblings = Settings(columns=joined(paper_columns, sibling_columns))
+    rich = Settings(columns=joined(paper_columns, token_columns, sibling_columns))
+    kinds = replace(rich, columns=joined(rich.columns, kind_columns))
+    words = replace(rich, columns=joined(rich.columns, word_columns))
+    noisy = replace(six, exploration=0.1)
+    roots = replace(six, target=square_roots, half_life=100.0, capacity=8192, start=96)
+    process, rich_process = replace(six, capacity=768), replace(rich, capacity=768)
+    often = {"updates_per_step": 20, "learning_rate": 1e-2}
+    total, per_token = {"is_total": True, "target": scaled}, {"per_token": True, "target": scaled}
+    return {
+        "random": RandomSelector,
+        "entropy": EntropySelector,
+        PAPER: LearnedSelector,
+        # The paper's class, other settings.
+        "learned, no exploration": partial(LearnedSelector, exploration=0),
+        "learned, rate 1e-2": partial(LearnedSelector, learning_rate=1e-2),
+        "learned, 20 updates": partial(LearnedSelector, updates_per_step=20),
+        "learned, 20 updates, rate 1e-2": partial(LearnedSelector, **often),
+        "learned, 20 updates, all labels": partial(
+            LearnedSelector, **often, replay_capacity=8192, half_life=40
+        ),
+        # The paper's network on other targets, six features.
+        "network, layer norm": _fitted(partial(Network, layer_norm=True), noisy),
+        "network": _fitted(Network, noisy),
+        "network, normal scores": _fitted(Network, noisy, target=normal_scores),
+        "network, logarithms": _fitted(Network, noisy, target=logarithms),
+        # Regressions in closed form, six features.
+        "ridge, 10 % random": _fitted(Ridge, noisy),
+        "ridge": _fitted(Ridge, six),
+        "ridge, bonus": _fitted(Ridge, six, bonus=1.0),
+        "ridge, thompson": _fitted(Ridge, six, is_thompson=True),
+        "ridge, normal scores": _fitted(Ridge, six, target=normal_scores),
+        "ridge, square roots": _fitted(Ridge, six, target=square_roots),
+        "ridge, logarithms": _fitted(Ridge, six, target=logarithms),
+        "ridge, ranked columns": _fitted(Ridge, six, scale="ranks"),
+        "ridge, long memory": _fitted(Ridge, six, half_life=100.0, capacity=8192),
+        "ridge, short memory": _fitted(Ridge, six, half_life=5.0),
+        "ridge, roots, long memory": _fitted(Ridge, roots),
+        "ridge, roots, long memory, bonus": _fitted(Ridge, roots, bonus=1.0),
+        CHOSEN: RegressedSelector,
+        "ridge, cubes, 10 % random": partial(RegressedSelector, exploration=0.1),
+        "stumps": _fitted(Stumps, six),
+        "process": _fitted(GaussianProcess, process),
+        "process, bonus": _fitted(GaussianProcess, process, bonus=0.5),
+        # More columns from the same rollouts.
+        "ridge, token columns": _fitted(_wide, tokens),
+        "ridge, sibling columns": _fitted(_wide, siblings),
+        "ridge, all columns": _fitted(_wide, rich),
+        "ridge, all columns, bonus": _fitted(_wide, rich, bonus=1.0),
+        "ridge, all columns, square roots": _fitted(_wide, rich, target=square_roots),
+        "ridge, all columns, ranked": _fitted(_wide, rich, scale="ranks"),
+        "ridge, all columns and kind": _fitted(_wide, kinds),
+        "ridge, all columns and words": _fitted(_wide, words),
+        "stumps, all columns": _fitted(Stumps, rich),
+        "process, all columns": _fitted(GaussianProcess, rich_process),
+        "process, all columns, bonus": _fitted(GaussianProcess, rich_process, bonus=0.5),
+        "mean of three, all columns": _fitted(
+            lambda: Mean(_wide(), Stumps(), GaussianProcess()), rich_process
+        ),
+        # The sum over tokens, which is then divided by their number.
+        "ridge, total": _fitted(Ridge, six, **total),
+        "ridge, all columns, total": _fitted(_wide, rich, **total),
+        "stumps, all columns, total": _fitted(Stumps, rich, **total),
+        # What a query costs.
+        "ridge, per token": _fitted(Ridge, six, **per_token),
+        "ridge, all columns, per token": _fitted(_wide, rich, **per_token),
+    }
+
+
+def single_columns(example: Candidates) -> dict[str, Factory]:
+    """Return an entrant for either end of every column that such candidates have."""
+
+    def ranked(name: str, sign: int) -> Factory:
+        return lambda: Ranked(lambda candidates: sign * ALL_COLUMNS(candidates)[name])
+
+    ends = {"high": 1, "low": -1}
+    names = ALL_COLUMNS(example)
+    return {f"{end} {name}": ranked(name, sign) for name in names for end, sign in ends.items()}
+
+
+def _fitted(regressor: Callable[[], Regressor], settings: Settings, **changes: Any) -> Factory:
+    return lambda: Fitted(regressor(), replace(settings, **changes))
+
+
+def _wide() -> Ridge:
+    """Without products of columns: thirty columns would make five hundred."""
+    return Ridge(squares)
