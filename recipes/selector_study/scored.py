@@ -110,16 +110,11 @@ class ScoredLog:
         return cls(name=path.stem, steps=tuple(steps))
 
 
-def save_log(
-    path: Path,
-    steps: Sequence[dict[str, Any]],
-    *,
-    losses: Sequence[float],
-    kind_names: Sequence[str],
-    end_ids: Sequence[int],
-    settings: str,
-) -> None:
-    """Write the steps, each a table of the arrays in `PER_CANDIDATE`; tokens are padded."""
+def save_log(path: Path, steps: Sequence[dict[str, Any]], **whole: Any) -> None:
+    """Write the steps, each a table of the arrays in `PER_CANDIDATE`; tokens are padded.
+
+    `whole` has what is of the whole run: loss, kind_names, end_ids, settings.
+    """
     width = max(step["tokens"].shape[1] for step in steps)
 
     def joined(name: str) -> numpy.ndarray:
@@ -128,15 +123,8 @@ def save_log(
             parts = [numpy.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
         return numpy.concatenate(parts)
 
-    arrays: dict[str, Any] = {name: joined(name) for name in PER_CANDIDATE}
+    arrays = {name: joined(name) for name in PER_CANDIDATE}
+    sizes = [len(step["row"]) for step in steps]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:  # given a name, numpy would add a suffix of its own
-        numpy.savez_compressed(
-            file,
-            candidates=numpy.array([len(step["row"]) for step in steps]),
-            loss=numpy.array(losses),
-            kind_names=numpy.array(kind_names),
-            end_ids=numpy.array(end_ids),
-            settings=numpy.array(settings),
-            **arrays,
-        )
+        numpy.savez_compressed(file, candidates=sizes, **whole, **arrays)

@@ -51,23 +51,12 @@ Make = Callable[[Material, Sequence[str]], Made]
 class Item:
     """One table or figure of the paper."""
 
-    name: str
     shows: str
     arms: tuple[str, ...] = ()
     """The presets whose runs it is made of."""
     make: Make | None = None
     absent: str = ""
     """Why it cannot be made, if it cannot."""
-
-
-def item(name: str) -> Item:
-    """Return an item by name."""
-    for each in ITEMS:
-        if each.name == name:
-            return each
-    raise ConfigError(
-        f"The paper has no {name!r}. `bas-opd reproduce --list` shows its tables and figures."
-    )
 
 
 def make_item(
@@ -82,7 +71,11 @@ def make_item(
 
     It is made from `runs` or from kept `results` if they are given, else from new runs.
     """
-    wanted = item(name)
+    if name not in ITEMS:
+        raise ConfigError(
+            f"The paper has no {name!r}. `bas-opd reproduce --list` shows its tables and figures."
+        )
+    wanted = ITEMS[name]
     if wanted.make is None:
         raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
     if request.scale == "paper" and wanted.arms and not runs and results is None:
@@ -103,8 +96,8 @@ def make_item(
 def listing() -> str:
     """Return a line for each item and the commands, as `bas-opd reproduce --list` prints them."""
     lines = [
-        f"{each.name:<9}{each.shows}" + (f" - not here: {each.absent}" if each.absent else "")
-        for each in ITEMS
+        f"{name:<9}{each.shows}" + (f" - not here: {each.absent}" if each.absent else "")
+        for name, each in ITEMS.items()
     ]
     return "\n".join(
         (
@@ -198,70 +191,43 @@ def _geometry(material: Material, names: Sequence[str]) -> Made:
     return {"": printed([found.arrows], note=note)}
 
 
-ITEMS = (
-    Item(
-        name="table1",
+ITEMS: Mapping[str, Item] = {
+    "table1": Item(
         shows="accuracy against other models on seven benchmarks",
         absent="other models are not trained here; `bas-opd eval RUN` fills a model's own row and "
         "quotes the paper's",
     ),
-    Item(
-        name="table2",
-        shows="accuracy against SFT, GRPO, DAPO and OPSD",
-        absent="the baselines do not exist yet",
+    "table2": Item(
+        shows="accuracy against SFT, GRPO, DAPO and OPSD", absent="the baselines do not exist yet"
     ),
-    Item(
-        name="table3",
-        shows="policies: accuracy and teacher cost",
-        arms=(BASE, *POLICIES),
-        make=_policies,
+    "table3": Item(
+        shows="policies: accuracy and teacher cost", arms=(BASE, *POLICIES), make=_policies
     ),
-    Item(
-        name="table4",
-        shows="ablations of the learned selector",
-        arms=("learned25", *ABLATIONS),
-        make=_policies,
+    "table4": Item(
+        shows="ablations of the learned selector", arms=("learned25", *ABLATIONS), make=_policies
     ),
-    Item(
-        name="table5",
-        shows="settings of the selector",
-        make=lambda material, names: selector_settings(),
+    "table5": Item(
+        shows="settings of the selector", make=lambda material, names: selector_settings()
     ),
-    Item(
-        name="table6",
-        shows="settings of the four runs",
-        make=lambda material, names: run_settings(POLICIES),
+    "table6": Item(
+        shows="settings of the four runs", make=lambda material, names: run_settings(POLICIES)
     ),
-    Item(
-        name="table7",
-        shows="candidates, calls, scored tokens, overrun",
-        arms=POLICIES,
-        make=_supervision,
+    "table7": Item(
+        shows="candidates, calls, scored tokens, overrun", arms=POLICIES, make=_supervision
     ),
-    Item(name="table8", shows="seconds of teacher and step", arms=POLICIES, make=_seconds),
-    Item(
-        name="figure0",
+    "table8": Item(shows="seconds of teacher and step", arms=POLICIES, make=_seconds),
+    "figure0": Item(
         shows="accuracy over benchmarks, above the abstract",
         arms=(BASE, *POLICIES),
         make=_of_arms(accuracy_by_part),
     ),
-    Item(
-        name="figure1",
-        shows="the method",
-        absent="it is a drawing, not a measurement: docs/loop.svg",
+    "figure1": Item(shows="the method", absent="it is a drawing, not a measurement: docs/loop.svg"),
+    "figure2": Item(shows="accuracy over query budgets", arms=BUDGETS, make=_of_arms(_sweep)),
+    "figure3": Item(shows="utility captured, and by rank", arms=("learned25",), make=_utility),
+    "figure4": Item(
+        shows="gradients of selected and unselected rows", arms=("learned25",), make=_geometry
     ),
-    Item(name="figure2", shows="accuracy over query budgets", arms=BUDGETS, make=_of_arms(_sweep)),
-    Item(name="figure3", shows="utility captured, and by rank", arms=("learned25",), make=_utility),
-    Item(
-        name="figure4",
-        shows="gradients of selected and unselected rows",
-        arms=("learned25",),
-        make=_geometry,
+    "figure5": Item(
+        shows="accuracy over cost", arms=(BASE, *POLICIES), make=_of_arms(accuracy_cost)
     ),
-    Item(
-        name="figure5",
-        shows="accuracy over cost",
-        arms=(BASE, *POLICIES),
-        make=_of_arms(accuracy_cost),
-    ),
-)
+}

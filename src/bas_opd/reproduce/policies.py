@@ -14,7 +14,6 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, check_arms
-from bas_opd.reproduce.pool import Work
 from bas_opd.reproduce.results import RunResult, read_result
 from bas_opd.reproduce.runner import Inputs, Run, plan_runs, run_all
 from bas_opd.reproduce.table import policies_table
@@ -61,22 +60,10 @@ def reproduce(request: Request, progress: Progress) -> str:
     else:
         swept = SWEPT if request.arms is None else [arm for arm in arms if arm != BASE]
         runs = plan_sweep(inputs, request.out / "sweep", rates, swept)
-    run_all(
-        runs,
-        jobs=request.jobs or os.cpu_count() or 1,
-        logs=request.out / "logs",
-        progress=progress,
-        start=start_worker,
-    )
+    jobs = request.jobs or os.cpu_count() or 1
+    run_all(runs, jobs=jobs, logs=request.out / "logs", progress=progress)
     results = [read_result(run.result) for run in runs]
     return policies_table(results) if rates is None else sweep_table(results)
-
-
-def start_worker() -> Work[Run]:
-    """Import torch in the worker only: the parent does not need it."""
-    from bas_opd.reproduce.worker import start
-
-    return start()
 
 
 def common_inputs(request: Request, progress: Progress, *, split: Literal["val", "test"]) -> Inputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -119,14 +119,14 @@ def plan_runs(
     return runs
 
 
-def run_all(
-    runs: Sequence[Run],
-    *,
-    jobs: int,
-    logs: Path,
-    progress: Progress,
-    start: Callable[[], Work[Run]],
-) -> None:
+def start_worker() -> Work[Run]:
+    """Import torch in the worker only: the parent does not need it."""
+    from bas_opd.reproduce.worker import start
+
+    return start()
+
+
+def run_all(runs: Sequence[Run], *, jobs: int, logs: Path, progress: Progress) -> None:
     """Make every missing result; a run that fails does not stop the others."""
     missing = [run for run in runs if not is_settled(run)]
     if len(missing) < len(runs):
@@ -138,7 +138,7 @@ def run_all(
     progress.start(total)
     began, taken, ended, failures = time.monotonic(), Counter[str](), 0, list[str]()
     tasks = [replace(run, jobs=jobs) for run in missing]
-    for run, event, content in run_side_by_side(tasks, jobs=jobs, start=start, logs=logs):
+    for run, event, content in run_side_by_side(tasks, jobs=jobs, start=start_worker, logs=logs):
         # A run that was trained before takes no steps, but counts as done.
         steps = {"stepped": content, "done": run.steps - taken[run.name], "failed": 0}[event]
         taken[run.name] += steps

@@ -90,19 +90,16 @@ def instructions(name: str, arms: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def overrides_of(policy: str, base: str = "qwen3.5-4b") -> list[str]:
+def overrides_of(policy: str) -> list[str]:
     """Return the command-line overrides that turn the paper's main run into that of a preset."""
-    plain, wanted = _settings(None, base), _settings(policy, base)
+    plain, wanted = _settings(None), _settings(policy)
     return [f"{key}={_written(wanted[key])}" for key in wanted if wanted[key] != plain[key]]
 
 
-def _settings(policy: str | None, base: str = "qwen3.5-4b") -> dict[str, object]:
+def _settings(policy: str | None) -> dict[str, object]:
     """The settings of a policy on top of those of the paper's main run."""
-    config = (
-        load_config(preset(base), ["data.path=DATA"])
-        if policy is None
-        else load_config(preset(policy), ["data.path=DATA"], over=preset(base))
-    )
+    main = preset("qwen3.5-4b")
+    config = load_config(preset(policy) if policy else main, ["data.path=DATA"], over=main)
     return {k: v for k, v in flat(dump(config)).items() if k != "run.output"}
 
 

@@ -93,7 +93,7 @@ def _synthetic(path: Path, worth: Worth, *, seed: int = 0, steps: int = 7) -> Sc
     save_log(
         path,
         tables,
-        losses=[0.0] * steps,
+        loss=[0.0] * steps,
         kind_names=["colour", "shape"],
         end_ids=[9],
         settings="{}",

@@ -13,7 +13,7 @@ from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.reproduce.arms import ARMS
-from bas_opd.reproduce.catalogue import ITEMS, item, listing, make_item, policy_table
+from bas_opd.reproduce.catalogue import ITEMS, listing, make_item, policy_table
 from bas_opd.reproduce.material import arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.results import write_result
@@ -52,16 +52,16 @@ def runs(tmp_path: Path, data: PreparedSet) -> tuple[Path, ...]:
 
 def test_every_item_can_be_made_or_says_why_not_and_has_a_command() -> None:
     commands = {command.name for command in app.registered_commands}
-    for each in ITEMS:
+    for name, each in ITEMS.items():
         assert (each.make is None) == bool(each.absent)
-        assert each.name in commands
+        assert name in commands
         assert set(each.arms) <= set(ARMS)
-        assert re.search(rf"^{each.name} ", listing(), re.MULTILINE)
+        assert re.search(rf"^{name} ", listing(), re.MULTILINE)
 
 
-def test_what_the_paper_does_not_have_is_named() -> None:
+def test_what_the_paper_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no 'table9'"):
-        item("table9")
+        make_item("table9", request(tmp_path), Quiet())
 
 
 def test_a_part_that_does_not_exist_yet_is_said_to(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_at_the_papers_scale_the_commands_name_what_each_policy_changes(tmp_path
 
 
 def test_each_item_at_the_papers_scale_says_what_it_needs() -> None:
-    told = {name: instructions(name, item(name).arms) for name in ("figure4", "table4", "table7")}
+    told = {name: instructions(name, ITEMS[name].arms) for name in ("figure4", "table4", "table7")}
     assert "bas-opd audit runs/learned25 --only geometry" in told["figure4"]
     assert "run.keep_every=18" in told["figure4"]
     assert "bas-opd eval" not in told["table7"]

@@ -111,7 +111,7 @@ def test_only_what_is_missing_is_run_and_failures_are_named_at_the_end(
     monkeypatch.setattr(runner, "run_side_by_side", pool)
     progress = Recorded()
     with pytest.raises(BasOpdError, match=r"1 of 2 runs failed: full-0\..*same command"):
-        run_all(runs, jobs=8, logs=tmp_path, progress=progress, start=lambda: lambda *_: "")
+        run_all(runs, jobs=8, logs=tmp_path, progress=progress)
     assert [(run.name, run.jobs) for run in begun] == [("full-0", 2), ("full-1", 2)]
     assert progress.messages[0] == "1 of 3 results exist already."
     assert progress.messages[1].startswith("1/2 full-0: failed. It was refused.  eta ")
