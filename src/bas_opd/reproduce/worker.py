@@ -16,14 +16,16 @@ from bas_opd.evaluate.benchmarks.summary import accuracy_by, all_right
 from bas_opd.evaluate.questions import Output
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.reproduce.results import Cost, Count, RunResult, Steps, write_result
-from bas_opd.reproduce.runner import PROMPTS_PER_BATCH, Run
+from bas_opd.reproduce.results import Cost, Count, Run, RunResult, Steps, write_result
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
 from bas_opd.run.progress import StepsAsBar
 from bas_opd.run.state import load_policy
 from bas_opd.text import printable
 from bas_opd.types import Prompt
+
+PROMPTS_PER_BATCH = 256
+"""Questions answered together."""
 
 
 def start() -> Worker:

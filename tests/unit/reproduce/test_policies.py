@@ -14,8 +14,7 @@ from shapes import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.reproduce import policies
 from bas_opd.reproduce.policies import Request, reproduce
-from bas_opd.reproduce.results import write_result
-from bas_opd.reproduce.runner import Run
+from bas_opd.reproduce.results import Run, write_result
 
 
 class Silent:

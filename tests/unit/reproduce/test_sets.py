@@ -14,8 +14,7 @@ from shapes import make_pictures
 from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.errors import DataError
 from bas_opd.model.base import LEARNT_KINDS
-from bas_opd.reproduce.policies import Request, common_inputs
-from bas_opd.reproduce.runner import plan_runs
+from bas_opd.reproduce.policies import Request, common_inputs, plan_runs
 
 
 class Messages(list[str]):

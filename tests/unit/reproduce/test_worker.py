@@ -18,8 +18,8 @@ from bas_opd.errors import PreemptionError
 from bas_opd.evaluate import answering
 from bas_opd.evaluate.questions import Output, Question
 from bas_opd.reproduce import worker
-from bas_opd.reproduce.results import Planned, read_result
-from bas_opd.reproduce.runner import Inputs, Run, plan_runs
+from bas_opd.reproduce.policies import Inputs, Request, plan_runs
+from bas_opd.reproduce.results import Planned, Run, read_result
 from bas_opd.run import loop
 from bas_opd.run.loop import RunSummary
 
@@ -28,14 +28,13 @@ N = 4
 
 def planned(tmp_path: Path, base: Path) -> dict[str, Run]:
     """The base and one trained run, to be judged on a few pictures."""
+    overrides = ("run.steps=1", "rollout.max_response_tokens=2")
     inputs = Inputs(
-        out=tmp_path,
+        request=Request(out=tmp_path, device="cpu", overrides=overrides),
         base=base,
         train=make_pictures(tmp_path / "train", n=N, seed=1),
         questions=make_pictures(tmp_path / "test", n=N, seed=0),
         split="test",
-        device="cpu",
-        overrides=("run.steps=1", "rollout.max_response_tokens=2"),
     )
     (tmp_path / "results").mkdir()
     runs = plan_runs(inputs, tmp_path / "results", arms=["base", "full"], seeds=1)

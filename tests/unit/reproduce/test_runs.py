@@ -9,10 +9,18 @@ from result_fixtures import result
 from shapes import make_pictures
 
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
-from bas_opd.reproduce import runner
-from bas_opd.reproduce.policies import parse_rates, plan_sweep, sweep_table
-from bas_opd.reproduce.results import write_result
-from bas_opd.reproduce.runner import Inputs, Run, is_settled, plan_runs, run_all
+from bas_opd.reproduce import policies
+from bas_opd.reproduce.policies import (
+    Inputs,
+    Request,
+    is_settled,
+    parse_rates,
+    plan_runs,
+    plan_sweep,
+    run_all,
+    sweep_table,
+)
+from bas_opd.reproduce.results import Run, write_result
 
 
 class Recorded:
@@ -38,12 +46,11 @@ def inputs(tmp_path: Path) -> Inputs:
     base.mkdir()
     (base / "model.safetensors").write_bytes(b"weights")
     return Inputs(
-        out=tmp_path,
+        request=Request(out=tmp_path, overrides=("run.steps=3",)),
         base=base,
         train=make_pictures(tmp_path / "train", n=4, seed=0),
         questions=make_pictures(tmp_path / "test", n=4, seed=1),
         split="test",
-        overrides=("run.steps=3",),
     )
 
 
@@ -108,7 +115,7 @@ def test_only_what_is_missing_is_run_and_failures_are_named_at_the_end(
         yield tasks[0], "failed", "It was refused."
         yield tasks[1], "done", "fine"
 
-    monkeypatch.setattr(runner, "run_side_by_side", pool)
+    monkeypatch.setattr(policies, "run_side_by_side", pool)
     progress = Recorded()
     with pytest.raises(BasOpdError, match=r"1 of 2 runs failed: full-0\..*same command"):
         run_all(runs, jobs=8, logs=tmp_path, progress=progress)
