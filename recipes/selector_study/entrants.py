@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -105,10 +105,12 @@ def normal_scores(utility: Tensor, weight: Tensor) -> Tensor:
     return normal_quantiles(utility[:, None])[:, 0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a `Fitted` selector sees candidates, keeps labels, and explores."""
+@dataclass(eq=False)
+class Fitted:
+    """Fits a regression to the labels held after every step, and ranks by its prediction."""
 
+    make: Callable[[], Regressor]
+    _: KW_ONLY
     columns: Columns
     target: Callable[[Tensor, Tensor], Tensor] = standardised
     scale: Literal["running", "ranks"] = "running"
@@ -130,67 +132,61 @@ class Settings:
     """Labels before the first fit."""
     seed: int = 0
 
-
-class Fitted:
-    """Fits a regression to the labels held after every step, and ranks by its prediction."""
-
-    LIMIT = 4.0
+    LIMIT: ClassVar[float] = 4.0
     """Normalised columns are clipped here: the square of an outlier would dominate a fit."""
 
-    def __init__(self, regressor: Regressor, settings: Settings) -> None:
-        self.regressor, self.settings = regressor, settings
+    def __post_init__(self) -> None:
+        self.regressor = self.make()
         self.seen: Candidates | None = None
         """The candidates that `select` saw last, with raw columns as their values. A running scale
         is applied at each use; ranks are of their own step."""
         self.is_fitted = False
 
     def select(self, candidates: Candidates, budget: int, *, step: int) -> Selection:
-        settings = self.settings
-        values = torch.stack(list(settings.columns(candidates).values()), 1)
-        if settings.scale == "ranks":
+        values = torch.stack(list(self.columns(candidates).values()), 1)
+        if self.scale == "ranks":
             values = normal_quantiles(values)
         if self.seen is None:
             columns = values.shape[1]
             self.normaliser = RunningNormaliser(columns=columns)
-            self.replay = ReplayBuffer(settings.capacity, columns=columns)
+            self.replay = ReplayBuffer(self.capacity, columns=columns)
         self.seen = replace(candidates, values=values)
         self.normaliser.update(values)
         if not self.is_fitted:
-            return uniform_selection(candidates, budget, seed=settings.seed, step=step)
+            return uniform_selection(candidates, budget, seed=self.seed, step=step)
         score, deviation = self.regressor.predict(self._scaled(values))
-        if settings.is_thompson:
-            generator = addressed_generator("thompson", settings.seed, step)
+        if self.is_thompson:
+            generator = addressed_generator("thompson", self.seed, step)
             noise = torch.randn(len(score), generator=generator, dtype=torch.float64)
             score = score + deviation * noise
-        score = score + settings.bonus * deviation
-        score = score / candidates.length ** (settings.is_total + settings.per_token)
+        score = score + self.bonus * deviation
+        score = score / candidates.length ** (self.is_total + self.per_token)
         return explored_selection(
             candidates,
             budget,
             scores=finite_scores(candidates.rows, score.tolist()),
-            exploration=settings.exploration,
-            seed=settings.seed,
+            exploration=self.exploration,
+            seed=self.seed,
             step=step,
         )
 
     def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> None:
-        settings = self.settings
         if self.seen is None or not utility:
             return
-        if settings.is_total:
+        if self.is_total:
             lengths = dict(zip(candidates.rows, candidates.length.tolist(), strict=True))
             utility = {row: worth * lengths[row] for row, worth in utility.items()}
         self.replay.observe(self.seen, utility, step=step)
         labels = self.replay.labels
-        if len(labels) < settings.start:
+        if len(labels) < self.start:
             return
-        weight = torch.exp2((labels.steps - step).double() / settings.half_life)
-        target = settings.target(labels.utility, weight)
+        weight = torch.exp2((labels.steps - step).double() / self.half_life)
+        target = self.target(labels.utility, weight)
         self.regressor.fit(self._scaled(labels.features), target, weight)
         self.is_fitted = True
 
     def _scaled(self, values: Tensor) -> Tensor:
-        if self.settings.scale == "running":
+        if self.scale == "running":
             values = self.normaliser.normalise(values)
         return values.clamp(-self.LIMIT, self.LIMIT)
 
@@ -206,15 +202,16 @@ def normal_quantiles(values: Tensor) -> Tensor:
 
 def roster() -> dict[str, Factory]:
     """Return every entrant; the README says what each is."""
-    six = Settings(columns=paper_columns)
-    tokens = Settings(columns=joined(paper_columns, token_columns))
-    siblings = Settings(columns=joined(paper_columns, sibling_columns))
-    rich = Settings(columns=joined(paper_columns, token_columns, sibling_columns))
-    kinds = replace(rich, columns=joined(rich.columns, kind_columns))
-    words = replace(rich, columns=joined(rich.columns, word_columns))
-    noisy = replace(six, exploration=0.1)
-    roots = replace(six, target=square_roots, half_life=100.0, capacity=8192, start=96)
-    process, rich_process = replace(six, capacity=768), replace(rich, capacity=768)
+    six = partial(Fitted, columns=paper_columns)
+    tokens = partial(Fitted, columns=joined(paper_columns, token_columns))
+    siblings = partial(Fitted, columns=joined(paper_columns, sibling_columns))
+    all_columns = joined(paper_columns, token_columns, sibling_columns)
+    rich = partial(Fitted, columns=all_columns)
+    kinds = partial(Fitted, columns=joined(all_columns, kind_columns))
+    words = partial(Fitted, columns=joined(all_columns, word_columns))
+    noisy = partial(six, exploration=0.1)
+    roots = partial(six, target=square_roots, half_life=100.0, capacity=8192, start=96)
+    process, rich_process = partial(six, capacity=768), partial(rich, capacity=768)
     often = {"updates_per_step": 20, "learning_rate": 1e-2}
     total, per_token = {"is_total": True, "target": scaled}, {"per_token": True, "target": scaled}
     return {
@@ -230,50 +227,50 @@ def roster() -> dict[str, Factory]:
             LearnedSelector, **often, replay_capacity=8192, half_life=40
         ),
         # The paper's network on other targets, six features.
-        "network, layer norm": _fitted(partial(Network, layer_norm=True), noisy),
-        "network": _fitted(Network, noisy),
-        "network, normal scores": _fitted(Network, noisy, target=normal_scores),
-        "network, logarithms": _fitted(Network, noisy, target=logarithms),
+        "network, layer norm": partial(noisy, partial(Network, layer_norm=True)),
+        "network": partial(noisy, Network),
+        "network, normal scores": partial(noisy, Network, target=normal_scores),
+        "network, logarithms": partial(noisy, Network, target=logarithms),
         # Regressions in closed form, six features.
-        "ridge, 10 % random": _fitted(Ridge, noisy),
-        "ridge": _fitted(Ridge, six),
-        "ridge, bonus": _fitted(Ridge, six, bonus=1.0),
-        "ridge, thompson": _fitted(Ridge, six, is_thompson=True),
-        "ridge, normal scores": _fitted(Ridge, six, target=normal_scores),
-        "ridge, square roots": _fitted(Ridge, six, target=square_roots),
-        "ridge, logarithms": _fitted(Ridge, six, target=logarithms),
-        "ridge, ranked columns": _fitted(Ridge, six, scale="ranks"),
-        "ridge, long memory": _fitted(Ridge, six, half_life=100.0, capacity=8192),
-        "ridge, short memory": _fitted(Ridge, six, half_life=5.0),
-        "ridge, roots, long memory": _fitted(Ridge, roots),
-        "ridge, roots, long memory, bonus": _fitted(Ridge, roots, bonus=1.0),
+        "ridge, 10 % random": partial(noisy, Ridge),
+        "ridge": partial(six, Ridge),
+        "ridge, bonus": partial(six, Ridge, bonus=1.0),
+        "ridge, thompson": partial(six, Ridge, is_thompson=True),
+        "ridge, normal scores": partial(six, Ridge, target=normal_scores),
+        "ridge, square roots": partial(six, Ridge, target=square_roots),
+        "ridge, logarithms": partial(six, Ridge, target=logarithms),
+        "ridge, ranked columns": partial(six, Ridge, scale="ranks"),
+        "ridge, long memory": partial(six, Ridge, half_life=100.0, capacity=8192),
+        "ridge, short memory": partial(six, Ridge, half_life=5.0),
+        "ridge, roots, long memory": partial(roots, Ridge),
+        "ridge, roots, long memory, bonus": partial(roots, Ridge, bonus=1.0),
         CHOSEN: RegressedSelector,
         "ridge, cubes, 10 % random": partial(RegressedSelector, exploration=0.1),
-        "stumps": _fitted(Stumps, six),
-        "process": _fitted(GaussianProcess, process),
-        "process, bonus": _fitted(GaussianProcess, process, bonus=0.5),
+        "stumps": partial(six, Stumps),
+        "process": partial(process, GaussianProcess),
+        "process, bonus": partial(process, GaussianProcess, bonus=0.5),
         # More columns from the same rollouts.
-        "ridge, token columns": _fitted(_wide, tokens),
-        "ridge, sibling columns": _fitted(_wide, siblings),
-        "ridge, all columns": _fitted(_wide, rich),
-        "ridge, all columns, bonus": _fitted(_wide, rich, bonus=1.0),
-        "ridge, all columns, square roots": _fitted(_wide, rich, target=square_roots),
-        "ridge, all columns, ranked": _fitted(_wide, rich, scale="ranks"),
-        "ridge, all columns and kind": _fitted(_wide, kinds),
-        "ridge, all columns and words": _fitted(_wide, words),
-        "stumps, all columns": _fitted(Stumps, rich),
-        "process, all columns": _fitted(GaussianProcess, rich_process),
-        "process, all columns, bonus": _fitted(GaussianProcess, rich_process, bonus=0.5),
-        "mean of three, all columns": _fitted(
-            lambda: Mean(_wide(), Stumps(), GaussianProcess()), rich_process
+        "ridge, token columns": partial(tokens, _wide),
+        "ridge, sibling columns": partial(siblings, _wide),
+        "ridge, all columns": partial(rich, _wide),
+        "ridge, all columns, bonus": partial(rich, _wide, bonus=1.0),
+        "ridge, all columns, square roots": partial(rich, _wide, target=square_roots),
+        "ridge, all columns, ranked": partial(rich, _wide, scale="ranks"),
+        "ridge, all columns and kind": partial(kinds, _wide),
+        "ridge, all columns and words": partial(words, _wide),
+        "stumps, all columns": partial(rich, Stumps),
+        "process, all columns": partial(rich_process, GaussianProcess),
+        "process, all columns, bonus": partial(rich_process, GaussianProcess, bonus=0.5),
+        "mean of three, all columns": partial(
+            rich_process, lambda: Mean(_wide(), Stumps(), GaussianProcess())
         ),
         # The sum over tokens, which is then divided by their number.
-        "ridge, total": _fitted(Ridge, six, **total),
-        "ridge, all columns, total": _fitted(_wide, rich, **total),
-        "stumps, all columns, total": _fitted(Stumps, rich, **total),
+        "ridge, total": partial(six, Ridge, **total),
+        "ridge, all columns, total": partial(rich, _wide, **total),
+        "stumps, all columns, total": partial(rich, Stumps, **total),
         # What a query costs.
-        "ridge, per token": _fitted(Ridge, six, **per_token),
-        "ridge, all columns, per token": _fitted(_wide, rich, **per_token),
+        "ridge, per token": partial(six, Ridge, **per_token),
+        "ridge, all columns, per token": partial(rich, _wide, **per_token),
     }
 
 
@@ -286,10 +283,6 @@ def single_columns(example: Candidates) -> dict[str, Factory]:
     ends = {"high": 1, "low": -1}
     names = ALL_COLUMNS(example)
     return {f"{end} {name}": ranked(name, sign) for name in names for end, sign in ends.items()}
-
-
-def _fitted(regressor: Callable[[], Regressor], settings: Settings, **changes: Any) -> Factory:
-    return lambda: Fitted(regressor(), replace(settings, **changes))
 
 
 def _wide() -> Ridge:

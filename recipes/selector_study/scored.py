@@ -123,7 +123,7 @@ def save_log(path: Path, steps: Sequence[dict[str, Any]], **whole: Any) -> None:
             parts = [numpy.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
         return numpy.concatenate(parts)
 
-    arrays = {name: joined(name) for name in PER_CANDIDATE}
+    arrays: dict[str, Any] = {name: joined(name) for name in PER_CANDIDATE}
     sizes = [len(step["row"]) for step in steps]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:  # given a name, numpy would add a suffix of its own

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,7 +30,6 @@ from recipes.selector_study.entrants import (
     CHOSEN,
     PAPER,
     Fitted,
-    Settings,
     normal_quantiles,
     roster,
     scaled,
@@ -433,8 +433,8 @@ def test_a_sum_that_the_columns_hold_is_divided_by_the_length(tmp_path: Path) ->
     def p90(candidates: Candidates) -> dict[str, torch.Tensor]:
         return {"p90_nll": columns.paper_columns(candidates)["p90_nll"]}
 
-    settings = Settings(columns=p90, is_total=True, target=scaled)
-    entrant = Fitted(regressors.Ridge(regressors.linear), settings)
+    ridge = partial(regressors.Ridge, regressors.linear)
+    entrant = Fitted(ridge, columns=p90, is_total=True, target=scaled)
     results = replay(log, entrant, "0.25")[6:]
     for result, best in zip(results, oracle(log, "0.25")[6:], strict=True):
         assert result.capture > 0.99 * best.capture
@@ -470,38 +470,39 @@ class Stub:
         return torch.zeros(len(x), dtype=x.dtype), x[:, 0] - x[:, 0].min()
 
 
-def _last_pick(log: ScoredLog, settings: Settings) -> set[int]:
-    return set(replay(log, Fitted(Stub(), settings), "0.25")[-1].rows)
+def _last_pick(log: ScoredLog, **settings: Any) -> set[int]:
+    entrant = Fitted(Stub, columns=columns.paper_columns, **settings)
+    return set(replay(log, entrant, "0.25")[-1].rows)
 
 
 def test_uncertainty_ranks_with_a_bonus_and_scatters_with_a_draw(synthetic: ScoredLog) -> None:
-    plain = Settings(columns=columns.paper_columns)
     values = synthetic.steps[-1].candidates.values[:, 0]
     unsure = {10 + place for place in values.topk(28).indices.tolist()}
-    assert _last_pick(synthetic, plain) == set(range(10, 38))  # all alike: in row order
-    assert _last_pick(synthetic, replace(plain, bonus=1.0)) == unsure
-    drawn = _last_pick(synthetic, replace(plain, is_thompson=True))
+    assert _last_pick(synthetic) == set(range(10, 38))  # all alike: in row order
+    assert _last_pick(synthetic, bonus=1.0) == unsure
+    drawn = _last_pick(synthetic, is_thompson=True)
     assert 28 / 4 < len(drawn & unsure) < 28
-    assert drawn != _last_pick(synthetic, replace(plain, is_thompson=True, seed=1))
+    assert drawn != _last_pick(synthetic, is_thompson=True, seed=1)
 
 
 def test_labels_fade_with_their_age_and_leave_with_their_number(synthetic: ScoredLog) -> None:
-    regressor = Stub()
-    settings = Settings(columns=columns.paper_columns, half_life=2.0, capacity=70)
-    replay(synthetic, Fitted(regressor, settings), "0.25")
+    entrant = Fitted(Stub, columns=columns.paper_columns, half_life=2.0, capacity=70)
+    replay(synthetic, entrant, "0.25")
+    regressor = entrant.regressor
+    assert isinstance(regressor, Stub)
     ages = [2] * 14 + [1] * 28 + [0] * 28
     assert regressor.weight.tolist() == pytest.approx([2 ** (-age / 2) for age in ages])
 
 
 def test_an_outlier_does_not_rule_the_fit(synthetic: ScoredLog) -> None:
-    regressor = Stub()
     (step, *_) = synthetic.steps
     values = step.candidates.values.clone()
     values[0, 0] = 1e6
     step = replace(step, candidates=replace(step.candidates, values=values))
-    entrant = Fitted(regressor, Settings(columns=columns.paper_columns))
+    entrant = Fitted(Stub, columns=columns.paper_columns)
     replay(replace(synthetic, steps=(step,)), entrant, "1")
-    assert regressor.x.abs().max() == 4
+    assert isinstance(entrant.regressor, Stub)
+    assert entrant.regressor.x.abs().max() == 4
 
 
 def test_old_labels_are_outvoted() -> None:
@@ -592,8 +593,7 @@ def testnormal_quantiles_share_the_rank_of_equal_values() -> None:
 
 
 def test_exploration_spends_its_share_at_random(synthetic: ScoredLog) -> None:
-    settings = Settings(columns=columns.paper_columns, exploration=0.25)
-    entrant = Fitted(regressors.Ridge(), settings)
+    entrant = Fitted(regressors.Ridge, columns=columns.paper_columns, exploration=0.25)
     replay(replace(synthetic, steps=synthetic.steps[:6]), entrant, "0.25")
     selection = entrant.select(synthetic.steps[6].candidates, 28, step=6)
     assert len(selection.explored) == 7
