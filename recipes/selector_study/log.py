@@ -78,7 +78,7 @@ def log_run(config: Config, out: Path) -> None:
     save_log(
         out,
         tables,
-        losses=losses,
+        loss=losses,
         kind_names=kind_names,
         end_ids=method.model.processor.eos_ids,
         settings=_settings(config, data),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bas_opd.select import selector_loss
 from bas_opd.select.draws import addressed_generator
+from bas_opd.types import FEATURES
 
 
 class Regressor(Protocol):
@@ -38,14 +39,17 @@ def quadratic(x: Tensor) -> Tensor:
 
 
 class Ridge:
-    """Bayesian linear regression on an expansion of the columns, with a unit Gaussian prior."""
+    """Bayesian linear regression on an expansion of the columns, with a Gaussian prior."""
 
-    def __init__(self, expand: Callable[[Tensor], Tensor] = quadratic, *, strength: float = 3.0):
-        self.expand, self.strength = expand, strength
+    STRENGTH = 3.0
+    """Precision of the prior on each coefficient, in labels of unit weight."""
+
+    def __init__(self, expand: Callable[[Tensor], Tensor] = quadratic):
+        self.expand = expand
 
     def fit(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
         design = self.expand(x)
-        prior = self.strength * torch.eye(design.shape[1], dtype=x.dtype)
+        prior = self.STRENGTH * torch.eye(design.shape[1], dtype=x.dtype)
         self.factor = torch.linalg.cholesky((design * weight[:, None]).T @ design + prior)
         moment = design.T @ (weight * y)
         self.coefficients = torch.cholesky_solve(moment[:, None], self.factor)[:, 0]
@@ -61,12 +65,12 @@ class Ridge:
 class GaussianProcess:
     """Regression with a squared-exponential kernel; its cost grows with the cube of the labels."""
 
-    def __init__(self, *, length_scale: float = 1.0, noise: float = 0.5):
-        self.length_scale, self.noise = length_scale, noise
+    NOISE = 0.5
+    """Variance of a label of unit weight."""
 
     def fit(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
         self.x = x
-        variance = self.noise / weight
+        variance = self.NOISE / weight
         self.factor = torch.linalg.cholesky(self._kernel(x, x) + variance.diag())
         self.coefficients = torch.cholesky_solve(y[:, None], self.factor)[:, 0]
 
@@ -77,14 +81,13 @@ class GaussianProcess:
 
     def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
         # Over the square root of the width, so that one scale suits few and many columns.
-        return torch.exp(-torch.cdist(a, b).square() / (2 * self.length_scale**2 * a.shape[1]))
+        return torch.exp(-torch.cdist(a, b).square() / (2 * a.shape[1]))
 
 
 class Stumps:
     """Gradient-boosted stumps on eight cuts of every column."""
 
-    def __init__(self, *, rounds: int = 60, rate: float = 0.2, strength: float = 8.0):
-        self.rounds, self.rate, self.strength = rounds, rate, strength
+    ROUNDS, RATE, STRENGTH = 60, 0.2, 8.0
 
     def fit(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
         cuts = torch.quantile(x, torch.arange(1, 9, dtype=x.dtype) / 9, dim=0)  # [cut, column]
@@ -93,10 +96,10 @@ class Stumps:
         self.cuts, self.base = cuts, float((weight * y).sum() / weight.sum())
         self.steps = torch.zeros(2, above.shape[1], dtype=x.dtype)
         residual = y - self.base
-        for _ in range(self.rounds):
+        for _ in range(self.ROUNDS):
             pull = torch.stack([(weight * residual) @ (1 - above), (weight * residual) @ above])
-            best = int((pull.square() / (mass + self.strength)).sum(0).argmax())
-            step = self.rate * pull[:, best] / (mass[:, best] + self.strength)
+            best = int((pull.square() / (mass + self.STRENGTH)).sum(0).argmax())
+            step = self.RATE * pull[:, best] / (mass[:, best] + self.STRENGTH)
             self.steps[:, best] += step
             residual = residual - torch.where(above[:, best] > 0, step[1], step[0])
 
@@ -127,42 +130,31 @@ class Network:
     LayerNorm over the columns of a row removes differences in the size of all its features at once.
     """
 
-    def __init__(
-        self,
-        columns: int,
-        *,
-        layer_norm: bool = False,
-        hidden: int = 32,
-        learning_rate: float = 1e-2,
-        updates: int = 20,
-        batch: int = 256,
-        rank_weight: float = 0.2,
-        seed: int = 0,
-    ):
-        self.generator = addressed_generator("network", seed)
-        self.updates, self.batch, self.rank_weight = updates, batch, rank_weight
-        first = nn.Linear(columns, hidden, dtype=torch.float64)
-        last = nn.Linear(hidden, 1, dtype=torch.float64)
+    UPDATES, BATCH = 20, 256
+
+    def __init__(self, *, layer_norm: bool = False):
+        self.generator = addressed_generator("network", 0)
+        columns = len(FEATURES)
+        first = nn.Linear(columns, 32, dtype=torch.float64)
+        last = nn.Linear(32, 1, dtype=torch.float64)
         for layer in (first, last):
             bound = 1 / math.sqrt(layer.in_features)
             for parameter in layer.parameters():
                 nn.init.uniform_(parameter, -bound, bound, generator=self.generator)
         norm = nn.LayerNorm(columns, dtype=torch.float64) if layer_norm else nn.Identity()
         self.layers = nn.Sequential(norm, first, nn.SiLU(), last)
-        self.optimizer = torch.optim.Adam(
-            self.layers.parameters(), lr=learning_rate, weight_decay=1e-4
-        )
+        self.optimizer = torch.optim.Adam(self.layers.parameters(), lr=1e-2, weight_decay=1e-4)
 
     def fit(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
         age = -torch.log2(weight)
-        for _ in range(self.updates):
-            drawn = torch.randperm(len(y), generator=self.generator)[: self.batch]
+        for _ in range(self.UPDATES):
+            drawn = torch.randperm(len(y), generator=self.generator)[: self.BATCH]
             loss = selector_loss(
                 self.layers(x[drawn])[:, 0],
                 y[drawn],
                 age[drawn],
                 half_life=1.0,
-                rank_weight=self.rank_weight,
+                rank_weight=0.2,
             )
             self.optimizer.zero_grad()
             loss.backward()

@@ -30,8 +30,7 @@ from bas_opd.budget import query_budget
 from bas_opd.files import write_json
 from bas_opd.stats.intervals import mean_interval, paired_difference
 from bas_opd.text import aligned
-from recipes.selector_study.entrants import Entrant
-from recipes.selector_study.roster import PAPER, Factory, roster, single_columns
+from recipes.selector_study.entrants import PAPER, Entrant, Factory, roster, single_columns
 from recipes.selector_study.scored import ScoredLog, ScoredStep
 
 STRETCHES = 10
@@ -89,11 +88,12 @@ def replay(
     for step in log.steps:
         candidates = step.candidates
         start = time.perf_counter()
-        selection = entrant.select(candidates, query_budget(ratio, len(candidates)))
-        labelled = candidates.features.rows if reveal else selection.rows
-        utility = dict(zip(candidates.features.rows, step.utility.tolist(), strict=True))
+        budget = query_budget(ratio, len(candidates))
+        selection = entrant.select(candidates, budget, step=candidates.step)
+        labelled = candidates.rows if reveal else selection.rows
+        utility = dict(zip(candidates.rows, step.utility.tolist(), strict=True))
         labels = {row: utility[row] for row in labelled if math.isfinite(utility[row])}
-        entrant.learn(candidates, labels)
+        entrant.learn(candidates, labels, step=candidates.step)
         seconds = time.perf_counter() - start
         results.append(result_of(step, selection.rows, 1000 * seconds))
     return results
@@ -105,9 +105,9 @@ def oracle(log: ScoredLog, ratio: float | str, *, per_token: bool = False) -> li
     for step in log.steps:
         worth = step.utility.nan_to_num(0.0)
         if per_token:
-            worth = worth / step.candidates.lengths
+            worth = worth / step.candidates.length
         best = worth.topk(query_budget(ratio, len(worth))).indices.tolist()
-        results.append(result_of(step, tuple(step.candidates.features.rows[i] for i in best), 0.0))
+        results.append(result_of(step, tuple(step.candidates.rows[i] for i in best), 0.0))
     return results
 
 
@@ -122,7 +122,7 @@ def result_of(step: ScoredStep, rows: tuple[int, ...], milliseconds: float) -> S
     return StepResult(
         rows=rows,
         capture=share(step.utility.nan_to_num(0.0)),
-        token_share=share(step.candidates.lengths.double()),
+        token_share=share(step.candidates.length.double()),
         milliseconds=milliseconds,
     )
 

@@ -11,8 +11,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from bas_opd import types
 from bas_opd.errors import DataError
-from bas_opd.types import Features
 
 PER_CANDIDATE = {
     "row": numpy.int32,
@@ -32,31 +32,27 @@ PER_TOKEN = ("tokens", "logprobs", "entropies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(types.Candidates):
     """C of one step with all that is known before the teacher is queried: no utility."""
 
     step: int
-    features: Features  # Eq. 5, raw
-    prompts: Tensor  # [candidate] index of its prompt in the batch
-    kinds: Tensor  # [candidate] index of its kind in `kind_names`
-    lengths: Tensor  # [candidate]
-    tokens: Tensor  # [candidate, token] int64
+    prompt: Tensor  # [candidate] index of its prompt in the batch
+    kind: Tensor  # [candidate] index of its kind in `kind_names`
+    length: Tensor  # [candidate] response tokens with the end token
+    responses: Tensor  # [candidate, token] ids, int64
     logprobs: Tensor  # [candidate, token] float64
     entropies: Tensor  # [candidate, token] float64
     end_ids: tuple[int, ...]
     kind_names: tuple[str, ...]
 
-    def __len__(self) -> int:
-        return len(self.features)
-
     @property
     def mask(self) -> Tensor:
         """[candidate, token], from lengths alone."""
-        return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
+        return torch.arange(self.responses.shape[1]) < self.length[:, None]
 
     def among(self, rows: Sequence[int]) -> Tensor:
         """Return which candidates are in `rows` [candidate]."""
-        return torch.isin(torch.tensor(self.features.rows), torch.tensor(rows))
+        return torch.isin(torch.tensor(self.rows), torch.tensor(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +61,6 @@ class ScoredStep:
 
     candidates: Candidates
     utility: Tensor  # [candidate] float64, Eq. 9; NaN where it was not finite
-    loss: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,34 +91,30 @@ class ScoredLog:
         parts = zip(*(column.split(sizes) for column in columns.values()), strict=True)
         end_ids, kind_names = arrays["end_ids"].tolist(), arrays["kind_names"].tolist()
         steps = []
-        for step, (loss, part) in enumerate(zip(arrays["loss"].tolist(), parts, strict=True)):
+        for step, part in enumerate(parts):
             of = dict(zip(columns, part, strict=True))
             candidates = Candidates(
                 step=step,
-                features=Features(rows=tuple(of["row"].tolist()), values=of["features"]),
-                prompts=of["prompt"],
-                kinds=of["kind"],
-                lengths=of["length"],
-                tokens=of["tokens"],
+                rows=tuple(of["row"].tolist()),
+                values=of["features"],
+                prompt=of["prompt"],
+                kind=of["kind"],
+                length=of["length"],
+                responses=of["tokens"],
                 logprobs=of["logprobs"],
                 entropies=of["entropies"],
                 end_ids=tuple(end_ids),
                 kind_names=tuple(kind_names),
             )
-            steps.append(ScoredStep(candidates=candidates, utility=of["utility"], loss=loss))
+            steps.append(ScoredStep(candidates=candidates, utility=of["utility"]))
         return cls(name=path.stem, steps=tuple(steps))
 
 
-def save_log(
-    path: Path,
-    steps: Sequence[dict[str, Any]],
-    *,
-    losses: Sequence[float],
-    kind_names: Sequence[str],
-    end_ids: Sequence[int],
-    settings: str,
-) -> None:
-    """Write the steps, each a table of the arrays in `PER_CANDIDATE`; tokens are padded."""
+def save_log(path: Path, steps: Sequence[dict[str, Any]], **whole: Any) -> None:
+    """Write the steps, each a table of the arrays in `PER_CANDIDATE`; tokens are padded.
+
+    `whole` has what is of the whole run: loss, kind_names, end_ids, settings.
+    """
     width = max(step["tokens"].shape[1] for step in steps)
 
     def joined(name: str) -> numpy.ndarray:
@@ -133,14 +124,7 @@ def save_log(
         return numpy.concatenate(parts)
 
     arrays: dict[str, Any] = {name: joined(name) for name in PER_CANDIDATE}
+    sizes = [len(step["row"]) for step in steps]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:  # given a name, numpy would add a suffix of its own
-        numpy.savez_compressed(
-            file,
-            candidates=numpy.array([len(step["row"]) for step in steps]),
-            loss=numpy.array(losses),
-            kind_names=numpy.array(kind_names),
-            end_ids=numpy.array(end_ids),
-            settings=numpy.array(settings),
-            **arrays,
-        )
+        numpy.savez_compressed(file, candidates=sizes, **whole, **arrays)

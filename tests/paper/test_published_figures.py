@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bas_opd.cli.progress import Board
-from bas_opd.reproduce.material import make_item
+from bas_opd.reproduce.catalogue import make_item
 from bas_opd.reproduce.policies import Request
 
 DOCS = Path(__file__).parents[2] / "docs"

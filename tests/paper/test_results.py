@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.reproduce.arms import BASE, FULL
+from bas_opd.reproduce.policies import base_hash
 from bas_opd.reproduce.results import read_results
-from bas_opd.reproduce.runner import base_hash
 from bas_opd.reproduce.table import policies_table, replace_table
 
 ROOT = Path(__file__).parents[2]

@@ -17,10 +17,12 @@ Seeds = Annotated[int, typer.Option(min=1, help="Runs of each arm.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs in parallel; unset: one per CPU core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a torch device.")]
 Data = Annotated[
-    Path | None, typer.Option(help="Folder with train, val and test; unset: OUT/data.")
+    Path | None,
+    typer.Option(resolve_path=True, help="Folder with train, val and test; unset: OUT/data."),
 ]
 Base = Annotated[
-    Path | None, typer.Option(help="Base model; unset: the small one that is included.")
+    Path | None,
+    typer.Option(resolve_path=True, help="Base model; unset: the small one that is included."),
 ]
 TrainN = Annotated[int, typer.Option(min=1, help="Training examples.")]
 TestN = Annotated[int, typer.Option(min=1, help="Test questions.")]
@@ -49,7 +51,9 @@ def _reproduce(
 
 @app.command()
 def policies(
-    out: Annotated[Path, typer.Option(help="Folder for data, runs and results.")],
+    out: Annotated[
+        Path, typer.Option(resolve_path=True, help="Folder for data, runs and results.")
+    ],
     overrides: Overrides = None,
     scale: Annotated[str, typer.Option(help="small: FineSearch and the small model.")] = "small",
     arms: Annotated[
@@ -69,8 +73,6 @@ def policies(
     ] = None,
 ) -> None:
     """Train every policy over several seeds and print the table. Rerun to resume."""
-    import os
-
     from bas_opd.cli.progress import Board
     from bas_opd.reproduce import policies as reproduction
 
@@ -79,7 +81,7 @@ def policies(
         scale=scale,
         arms=None if arms is None else tuple(arm.strip() for arm in arms.split(",")),
         seeds=seeds,
-        jobs=jobs or os.cpu_count() or 1,
+        jobs=jobs,
         device=device,
         data=data,
         base=base,
@@ -117,7 +119,9 @@ def _command(name: str) -> None:
 
     @app.command(name, help=f"Make {name} of the paper.", hidden=True)
     def make(
-        out: Annotated[Path, typer.Option(help="Folder for runs, tables and figures.")],
+        out: Annotated[
+            Path, typer.Option(resolve_path=True, help="Folder for runs, tables and figures.")
+        ],
         overrides: Overrides = None,
         scale: Annotated[
             Scale, typer.Option(help="small: train what is missing. paper: print the commands.")
@@ -136,17 +140,15 @@ def _command(name: str) -> None:
         train_n: TrainN = 3120,
         test_n: TestN = 4200,
     ) -> None:
-        import os
-
         from bas_opd.cli.progress import Board
-        from bas_opd.reproduce.material import make_item
+        from bas_opd.reproduce.catalogue import make_item
         from bas_opd.reproduce.policies import Request
 
         request = Request(
-            out=out.resolve(),
+            out=out,
             scale=scale.value,
             seeds=seeds,
-            jobs=jobs or os.cpu_count() or 1,
+            jobs=jobs,
             device=device,
             data=data,
             base=base,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.errors import DataError
-from bas_opd.evaluate.results import Comparison, compare
-from bas_opd.evaluate.results import BenchmarkResult
+from bas_opd.evaluate.results import BenchmarkResult, Comparison, compare
 from bas_opd.report.arms import ArmRuns, Entry, comparable_accuracies, entries_of, group_by_arm
 from bas_opd.report.findings import interval_text, stale_sentence, value_text
 from bas_opd.report.run import Run

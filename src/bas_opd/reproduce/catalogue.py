@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
 
-from bas_opd.audit.records import GeometryAudit, UtilityAudit
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.files import write_text
 from bas_opd.report.arms import Arm
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
 from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
-from bas_opd.report.charts.printed import printed
+from bas_opd.report.charts.printed import printed, save
 from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table
-from bas_opd.report.run import Run
 from bas_opd.reproduce.arms import BASE, FULL
-from bas_opd.reproduce.settings import run_settings, selector_settings
+from bas_opd.reproduce.material import Material
+from bas_opd.reproduce.policies import Request
+from bas_opd.reproduce.settings import instructions, run_settings, selector_settings
+from bas_opd.run.progress import Progress
 from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import markdown_table, plus_minus
@@ -28,29 +30,8 @@ ABLATIONS = tuple(
 BUDGETS = ("learned10", "learned25", "learned50", FULL)
 
 
-class Material(Protocol):
-    """The runs behind a table or figure: trained for it, or named by the user."""
-
-    def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
-        """Return accuracy and cost of policies, and a sentence on what they were measured on."""
-        ...
-
-    def runs(self, names: Sequence[str]) -> tuple[dict[str, Run], str]:
-        """Return one run of each policy, by its name in a table, and a sentence on them."""
-        ...
-
-    def utility(self) -> list[UtilityAudit]: ...
-    def geometry(self) -> GeometryAudit: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A table as Markdown, or figures by the suffix of their file names."""
-
-    text: str = ""
-    figures: Mapping[str, str] = field(default_factory=dict)
-
-
+Made = str | Mapping[str, str]
+"""A table as Markdown, or figures (SVG) by the suffix of their file names."""
 Make = Callable[[Material, Sequence[str]], Made]
 
 
@@ -58,7 +39,6 @@ Make = Callable[[Material, Sequence[str]], Made]
 class Item:
     """One table or figure of the paper."""
 
-    name: str
     shows: str
     arms: tuple[str, ...] = ()
     """The presets whose runs it is made of."""
@@ -67,21 +47,45 @@ class Item:
     """Why it cannot be made, if it cannot."""
 
 
-def item(name: str) -> Item:
-    """Return an item by name."""
-    for each in ITEMS:
-        if each.name == name:
-            return each
-    raise ConfigError(
-        f"The paper has no {name!r}. `bas-opd reproduce --list` shows its tables and figures."
+def make_item(
+    name: str,
+    request: Request,
+    progress: Progress,
+    *,
+    runs: tuple[Path, ...] = (),
+    results: Path | None = None,
+) -> str:
+    """Make a table or figure and return what to print: the table, or the files of the figures.
+
+    It is made from `runs` or from kept `results` if they are given, else from new runs.
+    """
+    if name not in ITEMS:
+        raise ConfigError(
+            f"The paper has no {name!r}. `bas-opd reproduce --list` shows its tables and figures."
+        )
+    wanted = ITEMS[name]
+    if wanted.make is None:
+        raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
+    if request.scale == "paper" and wanted.arms and not runs and results is None:
+        return instructions(name, wanted.arms)
+    material = Material(request=request, progress=progress, paths=runs, results=results)
+    made = wanted.make(material, wanted.arms)
+    request.out.mkdir(parents=True, exist_ok=True)
+    if isinstance(made, str):
+        write_text(request.out / f"{name}.md", f"{made}\n")
+        return made
+    return "\n".join(
+        str(file)
+        for suffix, figure in made.items()
+        for file in save(figure, request.out / f"{name}{suffix}")
     )
 
 
 def listing() -> str:
     """Return a line for each item and the commands, as `bas-opd reproduce --list` prints them."""
     lines = [
-        f"{each.name:<9}{each.shows}" + (f" - not here: {each.absent}" if each.absent else "")
-        for each in ITEMS
+        f"{name:<9}{each.shows}" + (f" - not here: {each.absent}" if each.absent else "")
+        for name, each in ITEMS.items()
     ]
     return "\n".join(
         (
@@ -109,7 +113,6 @@ def policy_table(arms: Sequence[Arm]) -> str:
             *(_points(value) for value in (*arm.parts.values(), arm.mean)),
         ]
         for arm in arms
-        for ratios in [(arm.budget, arm.token_share)]
     ]
     return markdown_table(header, rows)
 
@@ -121,7 +124,7 @@ def _points(value: Estimate) -> str:
 
 def _policies(material: Material, names: Sequence[str]) -> Made:
     arms, source = material.arms(names)
-    return Made(text=f"{policy_table(arms)}\n\n{source}")
+    return f"{policy_table(arms)}\n\n{source}"
 
 
 def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
@@ -130,7 +133,7 @@ def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
     def make(material: Material, names: Sequence[str]) -> Made:
         arms, source = material.arms(names)
         chart = draw(arms)
-        return Made(figures={"": printed([chart], note=f"{chart.caption} {source}".strip())})
+        return {"": printed([chart], note=f"{chart.caption} {source}".strip())}
 
     return make
 
@@ -142,12 +145,12 @@ def _sweep(arms: Sequence[Arm]) -> Chart:
 def _supervision(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
     full = {name: runs[FULL] for name in runs if FULL in runs}
-    return Made(text=_cost(supervision_table(runs, full), source))
+    return _cost(supervision_table(runs, full), source)
 
 
 def _seconds(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
-    return Made(text=_cost(time_table(runs), source))
+    return _cost(time_table(runs), source)
 
 
 def _cost(table: CostTable, source: str) -> str:
@@ -165,80 +168,53 @@ def _utility(material: Material, names: Sequence[str]) -> Made:
         if not each.figure:
             raise DataError(each.words)
         made[f"-{each.source}"] = printed(each.figure, note=f"{each.words} {each.teacher}")
-    return Made(figures=made)
+    return made
 
 
 def _geometry(material: Material, names: Sequence[str]) -> Made:
     found = geometry_figures(material.geometry())
     (chart,) = found.figure
     note = f"{chart.caption} {found.words} {found.teacher}"
-    return Made(figures={"": printed([chart], note=note)})
+    return {"": printed([chart], note=note)}
 
 
-ITEMS = (
-    Item(
-        name="table1",
+ITEMS: Mapping[str, Item] = {
+    "table1": Item(
         shows="accuracy against other models on seven benchmarks",
         absent="other models are not trained here; `bas-opd eval RUN` fills a model's own row and "
         "quotes the paper's",
     ),
-    Item(
-        name="table2",
-        shows="accuracy against SFT, GRPO, DAPO and OPSD",
-        absent="the baselines do not exist yet",
+    "table2": Item(
+        shows="accuracy against SFT, GRPO, DAPO and OPSD", absent="the baselines do not exist yet"
     ),
-    Item(
-        name="table3",
-        shows="policies: accuracy and teacher cost",
-        arms=(BASE, *POLICIES),
-        make=_policies,
+    "table3": Item(
+        shows="policies: accuracy and teacher cost", arms=(BASE, *POLICIES), make=_policies
     ),
-    Item(
-        name="table4",
-        shows="ablations of the learned selector",
-        arms=("learned25", *ABLATIONS),
-        make=_policies,
+    "table4": Item(
+        shows="ablations of the learned selector", arms=("learned25", *ABLATIONS), make=_policies
     ),
-    Item(
-        name="table5",
-        shows="settings of the selector",
-        make=lambda material, names: Made(text=selector_settings()),
+    "table5": Item(
+        shows="settings of the selector", make=lambda material, names: selector_settings()
     ),
-    Item(
-        name="table6",
-        shows="settings of the four runs",
-        make=lambda material, names: Made(text=run_settings(POLICIES)),
+    "table6": Item(
+        shows="settings of the four runs", make=lambda material, names: run_settings(POLICIES)
     ),
-    Item(
-        name="table7",
-        shows="candidates, calls, scored tokens, overrun",
-        arms=POLICIES,
-        make=_supervision,
+    "table7": Item(
+        shows="candidates, calls, scored tokens, overrun", arms=POLICIES, make=_supervision
     ),
-    Item(name="table8", shows="seconds of teacher and step", arms=POLICIES, make=_seconds),
-    Item(
-        name="figure0",
+    "table8": Item(shows="seconds of teacher and step", arms=POLICIES, make=_seconds),
+    "figure0": Item(
         shows="accuracy over benchmarks, above the abstract",
         arms=(BASE, *POLICIES),
         make=_of_arms(accuracy_by_part),
     ),
-    Item(
-        name="figure1",
-        shows="the method",
-        absent="it is a drawing, not a measurement: docs/loop.svg",
+    "figure1": Item(shows="the method", absent="it is a drawing, not a measurement: docs/loop.svg"),
+    "figure2": Item(shows="accuracy over query budgets", arms=BUDGETS, make=_of_arms(_sweep)),
+    "figure3": Item(shows="utility captured, and by rank", arms=("learned25",), make=_utility),
+    "figure4": Item(
+        shows="gradients of selected and unselected rows", arms=("learned25",), make=_geometry
     ),
-    Item(name="figure2", shows="accuracy over query budgets", arms=BUDGETS, make=_of_arms(_sweep)),
-    Item(name="figure3", shows="utility captured, and by rank", arms=("learned25",), make=_utility),
-    Item(
-        name="figure4",
-        shows="gradients of selected and unselected rows",
-        arms=("learned25",),
-        make=_geometry,
+    "figure5": Item(
+        shows="accuracy over cost", arms=(BASE, *POLICIES), make=_of_arms(accuracy_cost)
     ),
-    Item(
-        name="figure5",
-        shows="accuracy over cost",
-        arms=(BASE, *POLICIES),
-        make=_of_arms(accuracy_cost),
-    ),
-)
+}

@@ -11,12 +11,12 @@ import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from bas_opd.errors import BasOpdError, PreemptionError
 from bas_opd.run.stopping import StopFlag
@@ -24,21 +24,14 @@ from bas_opd.run.stopping import StopFlag
 SECONDS_BETWEEN_POLLS = 0.2
 
 Task = TypeVar("Task")
-Reported = TypeVar("Reported", contravariant=True)
 Steps = Callable[[int], None]
 """Reports how many more steps of the task are done."""
 Poll = Callable[[], None]
 """Raises if the process was asked to stop."""
 Work = Callable[[Task, Steps, Poll], str]
 """Does a task and returns its outcome in a few words."""
-
-
-class Listener(Protocol[Reported]):
-    """Receives progress events of the tasks."""
-
-    def stepped(self, task: Reported, steps: int) -> None: ...
-    def done(self, task: Reported, outcome: str) -> None: ...
-    def failed(self, task: Reported, reason: str) -> None: ...
+Event = tuple[Task, Literal["stepped", "done", "failed"], Any]
+"""A task took so many steps, ended with an outcome, or failed for a reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,14 +41,9 @@ class _Worker(Generic[Task]):
 
 
 def run_side_by_side(
-    tasks: Sequence[Task],
-    *,
-    jobs: int,
-    start: Callable[[], Work[Task]],
-    logs: Path,
-    listener: Listener[Task],
-) -> None:
-    """Run every task, `jobs` at a time; a failure is reported and does not stop the others.
+    tasks: Sequence[Task], *, jobs: int, start: Callable[[], Work[Task]], logs: Path
+) -> Iterator[Event[Task]]:
+    """Run every task, `jobs` at a time, and yield events; a failure does not stop the others.
 
     `start` is called once in each worker, which has one thread. A stop signal is passed on to every
     worker, and no further task begins.
@@ -76,7 +64,7 @@ def run_side_by_side(
                         worker.process.terminate()
                 for connection in wait(list(workers), timeout=SECONDS_BETWEEN_POLLS):
                     assert isinstance(connection, Connection)
-                    _receive(connection, workers, waiting, stop, listener)
+                    yield from _receive(connection, workers, waiting, stop)
         finally:
             for connection, worker in workers.items():
                 worker.process.terminate()
@@ -93,33 +81,28 @@ def _receive(
     workers: dict[Connection, _Worker[Task]],
     waiting: deque[Task],
     stop: StopFlag,
-    listener: Listener[Task],
-) -> None:
+) -> Iterator[Event[Task]]:
     """Handle one message of a worker, and send it the next task if it has finished one."""
     worker = workers[connection]
-    event: str = "exited"
-    content: Any = None
+    event, content = "exited", None
     with contextlib.suppress(EOFError, OSError):
         event, content = connection.recv()
-    if event == "stepped":
-        listener.stepped(worker.task, content)
-        return
-    if event == "done":
-        listener.done(worker.task, content)
-    elif event == "failed":
-        listener.failed(worker.task, content)
-    elif event == "stopped" and not stop.reason:
-        listener.failed(worker.task, "Its process was asked to stop by another process.")
-    if waiting and event in ("done", "failed") and not stop.reason:
-        worker.task = waiting.popleft()
-        with contextlib.suppress(BrokenPipeError):  # reported as an exit at the next poll
-            connection.send(worker.task)
-        return
+    if event in ("stepped", "done", "failed"):
+        yield worker.task, event, content
+        if event == "stepped":
+            return
+        if waiting and not stop.reason:
+            worker.task = waiting.popleft()
+            with contextlib.suppress(BrokenPipeError):  # reported as an exit at the next poll
+                connection.send(worker.task)
+            return
     del workers[connection]
     connection.close()  # which ends the worker
     worker.process.join()
     if event == "exited" and not stop.reason:
-        listener.failed(worker.task, f"Its process ended with exit code {worker.process.exitcode}.")
+        yield worker.task, "failed", f"Its process ended with exit code {worker.process.exitcode}."
+    elif event == "stopped" and not stop.reason:
+        yield worker.task, "failed", "Its process was asked to stop by another process."
 
 
 def _start_worker(start: Callable[[], Work[Task]], log: Path) -> tuple[Connection, BaseProcess]:

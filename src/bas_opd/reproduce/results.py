@@ -1,10 +1,11 @@
-"""The result of a run: one small JSON file, validated whenever it is read. Needs no torch."""
+"""A run and its result: one small JSON file, validated whenever it is read. Needs no torch."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -84,8 +85,8 @@ class Steps(Part):
         )
 
 
-class RunResult(Part):
-    """One run of one arm, evaluated on one set of questions; the base has no cost and steps."""
+class Planned(Part):
+    """One run of one arm, before it is made."""
 
     schema_version: Literal[1] = 1
     arm: str
@@ -106,6 +107,31 @@ class RunResult(Part):
     """Fingerprint of the evaluation set."""
     base: str
     """Hash of the weights that the run started from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of one arm, and the path of its result."""
+
+    planned: Planned
+    config: Config
+    questions: Path
+    """The folder of the set to evaluate on."""
+    result: Path
+    jobs: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.result.stem
+
+    @property
+    def steps(self) -> int:
+        return 0 if self.planned.seed is None else self.config.run.steps or 0
+
+
+class RunResult(Planned):
+    """One run of one arm, evaluated on one set of questions; the base has no cost and steps."""
+
     device: str
     jobs: int
     """Runs that shared the device, which makes each slower."""

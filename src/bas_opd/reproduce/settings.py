@@ -1,4 +1,4 @@
-"""The settings of the presets, in the layout of the paper's Tables 5 and 6."""
+"""The settings of the paper's runs (Tables 5 and 6), and the commands that make such runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from bas_opd.config import load_config, preset
 from bas_opd.config.loading import dump, flat
 from bas_opd.config.schema import SelectConfig
+from bas_opd.evaluate.benchmarks.summary import SEVEN
+from bas_opd.reproduce.arms import BASE
 from bas_opd.text import markdown_table
 
 SHOWN = (
@@ -26,6 +28,12 @@ SHOWN = (
     "run.seed",
     "run.epochs",
 )
+MODELS = {"configs/qwen3.5-4b.toml": 91, "configs/qwen3.5-9b.toml": 188}
+"""GB of weights, gradients, AdamW and teacher, as `bas-opd plan` counts them."""
+PAPER_SECONDS = (50_028, 55_487)
+"""Seconds of the paper's runs, learned-25 and full querying (quoted from its Table 8)."""
+AUDITS = {"figure3": "utility", "figure4": "geometry"}
+COSTS = ("table7", "table8")
 
 
 def selector_settings() -> str:
@@ -46,19 +54,51 @@ def run_settings(policies: Sequence[str]) -> str:
     return markdown_table(["setting", *policies], rows)
 
 
-def overrides_of(policy: str, base: str = "qwen3.5-4b") -> list[str]:
+def instructions(name: str, arms: Sequence[str]) -> str:
+    """Return the commands that make a table or figure with a real model, with memory and time."""
+    policies = [arm for arm in arms if arm != BASE]
+    keep = " run.checkpoint_every=18 run.keep_every=18" if name == "figure4" else ""
+    sizes = ", ".join(f"{gigabytes} GB for {config}" for config, gigabytes in MODELS.items())
+    config = next(iter(MODELS))
+    lines = [
+        f"# Runs of 111 steps: {len(policies)}. State on the GPU in float32: {sizes}; adapters "
+        "take less (lora.rank=64).",
+        f"# The paper's runs took {PAPER_SECONDS[0]:,} to {PAPER_SECONDS[1]:,} s each on its "
+        "machines; `bas-opd plan CONFIG --probe` measures yours.",
+        "# DATA is what `bas-opd data prepare SRC DATA` made of the 3,120 pairs.",
+    ]
+    lines += [
+        " ".join(
+            (
+                f"bas-opd train {config} data.path=DATA run.output=runs/{policy}{keep}",
+                *overrides_of(policy),
+            )
+        )
+        for policy in policies
+    ]
+    if name in AUDITS:
+        lines += [f"bas-opd audit runs/{each} --only {AUDITS[name]}" for each in policies]
+    elif name not in COSTS:
+        lines += [
+            f"bas-opd eval runs/{policy} --bench {','.join(SEVEN)} --data SNAPSHOTS --judge URL "
+            "--judge-model NAME"
+            for policy in policies
+        ]
+    runs = " ".join(f"--run runs/{policy}" for policy in policies)
+    lines.append(f"bas-opd reproduce {name} --out figures {runs}")
+    return "\n".join(lines)
+
+
+def overrides_of(policy: str) -> list[str]:
     """Return the command-line overrides that turn the paper's main run into that of a preset."""
-    plain, wanted = _settings(None, base), _settings(policy, base)
+    plain, wanted = _settings(None), _settings(policy)
     return [f"{key}={_written(wanted[key])}" for key in wanted if wanted[key] != plain[key]]
 
 
-def _settings(policy: str | None, base: str = "qwen3.5-4b") -> dict[str, object]:
+def _settings(policy: str | None) -> dict[str, object]:
     """The settings of a policy on top of those of the paper's main run."""
-    config = (
-        load_config(preset(base), ["data.path=DATA"])
-        if policy is None
-        else load_config(preset(policy), ["data.path=DATA"], over=preset(base))
-    )
+    main = preset("qwen3.5-4b")
+    config = load_config(preset(policy) if policy else main, ["data.path=DATA"], over=main)
     return {k: v for k, v in flat(dump(config)).items() if k != "run.output"}
 
 

@@ -109,30 +109,22 @@ def _heading(results: Sequence[RunResult]) -> str:
 
 
 def _accuracy(arms: Arms) -> str:
-    kinds = list(next(iter(arms.values()))[0].kinds)
     references = [arm for arm in REFERENCES if arm in arms]
-    header = ["arm", "seeds", "mean of kinds", *(f"minus {arm}" for arm in references)]
-    header += ["without existence", "all questions", *kinds]
+    measures: dict[str, Callable[[RunResult], float]] = {
+        "without existence": _without_existence,
+        "all questions": lambda result: result.micro,
+    }
+    for kind in next(iter(arms.values()))[0].kinds:
+        measures[kind] = lambda result, kind=kind: result.kinds[kind].accuracy
+    header = ["arm", "seeds", "mean of kinds", *(f"minus {arm}" for arm in references), *measures]
     rows = []
     for arm, results in arms.items():
-        differences = [_difference(arms, arm, reference) for reference in references]
-        rows.append(
-            [
-                arm,
-                str(len(results)) if arm != BASE else "-",
-                _percent(results, lambda result: result.mean),
-                *(
-                    "-" if difference is None else plus_minus(difference, "+.2f", 100)
-                    for difference in differences
-                ),
-                _percent(results, _without_existence),
-                _percent(results, lambda result: result.micro),
-                *(
-                    _percent(results, lambda result, kind=kind: result.kinds[kind].accuracy)
-                    for kind in kinds
-                ),
-            ]
-        )
+        seeds = "-" if arm == BASE else str(len(results))
+        row = [arm, seeds, _percent(results, lambda result: result.mean)]
+        for reference in references:
+            difference = _difference(arms, arm, reference)
+            row.append("-" if difference is None else plus_minus(difference, "+.2f", 100))
+        rows.append([*row, *(_percent(results, measure) for measure in measures.values())])
     return markdown_table(header, rows)
 
 

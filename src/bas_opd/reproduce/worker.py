@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from bas_opd.evaluate.benchmarks.summary import accuracy_by, all_right
 from bas_opd.evaluate.questions import Output
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.reproduce.results import Cost, Count, RunResult, Steps, write_result
-from bas_opd.reproduce.runner import PROMPTS_PER_BATCH, Run
+from bas_opd.reproduce.results import Cost, Count, Run, RunResult, Steps, write_result
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
 from bas_opd.run.progress import StepsAsBar
 from bas_opd.run.state import load_policy
 from bas_opd.text import printable
 from bas_opd.types import Prompt
+
+PROMPTS_PER_BATCH = 256
+"""Questions answered together."""
 
 
 def start() -> Worker:
@@ -46,21 +48,33 @@ class Worker:
         """Finish the training of a run, evaluate it, and write its result."""
         cost = columns = None
         model = run.config.model
-        if run.seed is not None:
+        if run.planned.seed is not None:
             summary = loop.train(run.config, StepsAsBar(_Progress(steps)))
             columns = Steps.of(read_history(summary.directory).queries)
             cost = _cost(summary.totals)
             model = model.model_copy(update={"path": str(summary.model)})
         policy = load_policy(run.config.model_copy(update={"model": model}))
         scored = self._evaluated(run, policy, poll)
-        result = _result(run, scored, policy, cost=cost, steps=columns)
+        pairs = all_right(scored, PAIR, size=2, name="pairs")
+        gpu = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else None
+        result = RunResult(
+            **run.planned.model_dump(),
+            device=gpu or "CPU",
+            jobs=run.jobs,
+            n=len(scored),
+            kinds={each.part: _count(each) for each in accuracy_by(scored, "kind")},
+            pairs=_count(pairs) if pairs.n else None,
+            outcomes="".join("1" if each.is_correct else "0" for each in scored),
+            cost=cost,
+            steps=columns,
+        )
         write_result(run.result, result)
         return f"{result.mean:.1%} right, mean over {len(result.kinds)} kinds"
 
     def _evaluated(
         self, run: Run, policy: VisionLanguageModel, poll: Callable[[], None]
     ) -> tuple[Scored, ...]:
-        folder, finesearch = run.questions.folder, benchmark("finesearch")
+        folder, finesearch = run.questions, benchmark("finesearch")
         if folder not in self._sets:
             self._sets[folder] = finesearch.load(folder)
         questions = self._sets[folder].questions
@@ -100,39 +114,6 @@ def _cost(totals: Mapping[str, Any]) -> Cost:
     counts = {name: totals[name] for name in Cost.model_fields if name != "seconds"}
     seconds = {phase: round(value, 3) for phase, value in totals["seconds"].items()}
     return Cost(**counts, seconds=seconds)
-
-
-def _result(
-    run: Run,
-    scored: Sequence[Scored],
-    policy: VisionLanguageModel,
-    *,
-    cost: Cost | None,
-    steps: Steps | None,
-) -> RunResult:
-    pairs = all_right(scored, PAIR, size=2, name="pairs")
-    gpu = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else None
-    return RunResult(
-        arm=run.arm,
-        seed=run.seed,
-        identity=run.identity,
-        overrides=list(run.overrides),
-        learning_rate=run.config.optim.learning_rate,
-        train=run.train,
-        train_n=run.train_n,
-        task=run.questions.task,
-        split=run.questions.split,
-        questions=run.questions.fingerprint,
-        base=run.base,
-        device=gpu or "CPU",
-        jobs=run.jobs,
-        n=len(scored),
-        kinds={each.part: _count(each) for each in accuracy_by(scored, "kind")},
-        pairs=_count(pairs) if pairs.n else None,
-        outcomes="".join("1" if each.is_correct else "0" for each in scored),
-        cost=cost,
-        steps=steps,
-    )
 
 
 def _count(measure: Measure) -> Count:

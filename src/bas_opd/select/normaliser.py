@@ -1,4 +1,4 @@
-"""Running statistics that bring the six features to one scale."""
+"""Running statistics that bring the features to one scale."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RunningNormaliser:
 
     EPS = 1e-6
 
-    def __init__(self, momentum: float = 0.99) -> None:
+    def __init__(self, momentum: float = 0.99, *, columns: int = len(FEATURES)) -> None:
         self.momentum = momentum
-        self.mean = torch.zeros(len(FEATURES), dtype=torch.float64, device="cpu")
-        self.variance = torch.ones(len(FEATURES), dtype=torch.float64, device="cpu")
+        self.mean = torch.zeros(columns, dtype=torch.float64, device="cpu")
+        self.variance = torch.ones(columns, dtype=torch.float64, device="cpu")
         self.batches = 0
 
     @torch.no_grad()

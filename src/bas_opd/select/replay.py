@@ -31,12 +31,12 @@ class Labels:
 class ReplayBuffer:
     """Bounded first-in, first-out buffer of labels (Table 5: 512)."""
 
-    def __init__(self, capacity: int = 512) -> None:
+    def __init__(self, capacity: int = 512, *, columns: int = len(FEATURES)) -> None:
         self.capacity = capacity
         self.dropped = 0
         """Labels refused so far because they or their features were not finite."""
         self.labels = Labels(
-            features=torch.empty(0, len(FEATURES), dtype=torch.float64, device="cpu"),
+            features=torch.empty(0, columns, dtype=torch.float64, device="cpu"),
             utility=torch.empty(0, dtype=torch.float64, device="cpu"),
             steps=torch.empty(0, dtype=torch.int64, device="cpu"),
         )

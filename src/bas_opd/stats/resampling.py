@@ -9,7 +9,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import correlation
 
 import numpy
@@ -49,13 +48,12 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return p values adjusted for their number by Holm's step-down procedure."""
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    order = sorted(range(len(p_values)), key=lambda test: p_values[test])
-    for place, test in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - place) * p_values[test]))
-        adjusted[test] = highest
-    return tuple(adjusted)
+    p = numpy.array(p_values, dtype=float)
+    order = p.argsort(kind="stable")
+    adjusted = numpy.empty_like(p)
+    steps = numpy.arange(len(p), 0, -1) * p[order]
+    adjusted[order] = numpy.maximum.accumulate(steps.clip(max=1.0))
+    return tuple(adjusted.tolist())
 
 
 def bootstrap_interval(
@@ -98,11 +96,5 @@ def _subset_sums(values: Sequence[float]) -> list[float]:
 
 
 def _mean_ranks(values: Sequence[float]) -> list[float]:
-    ranks = [0.0] * len(values)
-    done = 0
-    for _, ties in groupby(sorted(range(len(values)), key=values.__getitem__), values.__getitem__):
-        places = list(ties)
-        for place in places:
-            ranks[place] = done + (len(places) + 1) / 2
-        done += len(places)
-    return ranks
+    _, places, ties = numpy.unique(values, return_inverse=True, return_counts=True)
+    return (ties.cumsum() - (ties - 1) / 2)[places].tolist()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,13 +22,19 @@ from bas_opd.errors import DataError
 from bas_opd.run.state import build_method
 from bas_opd.select import LearnedSelector, RandomSelector, build_selector, features_from
 from bas_opd.stats.intervals import mean_interval
-from bas_opd.types import FEATURES, Features, PromptBatch, Selection
+from bas_opd.types import FEATURES, PromptBatch, Selection
 from recipes.selector_study import ceiling, columns, describe, regressors
 from recipes.selector_study import log as logging_script
 from recipes.selector_study import replay as replay_script
-from recipes.selector_study.entrants import Fitted, Settings, Shipped, normal_quantiles, scaled
+from recipes.selector_study.entrants import (
+    CHOSEN,
+    PAPER,
+    Fitted,
+    normal_quantiles,
+    roster,
+    scaled,
+)
 from recipes.selector_study.replay import compare, oracle, replay, result_of
-from recipes.selector_study.roster import CHOSEN, PAPER, roster
 from recipes.selector_study.scored import Candidates, ScoredLog, save_log
 
 ROOT = Path(__file__).parents[3]
@@ -86,7 +93,7 @@ def _synthetic(path: Path, worth: Worth, *, seed: int = 0, steps: int = 7) -> Sc
     save_log(
         path,
         tables,
-        losses=[0.0] * steps,
+        loss=[0.0] * steps,
         kind_names=["colour", "shape"],
         end_ids=[9],
         settings="{}",
@@ -103,16 +110,16 @@ class Spy:
     """A random selector that keeps what it was told."""
 
     def __init__(self) -> None:
-        self.selector = Shipped(RandomSelector())
+        self.selector = RandomSelector()
         self.picked: list[set[int]] = []
         self.told: list[set[int]] = []
 
-    def select(self, candidates: Candidates, budget: int) -> Selection:
-        selection = self.selector.select(candidates, budget)
+    def select(self, candidates: Candidates, budget: int, *, step: int) -> Selection:
+        selection = self.selector.select(candidates, budget, step=step)
         self.picked.append(set(selection.rows))
         return selection
 
-    def learn(self, candidates: Candidates, utility: Mapping[int, float]) -> None:
+    def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> None:
         self.told.append(set(utility))
 
 
@@ -166,8 +173,8 @@ def test_the_replay_picks_the_rows_that_training_picked(
         trained.append(report.rows)
         by_prediction += bool(report.queries.selection.scores)
     assert by_prediction >= 3
-    entrant = Shipped(LearnedSelector(**SELECTOR))
-    assert [result.rows for result in replay(stand_in, entrant, "0.25")] == trained
+    selector = LearnedSelector(**SELECTOR)
+    assert [result.rows for result in replay(stand_in, selector, "0.25")] == trained
 
 
 def test_a_log_holds_the_candidates_in_the_order_of_the_data(
@@ -178,14 +185,13 @@ def test_a_log_holds_the_candidates_in_the_order_of_the_data(
         indices = step_indices(20, 6, 5, candidates.step)
         examples = [pictures.examples[index] for index in indices]
         expected = [row for row in range(24) if examples[row // 4].has_crop]
-        assert list(candidates.features.rows) == expected
-        assert candidates.prompts.tolist() == [row // 4 for row in expected]
-        kinds = [candidates.kind_names[kind] for kind in candidates.kinds.tolist()]
+        assert list(candidates.rows) == expected
+        assert candidates.prompt.tolist() == [row // 4 for row in expected]
+        kinds = [candidates.kind_names[kind] for kind in candidates.kind.tolist()]
         assert kinds == [examples[row // 4].kind for row in expected]
-        area = candidates.features.values[:, FEATURES.index("crop_area")].tolist()
+        area = candidates.values[:, FEATURES.index("crop_area")].tolist()
         crops = [examples[row // 4].crop for row in expected]
         assert area == [crop.area for crop in crops if crop]
-        assert step.loss > 0
 
 
 def test_what_a_log_says_of_tokens_agrees_with_what_it_says_of_rows(
@@ -194,11 +200,9 @@ def test_what_a_log_says_of_tokens_agrees_with_what_it_says_of_rows(
     for step in stand_in.steps:
         candidates = step.candidates
         again = features_from(
-            candidates.logprobs, candidates.lengths, entropies=candidates.entropies
+            candidates.logprobs, candidates.length, entropies=candidates.entropies
         )
-        torch.testing.assert_close(
-            again[:, :4], candidates.features.values[:, :4], rtol=2e-3, atol=0
-        )
+        torch.testing.assert_close(again[:, :4], candidates.values[:, :4], rtol=2e-3, atol=0)
         assert not candidates.logprobs[~candidates.mask].any()
 
 
@@ -210,6 +214,7 @@ def test_a_log_keeps_the_settings_it_was_made_with(
     logging_script.main([*paths, "--steps", "1", "--seed", "5", "--device", "cpu", *STAND_IN])
     with numpy.load(out, allow_pickle=False) as log:
         assert log["utility"].min() > 0
+        assert log["loss"].min() > 0
         settings = json.loads(str(log["settings"]))
     assert settings["run"]["seed"] == 5
     assert settings["select"]["policy"] == "full"
@@ -272,7 +277,7 @@ def test_utilities_that_were_not_paid_for_change_no_pick(name: str, synthetic: S
     picked = [result.rows for result in replay(synthetic, roster()[name](), "0.25")]
     hidden = []
     for step, rows in zip(synthetic.steps, picked, strict=True):
-        known = torch.isin(torch.tensor(step.candidates.features.rows), torch.tensor(rows))
+        known = torch.isin(torch.tensor(step.candidates.rows), torch.tensor(rows))
         hidden.append(replace(step, utility=step.utility.where(known, torch.nan)))
     again = replay(replace(synthetic, steps=tuple(hidden)), roster()[name](), "0.25")
     assert [result.rows for result in again] == picked
@@ -291,16 +296,14 @@ def test_random_picking_captures_its_share(synthetic: ScoredLog) -> None:
     captures = [
         result.capture
         for seed in range(60)
-        for result in replay(synthetic, Shipped(RandomSelector(seed=seed)), "0.25")
+        for result in replay(synthetic, RandomSelector(seed=seed), "0.25")
     ]
     assert numpy.mean(captures) == pytest.approx(0.25, abs=0.01)
 
 
 def test_the_paper_s_entrant_is_the_real_class_with_the_paper_s_settings() -> None:
-    entrant = roster()[PAPER]()
-    assert isinstance(entrant, Shipped)
-    assert type(entrant.selector) is LearnedSelector
-    selector, paper = entrant.selector, LearnedSelector()
+    selector, paper = roster()[PAPER](), LearnedSelector()
+    assert type(selector) is LearnedSelector
     assert vars(selector).keys() == vars(paper).keys()
     for name, value in vars(paper).items():
         if isinstance(value, int | float):
@@ -311,7 +314,7 @@ def test_the_policy_that_was_chosen_is_the_one_that_is_shipped(synthetic: Scored
     """With the settings of its preset, through the configuration, as a run builds it."""
     config = load_config(preset("regressed25"), PATHS).select
     ratio = str(config.query_ratio)
-    shipped = Shipped(build_selector(**config.model_dump(exclude={"query_ratio"})))
+    shipped = build_selector(**config.model_dump(exclude={"query_ratio"}))
     studied = replay(synthetic, roster()[CHOSEN](), ratio)
     assert [r.rows for r in replay(synthetic, shipped, ratio)] == [r.rows for r in studied]
     assert fmean(r.capture for r in studied[4:]) > 0.5
@@ -351,13 +354,13 @@ def test_a_single_log_has_its_interval_over_stretches_of_steps(synthetic: Scored
 
 def test_what_is_picked_is_described(synthetic: ScoredLog, tmp_path: Path) -> None:
     """The first eight rows are the two first prompts of 28, four responses each."""
-    rows = synthetic.steps[0].candidates.features.rows[:8]
+    rows = synthetic.steps[0].candidates.rows[:8]
     picks = [result_of(step, rows, 0.0) for step in synthetic.steps]
     found = describe.describe(synthetic, picks, warmup=1)
     assert found["prompts"] == pytest.approx(2 / 28)
     assert found["effective_prompts"] == pytest.approx(2)
     assert found["kinds"] == {"colour": 0.5, "shape": 0.5}
-    lengths = [step.candidates.lengths[:8] for step in synthetic.steps[1:]]
+    lengths = [step.candidates.length[:8] for step in synthetic.steps[1:]]
     assert found["tokens"] == pytest.approx(fmean(float(part.sum()) for part in lengths))
     assert found["short"] == pytest.approx(
         fmean(float((part <= 3).double().mean()) for part in lengths)
@@ -430,8 +433,8 @@ def test_a_sum_that_the_columns_hold_is_divided_by_the_length(tmp_path: Path) ->
     def p90(candidates: Candidates) -> dict[str, torch.Tensor]:
         return {"p90_nll": columns.paper_columns(candidates)["p90_nll"]}
 
-    settings = Settings(columns=p90, is_total=True, target=scaled)
-    entrant = Fitted(regressors.Ridge(regressors.linear), settings)
+    ridge = partial(regressors.Ridge, regressors.linear)
+    entrant = Fitted(ridge, columns=p90, is_total=True, target=scaled)
     results = replay(log, entrant, "0.25")[6:]
     for result, best in zip(results, oracle(log, "0.25")[6:], strict=True):
         assert result.capture > 0.99 * best.capture
@@ -467,39 +470,39 @@ class Stub:
         return torch.zeros(len(x), dtype=x.dtype), x[:, 0] - x[:, 0].min()
 
 
-def _last_pick(log: ScoredLog, settings: Settings) -> set[int]:
-    return set(replay(log, Fitted(Stub(), settings), "0.25")[-1].rows)
+def _last_pick(log: ScoredLog, **settings: Any) -> set[int]:
+    entrant = Fitted(Stub, columns=columns.paper_columns, **settings)
+    return set(replay(log, entrant, "0.25")[-1].rows)
 
 
 def test_uncertainty_ranks_with_a_bonus_and_scatters_with_a_draw(synthetic: ScoredLog) -> None:
-    plain = Settings(columns=columns.paper_columns)
-    values = synthetic.steps[-1].candidates.features.values[:, 0]
+    values = synthetic.steps[-1].candidates.values[:, 0]
     unsure = {10 + place for place in values.topk(28).indices.tolist()}
-    assert _last_pick(synthetic, plain) == set(range(10, 38))  # all alike: in row order
-    assert _last_pick(synthetic, replace(plain, bonus=1.0)) == unsure
-    drawn = _last_pick(synthetic, replace(plain, is_thompson=True))
+    assert _last_pick(synthetic) == set(range(10, 38))  # all alike: in row order
+    assert _last_pick(synthetic, bonus=1.0) == unsure
+    drawn = _last_pick(synthetic, is_thompson=True)
     assert 28 / 4 < len(drawn & unsure) < 28
-    assert drawn != _last_pick(synthetic, replace(plain, is_thompson=True, seed=1))
+    assert drawn != _last_pick(synthetic, is_thompson=True, seed=1)
 
 
 def test_labels_fade_with_their_age_and_leave_with_their_number(synthetic: ScoredLog) -> None:
-    regressor = Stub()
-    settings = Settings(columns=columns.paper_columns, half_life=2.0, capacity=70)
-    replay(synthetic, Fitted(regressor, settings), "0.25")
+    entrant = Fitted(Stub, columns=columns.paper_columns, half_life=2.0, capacity=70)
+    replay(synthetic, entrant, "0.25")
+    regressor = entrant.regressor
+    assert isinstance(regressor, Stub)
     ages = [2] * 14 + [1] * 28 + [0] * 28
     assert regressor.weight.tolist() == pytest.approx([2 ** (-age / 2) for age in ages])
 
 
 def test_an_outlier_does_not_rule_the_fit(synthetic: ScoredLog) -> None:
-    regressor = Stub()
     (step, *_) = synthetic.steps
-    values = step.candidates.features.values.clone()
+    values = step.candidates.values.clone()
     values[0, 0] = 1e6
-    features = replace(step.candidates.features, values=values)
-    step = replace(step, candidates=replace(step.candidates, features=features))
-    entrant = Fitted(regressor, Settings(columns=columns.paper_columns))
+    step = replace(step, candidates=replace(step.candidates, values=values))
+    entrant = Fitted(Stub, columns=columns.paper_columns)
     replay(replace(synthetic, steps=(step,)), entrant, "1")
-    assert regressor.x.abs().max() == 4
+    assert isinstance(entrant.regressor, Stub)
+    assert entrant.regressor.x.abs().max() == 4
 
 
 def test_old_labels_are_outvoted() -> None:
@@ -517,7 +520,7 @@ def test_no_column_reads_the_padding(synthetic: ScoredLog) -> None:
     candidates = synthetic.steps[0].candidates
     spoiled = replace(
         candidates,
-        tokens=candidates.tokens.where(candidates.mask, torch.arange(112)[:, None]),
+        responses=candidates.responses.where(candidates.mask, torch.arange(112)[:, None]),
         logprobs=candidates.logprobs.where(candidates.mask, -99.0),
         entropies=candidates.entropies.where(candidates.mask, torch.nan),
     )
@@ -567,11 +570,12 @@ def _synthetic_step(
     values = features_from(-nll, lengths, entropies=entropies)
     return Candidates(
         step=0,
-        features=Features(rows=tuple(range(len(tokens))), values=values),
-        prompts=torch.arange(len(tokens)) // 2,
-        kinds=torch.arange(len(tokens)) // 2,
-        lengths=lengths,
-        tokens=tokens,
+        rows=tuple(range(len(tokens))),
+        values=values,
+        prompt=torch.arange(len(tokens)) // 2,
+        kind=torch.arange(len(tokens)) // 2,
+        length=lengths,
+        responses=tokens,
         logprobs=-nll,
         entropies=entropies,
         end_ids=(9,),
@@ -589,10 +593,9 @@ def testnormal_quantiles_share_the_rank_of_equal_values() -> None:
 
 
 def test_exploration_spends_its_share_at_random(synthetic: ScoredLog) -> None:
-    settings = Settings(columns=columns.paper_columns, exploration=0.25)
-    entrant = Fitted(regressors.Ridge(), settings)
+    entrant = Fitted(regressors.Ridge, columns=columns.paper_columns, exploration=0.25)
     replay(replace(synthetic, steps=synthetic.steps[:6]), entrant, "0.25")
-    selection = entrant.select(synthetic.steps[6].candidates, 28)
+    selection = entrant.select(synthetic.steps[6].candidates, 28, step=6)
     assert len(selection.explored) == 7
     best = sorted(selection.scores, key=lambda row: -selection.scores[row])[:21]
     assert set(selection.rows) == set(best) | selection.explored

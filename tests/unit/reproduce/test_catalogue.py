@@ -13,12 +13,11 @@ from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.reproduce.arms import ARMS
-from bas_opd.reproduce.catalogue import ITEMS, item, listing, policy_table
-from bas_opd.reproduce.material import arms_of_results, make_item, source_of
-from bas_opd.reproduce.paper_scale import instructions
+from bas_opd.reproduce.catalogue import ITEMS, listing, make_item, policy_table
+from bas_opd.reproduce.material import arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.results import write_result
-from bas_opd.reproduce.settings import overrides_of, run_settings, selector_settings
+from bas_opd.reproduce.settings import instructions, overrides_of, run_settings, selector_settings
 
 
 class Quiet:
@@ -53,16 +52,16 @@ def runs(tmp_path: Path, data: PreparedSet) -> tuple[Path, ...]:
 
 def test_every_item_can_be_made_or_says_why_not_and_has_a_command() -> None:
     commands = {command.name for command in app.registered_commands}
-    for each in ITEMS:
+    for name, each in ITEMS.items():
         assert (each.make is None) == bool(each.absent)
-        assert each.name in commands
+        assert name in commands
         assert set(each.arms) <= set(ARMS)
-        assert re.search(rf"^{each.name} ", listing(), re.MULTILINE)
+        assert re.search(rf"^{name} ", listing(), re.MULTILINE)
 
 
-def test_what_the_paper_does_not_have_is_named() -> None:
+def test_what_the_paper_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no 'table9'"):
-        item("table9")
+        make_item("table9", request(tmp_path), Quiet())
 
 
 def test_a_part_that_does_not_exist_yet_is_said_to(tmp_path: Path) -> None:
@@ -165,10 +164,11 @@ def test_at_the_papers_scale_the_commands_name_what_each_policy_changes(tmp_path
 
 
 def test_each_item_at_the_papers_scale_says_what_it_needs() -> None:
-    assert "bas-opd audit runs/learned25 --only geometry" in instructions(item("figure4"))
-    assert "run.keep_every=18" in instructions(item("figure4"))
-    assert "bas-opd eval" not in instructions(item("table7"))
-    assert "distill.use_overlap=false" in instructions(item("table4"))
+    told = {name: instructions(name, ITEMS[name].arms) for name in ("figure4", "table4", "table7")}
+    assert "bas-opd audit runs/learned25 --only geometry" in told["figure4"]
+    assert "run.keep_every=18" in told["figure4"]
+    assert "bas-opd eval" not in told["table7"]
+    assert "distill.use_overlap=false" in told["table4"]
 
 
 def test_overrides_make_the_papers_run_follow_a_preset() -> None:

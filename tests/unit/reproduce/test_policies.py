@@ -14,8 +14,7 @@ from shapes import make_pictures
 from bas_opd.data.records import PreparedSet
 from bas_opd.reproduce import policies
 from bas_opd.reproduce.policies import Request, reproduce
-from bas_opd.reproduce.results import write_result
-from bas_opd.reproduce.runner import Run
+from bas_opd.reproduce.results import Run, write_result
 
 
 class Silent:
@@ -59,7 +58,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         for run in given:
             run.result.parent.mkdir(parents=True, exist_ok=True)
             rate = run.config.optim.learning_rate
-            made = result(run.arm, run.seed, 5, learning_rate=rate, split=run.questions.split)
+            plan = run.planned
+            made = result(plan.arm, plan.seed, 5, learning_rate=rate, split=plan.split)
             write_result(run.result, made)
 
     monkeypatch.setattr("bas_opd.data.finesearch.make_finesearch", draw)
@@ -77,8 +77,8 @@ def test_the_table_is_judged_on_test_and_val_is_not_touched(
     assert "20 test questions" in reproduce(request_, Silent())
     assert [run.name for run in begun] == ["full-0", "full-1"]
     for run in begun:
-        assert run.questions.split == "test"
-        assert run.questions.folder == request_.out / "data/test"
+        assert run.planned.split == "test"
+        assert run.questions == request_.out / "data/test"
         assert run.config.data.path == str(request_.out / "data/train")
     assert drawn(request_) == ["test", "train"]
 
@@ -90,7 +90,7 @@ def test_a_learning_rate_is_judged_on_val_and_test_is_not_even_drawn(
     val = PreparedSet.load(request_.out / "data/val")
     assert [run.name for run in begun] == ["base", "full-0-lr0.0001", "full-0-lr0.0003"]
     for run in begun:
-        assert run.questions.split == "val"
-        assert (run.questions.folder, run.questions.fingerprint) == (val.folder, val.fingerprint)
+        assert run.planned.split == "val"
+        assert (run.questions, run.planned.questions) == (val.folder, val.fingerprint)
         assert run.config.data.path == str(request_.out / "data/train")
     assert drawn(request_) == ["train", "val"]

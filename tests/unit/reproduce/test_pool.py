@@ -14,26 +14,23 @@ from bas_opd.reproduce.pool import run_side_by_side
 
 
 class Events:
-    """A listener that keeps all events, and may send this process a signal."""
+    """Keeps how tasks ended, and may send this process a signal at a step."""
 
     def __init__(self, signal_at_step: int | None = None) -> None:
         self.finished: dict[str, str] = {}
         self.failures: dict[str, str] = {}
-        self._signal = signal_at_step
-
-    def stepped(self, task: str, steps: int) -> None:
-        if self._signal is not None:
-            os.kill(os.getpid(), self._signal)
-
-    def done(self, task: str, outcome: str) -> None:
-        self.finished[task] = outcome
-
-    def failed(self, task: str, reason: str) -> None:
-        self.failures[task] = reason
+        self.signal = signal_at_step
 
 
 def run(tasks: list[str], folder: Path, events: Events, *, jobs: int = 1) -> None:
-    run_side_by_side(tasks, jobs=jobs, start=pool_workers.start, logs=folder, listener=events)
+    for task, event, content in run_side_by_side(
+        tasks, jobs=jobs, start=pool_workers.start, logs=folder
+    ):
+        if event == "stepped":
+            if events.signal is not None:
+                os.kill(os.getpid(), events.signal)
+        else:
+            (events.finished if event == "done" else events.failures)[task] = content
 
 
 def test_a_task_that_fails_is_reported_and_the_others_continue(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from result_fixtures import N, result, steps
+from synthetic_steps import A_STEP
 
 from bas_opd.errors import DataError
 from bas_opd.reproduce.arms import arm_config
@@ -68,13 +69,10 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 
 def test_columns_are_the_steps_of_the_records_rounded() -> None:
     seconds = {"rollout": 1.23456, "teacher": 0.1}
-    events = [
-        {"event": "started"},
-        {"event": "step", "loss": 0.123456789, "calls": 3, "scored_tokens": 9, "seconds": seconds},
-        {"event": "step", "loss": None, "calls": 0, "scored_tokens": 0, "seconds": {}},
-        {"event": "finished"},
-    ]
-    assert Steps.of(events) == Steps(
+    first = {"loss": 0.123456789, "calls": 3, "scored_tokens": 9, "seconds": seconds}
+    last = {"loss": None, "calls": 0, "scored_tokens": 0, "seconds": {}}
+    records = [A_STEP.model_copy(update=changes) for changes in (first, last)]
+    assert Steps.of(records) == Steps(
         loss=[0.12346, None], calls=[3, 0], scored_tokens=[9, 0], seconds=[1.335, 0.0]
     )
     assert steps().loss == [0.5, None]

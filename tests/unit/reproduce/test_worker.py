@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,39 +11,34 @@ import pytest
 import torch
 from result_fixtures import cost
 from shapes import make_pictures
+from synthetic_steps import A_STEP
 
 from bas_opd.config import Config
 from bas_opd.errors import PreemptionError
 from bas_opd.evaluate import answering
 from bas_opd.evaluate.questions import Output, Question
 from bas_opd.reproduce import worker
-from bas_opd.reproduce.results import read_result
-from bas_opd.reproduce.runner import Inputs, Questions, Run, plan_runs
+from bas_opd.reproduce.policies import Inputs, Request, plan_runs
+from bas_opd.reproduce.results import Planned, Run, read_result
 from bas_opd.run import loop
 from bas_opd.run.loop import RunSummary
-from bas_opd.run.record import RecordWriter
 
 N = 4
-STEP: Mapping[str, Any] = {"loss": 0.5, "calls": 112, "scored_tokens": 900, "seconds": {"all": 1.0}}
 
 
 def planned(tmp_path: Path, base: Path) -> dict[str, Run]:
     """The base and one trained run, to be judged on a few pictures."""
-    test = make_pictures(tmp_path / "test", n=N, seed=0)
+    overrides = ("run.steps=1", "rollout.max_response_tokens=2")
     inputs = Inputs(
+        request=Request(out=tmp_path, device="cpu", overrides=overrides),
         base=base,
-        train=tmp_path / "train",
-        train_fingerprint="t",
-        train_n=16,
-        questions=Questions(
-            folder=test.folder, split="test", fingerprint=test.fingerprint, task="Pictures"
-        ),
-        device="cpu",
-        overrides=("run.steps=1", "rollout.max_response_tokens=2"),
+        train=make_pictures(tmp_path / "train", n=N, seed=1),
+        questions=make_pictures(tmp_path / "test", n=N, seed=0),
+        split="test",
     )
     (tmp_path / "results").mkdir()
-    runs = plan_runs(tmp_path, tmp_path / "results", inputs, arms=["base", "full"], seeds=1)
-    return {run.arm: run for run in runs}
+    runs = plan_runs(inputs, tmp_path / "results", arms=["base", "full"], seeds=1)
+    return {run.planned.arm: run for run in runs}
 
 
 def ignored(*_: object) -> None: ...
@@ -64,8 +59,6 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
 
     def train(config: Config, console: Any) -> RunSummary:
-        with RecordWriter(folder.parent / "records.jsonl", keep_bytes=0) as writer:
-            writer.write({"event": "step", **STEP})
         return RunSummary(directory=folder.parent, model=folder, totals=cost().model_dump())
 
     def load_policy(config: Config) -> Any:
@@ -80,7 +73,12 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             text = questions[place].reference if is_right else "wrong"
             yield place, Output(text=text, is_cut=False)
 
+    def read_history(directory: Path) -> Any:
+        assert directory == folder.parent
+        return SimpleNamespace(queries=[A_STEP.model_copy(update={"calls": 112})])
+
     monkeypatch.setattr(loop, "train", train)
+    monkeypatch.setattr(worker, "read_history", read_history)
     monkeypatch.setattr(worker, "load_policy", load_policy)
     monkeypatch.setattr(answering.ModelAnswers, "answers", answers)
     return folder
@@ -93,7 +91,7 @@ def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> N
     assert words.startswith("100.0% right")
     left = read_result(run.result)
     assert left.outcomes == "1" * N
-    assert (left.identity, left.task, left.split) == (run.identity, "Pictures", "test")
+    assert left.model_dump(include=set(Planned.model_fields)) == run.planned.model_dump()
     assert left.cost == cost()
     assert left.steps is not None
     assert left.steps.calls == [112]

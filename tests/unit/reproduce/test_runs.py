@@ -9,11 +9,18 @@ from result_fixtures import result
 from shapes import make_pictures
 
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
-from bas_opd.reproduce import runner
-from bas_opd.reproduce.results import write_result
-from bas_opd.reproduce.runner import Inputs, Questions, Run, is_settled, plan_runs, run_all
-from bas_opd.reproduce.sets import Sizes, questions, training_set
-from bas_opd.reproduce.sweep import parse_rates, plan_sweep, sweep_table
+from bas_opd.reproduce import policies
+from bas_opd.reproduce.policies import (
+    Inputs,
+    Request,
+    is_settled,
+    parse_rates,
+    plan_runs,
+    plan_sweep,
+    run_all,
+    sweep_table,
+)
+from bas_opd.reproduce.results import Run, write_result
 
 
 class Recorded:
@@ -39,40 +46,38 @@ def inputs(tmp_path: Path) -> Inputs:
     base.mkdir()
     (base / "model.safetensors").write_bytes(b"weights")
     return Inputs(
+        request=Request(out=tmp_path, overrides=("run.steps=3",)),
         base=base,
-        train=tmp_path / "train",
-        train_fingerprint="t",
-        train_n=16,
-        questions=Questions(
-            folder=tmp_path / "test", split="test", fingerprint="q", task="FineSearch"
-        ),
-        overrides=("run.steps=3",),
+        train=make_pictures(tmp_path / "train", n=4, seed=0),
+        questions=make_pictures(tmp_path / "test", n=4, seed=1),
+        split="test",
     )
 
 
 def plan(tmp_path: Path, inputs: Inputs) -> list[Run]:
-    return plan_runs(tmp_path, tmp_path / "results", inputs, arms=["base", "full"], seeds=2)
+    return plan_runs(inputs, tmp_path / "results", arms=["base", "full"], seeds=2)
 
 
 def settle(run: Run, **changes: object) -> None:
     run.result.parent.mkdir(exist_ok=True)
-    arm, seed = run.arm, run.seed
-    write_result(run.result, result(arm, seed, 5, **{"identity": run.identity, **changes}))
+    plan = run.planned
+    about = {"identity": plan.identity, **changes}
+    write_result(run.result, result(plan.arm, plan.seed, 5, **about))
 
 
 def test_runs_are_planned_seed_by_seed_and_the_base_once(tmp_path: Path, inputs: Inputs) -> None:
     runs = plan(tmp_path, inputs)
     assert [run.name for run in runs] == ["base", "full-0", "full-1"]
-    assert [run.seed for run in runs] == [None, 0, 1]
+    assert [run.planned.seed for run in runs] == [None, 0, 1]
     assert [run.steps for run in runs] == [0, 3, 3]
     assert runs[2].config.run.output == str(tmp_path / "runs" / "full-1")
-    assert len({run.identity for run in runs[1:]}) == 2
+    assert len({run.planned.identity for run in runs[1:]}) == 2
 
 
 def test_another_base_makes_other_runs(tmp_path: Path, inputs: Inputs) -> None:
-    before = plan(tmp_path, inputs)[1].identity
+    before = plan(tmp_path, inputs)[1].planned.identity
     (inputs.base / "model.safetensors").write_bytes(b"others")
-    assert plan(tmp_path, inputs)[1].identity != before
+    assert plan(tmp_path, inputs)[1].planned.identity != before
     (inputs.base / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="no weights"):
         plan(tmp_path, inputs)
@@ -104,16 +109,16 @@ def test_only_what_is_missing_is_run_and_failures_are_named_at_the_end(
     settle(runs[0])
     begun: list[Run] = []
 
-    def pool(tasks, *, jobs, start, logs, listener) -> None:
+    def pool(tasks, *, jobs, start, logs):
         begun.extend(tasks)
-        listener.stepped(tasks[0], 2)
-        listener.failed(tasks[0], "It was refused.")
-        listener.done(tasks[1], "fine")
+        yield tasks[0], "stepped", 2
+        yield tasks[0], "failed", "It was refused."
+        yield tasks[1], "done", "fine"
 
-    monkeypatch.setattr(runner, "run_side_by_side", pool)
+    monkeypatch.setattr(policies, "run_side_by_side", pool)
     progress = Recorded()
     with pytest.raises(BasOpdError, match=r"1 of 2 runs failed: full-0\..*same command"):
-        run_all(runs, jobs=8, logs=tmp_path, progress=progress, start=lambda: lambda *_: "")
+        run_all(runs, jobs=8, logs=tmp_path, progress=progress)
     assert [(run.name, run.jobs) for run in begun] == [("full-0", 2), ("full-1", 2)]
     assert progress.messages[0] == "1 of 3 results exist already."
     assert progress.messages[1].startswith("1/2 full-0: failed. It was refused.  eta ")
@@ -126,16 +131,17 @@ def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
 ) -> None:
     rates = parse_rates("1e-4,3e-5,0.0001")
     assert rates == (3e-5, 1e-4)
-    runs = plan_sweep(tmp_path, inputs, rates)
+    runs = plan_sweep(inputs, tmp_path / "sweep", rates)
     assert [run.name for run in runs] == [
         "base",
         *("full-0-lr3e-05", "random25-0-lr3e-05", "full-0-lr0.0001", "random25-0-lr0.0001"),
     ]
+    made = []
     for run, right in zip(runs, (2, 5, 6, 7, 1), strict=True):
-        settle(run)
-        rate = run.config.optim.learning_rate
-        write_result(run.result, result(run.arm, run.seed, right, learning_rate=rate, split="val"))
-    table = sweep_table(runs)
+        rate, plan = run.config.optim.learning_rate, run.planned
+        assert plan.learning_rate == rate
+        made.append(result(plan.arm, plan.seed, right, learning_rate=rate, split="val"))
+    table = sweep_table(made)
     assert "| 3e-05 | 45.00% (+15.00) | 50.00% (+20.00) |" in table
     assert "| 0.0001 | 55.00% (+25.00) | 25.00% (-5.00) |" in table
     assert "20 val questions" in table
@@ -145,13 +151,3 @@ def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
 def test_what_is_no_learning_rate_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no list of learning rates"):
         parse_rates(text)
-
-
-def test_a_split_that_is_there_is_used_if_it_has_the_size(tmp_path: Path) -> None:
-    made = make_pictures(tmp_path / "train", n=4, seed=0)
-    make_pictures(tmp_path / "val", n=3, seed=0)
-    sizes = Sizes(train=4, val=3)
-    assert training_set(tmp_path, sizes).fingerprint == made.fingerprint
-    assert questions(tmp_path, "val", sizes).split == "val"
-    with pytest.raises(DataError, match=r"train has 4 examples, but 5"):
-        training_set(tmp_path, Sizes(train=5))
