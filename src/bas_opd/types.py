@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 from bas_opd.errors import BasOpdError, BudgetError
 
@@ -80,6 +80,8 @@ class PromptBatch:
 
     step: int
     examples: tuple[Example, ...]
+    round: int = 0
+    """Which batch of its step this is; batches of one step draw different noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,10 @@ class Budget:
     limit: int
     kind: BudgetKind = "calls"
 
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(BudgetKind):
+            raise BudgetError(f"A budget in {self.kind!r} is not known; budgets count calls.")
+
     @classmethod
     def of(cls, budget: Budget | int) -> Budget:
         """Return a budget; a plain number counts calls."""
@@ -171,7 +177,7 @@ class Candidates:
     tokens: tuple[int, ...] | None = None
     """Response tokens of each row, where known."""
     costs: tuple[int, ...] | None = None
-    """What querying each row costs in the unit of the budget; None: 1 each."""
+    """What querying each row costs in the unit of the budget; None: one call each."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -207,11 +213,6 @@ class Selection:
         """K, the most that the selection may cost."""
         return Budget.of(self.budget).limit
 
-    @property
-    def ranked(self) -> frozenset[int]:
-        """Rows of S chosen for their score."""
-        return frozenset(self.rows) - self.explored if self.scores else frozenset()
-
 
 class TokenScores(Protocol):
     """The teacher's distribution at some response tokens, as far as it is known.
@@ -219,12 +220,12 @@ class TokenScores(Protocol):
     A teacher in this process knows all of it. One behind a server may know a few log-probs only.
     """
 
-    def scores(self, index: Tensor) -> Tensor:
-        """Return log-probs at token ids `[token, k]`, up to one constant per token."""
+    def scores(self, index: Tensor) -> Tensor | None:
+        """Return log-probs at token ids `[token, k]`, up to one constant per token, if known."""
         ...
 
-    def logprobs(self, index: Tensor) -> Tensor:
-        """Return log-probs at token ids `[token, k]`, normalised over the whole vocabulary."""
+    def logprobs(self, index: Tensor) -> Tensor | None:
+        """Return log-probs at token ids `[token, k]` over the whole vocabulary, if known."""
         ...
 
     def topk(self, k: int) -> Tensor | None:

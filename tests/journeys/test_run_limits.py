@@ -10,6 +10,8 @@ from run_fixtures import SMALL_STEPS, Silent, tiny
 from shapes import make_pictures
 
 from bas_opd.data.order import PromptStream
+from bas_opd.errors import CheckpointError
+from bas_opd.rollout import Sampler
 from bas_opd.run import loop
 from bas_opd.run.record import read_records
 from bas_opd.run.state import TrainState, build_method
@@ -94,3 +96,28 @@ def test_a_checkpoint_without_a_cursor_has_taken_one_batch_a_step(
     old = {key: value for key, value in snapshot.data.items() if key != "cursor"}
     state.restore(replace(snapshot, data=old))
     assert state.prompts.cursor == 5
+
+
+@pytest.mark.parametrize("part", ["student", "optimiser", "teacher", "selector"])
+def test_a_checkpoint_that_lacks_a_part_is_refused(
+    part: str, small_qwen35: Path, boxes: Path, tmp_path: Path
+) -> None:
+    method = build_method(tiny(small_qwen35, boxes, tmp_path / "run"))
+    state = TrainState(method=method, prompts=PromptStream((), per_step=1, seed=0))
+    snapshot = state.capture()
+    kept = {name: tensors for name, tensors in snapshot.tensors.items() if name != part}
+    with pytest.raises(CheckpointError, match=f"does not hold the {part} of this run"):
+        state.restore(replace(snapshot, tensors=kept))
+
+
+def test_the_engine_gets_the_students_weights_before_every_step(
+    small_qwen35: Path, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        Sampler, "load_weights", lambda _, named, version: versions.append((version, len(named)))
+    )
+    config = tiny(small_qwen35, boxes, tmp_path / "run", *SMALL_STEPS, "run.steps=2")
+    loop.train(config, Silent())
+    trained = len(build_method(config).model.trainable())
+    assert versions == [(0, trained), (1, trained)]

@@ -46,7 +46,8 @@ def crop_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.append(row | ({"crop": f"crop-{i}.png"} if i % 4 else {}))
     source = home / "rows.jsonl"
     source.write_text("\n".join(json.dumps(row) for row in rows))
-    return prepare(str(source), home / "set").folder
+    prepare(str(source), home / "set")
+    return home / "set"
 
 
 class Spy:
@@ -252,7 +253,8 @@ def test_a_set_without_any_crop_is_refused_before_anything_is_written(
     Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
     rows = [{"id": str(i), "image": "a.png", "question": "?"} for i in range(4)]
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    data = prepare(str(tmp_path / "rows.jsonl"), tmp_path / "set").folder
+    data = tmp_path / "set"
+    prepare(str(tmp_path / "rows.jsonl"), data)
     config = tiny(small_qwen35, data, tmp_path / "run", *SMALL_STEPS)
     with pytest.raises(DataError, match="None of the 4 examples"):
         loop.train(config, Silent())
@@ -292,7 +294,8 @@ def test_a_crop_the_model_cannot_read_is_refused_before_the_first_step(
     Image.new("RGB", (640, 480)).save(tmp_path / "a.png")
     row = {"id": "thin", "image": "a.png", "question": "?", "box": [0, 0, 600, 2]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    data = prepare(str(tmp_path / "rows.jsonl"), tmp_path / "set").folder
+    data = tmp_path / "set"
+    prepare(str(tmp_path / "rows.jsonl"), data)
     config = tiny(small_qwen35, data, tmp_path / "run", "rollout.prompts_per_step=1")
     with pytest.raises(DataError, match=r"Example 'thin'.*600 x 2 pixels"):
         loop.train(config, Silent())

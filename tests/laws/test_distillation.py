@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bas_opd.distill import Support, distillation_loss, query_utility, topk_divergence
-from bas_opd.distill.divergence import student_topk
+from bas_opd.distill.divergence import divergence_on, student_topk
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import token_utility
+from bas_opd.errors import ModelError
 from bas_opd.learn import Distillation, PackedRows
 from bas_opd.types import FullLogits
 
@@ -185,3 +186,18 @@ def test_an_unknown_top_k_of_the_teacher_counts_as_full_overlap() -> None:
         token_utility(student, Served(teacher), index),
         token_utility(student, FullLogits(teacher), index, use_overlap=False),
     )
+
+
+def test_a_teacher_that_knows_nothing_at_the_students_tokens_is_refused() -> None:
+    class Unknown(FullLogits):
+        def scores(self, index: Tensor) -> None:  # type: ignore[override]
+            return None
+
+        logprobs = scores  # type: ignore[assignment]
+
+    student, teacher = torch.randn(2, 5, 11)
+    for support in SUPPORTS:
+        with pytest.raises(ModelError, match="does not know the log-probs"):
+            divergence_on(
+                student, Unknown(teacher), student_topk(student, 4), alpha=0.5, support=support
+            )

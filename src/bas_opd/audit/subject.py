@@ -127,7 +127,7 @@ class Subject:
         prompts = PromptStream(data.examples, per_step=per_step, seed=self.config.run.seed)
         prompts.cursor = step if source == "training" else 0
         for i in range(n):
-            prompts.step = step + i
+            prompts.begin(step + i)
             yield prompts.take()
 
     def provenance(self, data: PreparedSet, source: Source) -> dict[str, Any]:

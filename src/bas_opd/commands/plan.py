@@ -227,7 +227,7 @@ def _probe(config: Config, prompts: PromptStream, total: int) -> Probe:
     spent: list[float] = []
     phases: dict[str, float] = {}
     for step in range(2):
-        prompts.step = step
+        prompts.begin(step)
         started = time.perf_counter()
         phases = method.step(prompts).seconds
         spent.append(time.perf_counter() - started)

@@ -65,8 +65,8 @@ class _Follower:
             console.start(event["steps"])
         view = console.view
         if event["event"] in ("started", "resumed"):
-            select = event["config"]["select"]
-            view.title = f"{select['policy']}, query ratio {select['query_ratio']}"
+            if select := (event.get("config") or {}).get("select"):
+                view.title = f"{select['policy']}, query ratio {select['query_ratio']}"
             view.total = event["steps"]
             if event["event"] == "resumed":
                 view.resumed += 1

@@ -46,12 +46,17 @@ class PromptStream:
 
     def __init__(self, examples: Sequence[Example], *, per_step: int, seed: int) -> None:
         self._examples, self._per_step, self._seed = examples, per_step, seed
-        self.cursor = 0
-        self.step = 0
-        """The training step that batches are taken for: their draws are addressed by it."""
+        self.cursor = self._step = self._round = 0
+
+    def begin(self, step: int) -> None:
+        """Begin a training step: the draws of its batches are addressed by it."""
+        self._step, self._round = step, 0
 
     def take(self) -> PromptBatch:
-        """Return the next batch."""
+        """Return the next batch: the first of the step, then further ones."""
         rows = step_indices(len(self._examples), self._per_step, self._seed, self.cursor)
+        examples = tuple(self._examples[row] for row in rows)
+        batch = PromptBatch(step=self._step, examples=examples, round=self._round)
         self.cursor += 1
-        return PromptBatch(step=self.step, examples=tuple(self._examples[row] for row in rows))
+        self._round += 1
+        return batch

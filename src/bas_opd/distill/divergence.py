@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bas_opd.errors import ModelError
 from bas_opd.types import FullLogits, TokenScores, at_least_fp32
 
 Support = Literal["tail", "renormalise"]
@@ -65,16 +66,26 @@ def divergence_on(
         raise ValueError(f"alpha must lie between 0 and 1, not {alpha}.")
     if support == "renormalise":
         student = renormalised(student_logits.gather(-1, index))
-        return jensen_shannon(student, renormalised(teacher.scores(index)), alpha=alpha)
+        return jensen_shannon(student, renormalised(known(teacher.scores(index))), alpha=alpha)
     if support == "tail":
         has_tail = index.shape[-1] < student_logits.shape[-1]
         student = at_least_fp32(student_logits).log_softmax(-1).gather(-1, index)
         return jensen_shannon(
             _with_tail(student, has_tail=has_tail),
-            _with_tail(teacher.logprobs(index), has_tail=has_tail),
+            _with_tail(known(teacher.logprobs(index)), has_tail=has_tail),
             alpha=alpha,
         )
     raise ValueError(f"support must be 'tail' or 'renormalise', not {support!r}.")
+
+
+def known(scores: Tensor | None) -> Tensor:
+    """Return what a teacher knows at the student's tokens; raise if that is nothing."""
+    if scores is None:
+        raise ModelError(
+            "The teacher does not know the log-probs of the student's likeliest tokens, so the two "
+            "cannot be compared. Use a teacher that returns log-probs at given token ids."
+        )
+    return scores
 
 
 def jensen_shannon(student: Tensor, teacher: Tensor, *, alpha: float) -> Tensor:

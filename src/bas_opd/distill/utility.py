@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from bas_opd.distill.divergence import jensen_shannon, renormalised, student_topk
+from bas_opd.distill.divergence import jensen_shannon, known, renormalised, student_topk
 from bas_opd.types import FullLogits, TokenScores
 
 
@@ -48,7 +48,7 @@ def token_utility(
 ) -> Tensor:
     """Return d * o * c for every position, given the student's top-k indices."""
     student = renormalised(student_logits.gather(-1, index))
-    on_support = renormalised(teacher.scores(index))
+    on_support = renormalised(known(teacher.scores(index)))
     utility = jensen_shannon(student, on_support, alpha=0.5)
     # Without the teacher's own top-k, o counts as 1.
     if use_overlap and (own := teacher.topk(index.shape[-1])) is not None:

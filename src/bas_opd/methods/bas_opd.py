@@ -28,17 +28,23 @@ class BasOpd:
         """Take one step of Algorithm 1."""
         self._selector_before = self.stages.selector.state_dict()
         batch = prompts.take()
-        self.stages.policy.load_weights(self.model.trainable(), batch.step)
+        with self.stages.clock.phase("rollout"):
+            self.stages.policy.load_weights(self.model.trainable(), batch.step)
         report = train_step(self.stages, batch, self.query_ratio)
         self._selector_before = None
         return report
 
-    def rollback(self) -> None:
+    def rollback(self) -> bool:
         """Undo a step that was given up: it changed gradients and the selector's normaliser."""
         self.stages.learner.zero_grad()
         if self._selector_before is not None:
             self.stages.selector.load_state_dict(self._selector_before)
             self._selector_before = None
+        return True
+
+    def close(self) -> None:
+        """Free the rollout engine."""
+        self.stages.policy.close()
 
     def parts(self) -> dict[str, Part]:
         """Return the student, its optimizer state, the teacher and the selector."""

@@ -20,8 +20,7 @@ class Prompts(Protocol):
 class Method(Protocol):
     """One way to train: takes steps, and says what a checkpoint must hold.
 
-    A step either returns with its update made, or raises before the first optimizer step; then
-    `rollback` undoes what it changed.
+    A step either returns with its updates made, or raises; then `rollback` undoes what it changed.
     """
 
     @property
@@ -33,8 +32,16 @@ class Method(Protocol):
         """Take one training step."""
         ...
 
-    def rollback(self) -> None:
-        """Return to the state before a step that was given up."""
+    def rollback(self) -> bool:
+        """Return to the state before a step that was given up.
+
+        False if that is not possible, as after the first of several updates: then no checkpoint is
+        written, and the run resumes from the one before.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the method holds outside this process, such as an inference engine."""
         ...
 
     def parts(self) -> Mapping[str, Part]:

@@ -39,6 +39,7 @@ class ShadowWeights:
 
     def __init__(self, model: VisionLanguageModel, *, is_empty: bool = False) -> None:
         self._model = model
+        self._is_lent = False
         self._tensors: dict[str, Tensor] = {
             name: parameter.detach().to(torch.float32, copy=True)
             for name, parameter in ({} if is_empty else model.trainable()).items()
@@ -55,6 +56,8 @@ class ShadowWeights:
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Let the network compute with this set; the live weights are put back in any case."""
+        if self._is_lent:
+            raise RuntimeError("These weights are in the network already; lending does not nest.")
         self._exchange()
         try:
             yield
@@ -69,7 +72,7 @@ class ShadowWeights:
             weight.lerp_(live[name].detach().to(weight.dtype), tau)
 
     def head(self) -> HeadWeights:
-        """Return this set's projection to logits, usable while the live weights are in place."""
+        """Return this set's projection to logits, valid until the set follows the live weights."""
         head = self._model.head
         own = {
             local: self._tensors[name]
@@ -83,6 +86,7 @@ class ShadowWeights:
         live = self._model.trainable()
         for name, weight in self._tensors.items():
             self._tensors[name], live[name].data = live[name].data, weight
+        self._is_lent = not self._is_lent
 
 
 class HeadWeights:

@@ -17,10 +17,12 @@ FIRST = 0xBF58476D1CE4E5B9 - 2**64
 SECOND = 0x94D049BB133111EB - 2**64
 
 
-def row_keys(seed: int, step: int, prompts: Tensor, rollouts: Tensor) -> Tensor:
+def row_keys(seed: int, step: int, prompts: Tensor, rollouts: Tensor, round: int = 0) -> Tensor:
     """Return one key per row, `[row]` int64, from its address."""
     key = _mix(torch.tensor(seed, dtype=torch.int64))
     key = _mix(key + step)
+    if round:  # Most steps have one round only, whose draws have no number of it in their address.
+        key = _mix(key + round)
     return _mix(_mix(key + prompts) + rollouts)
 
 

@@ -85,7 +85,7 @@ class Sampler:
         logprobs, entropies = torch.zeros(rows, limit), torch.zeros(rows, limit)
         with self.model.compute():
             for group in groups_of_like_length(prompts, prompts_per_batch):
-                drawn = self._draw([prompts[i] for i in group], group, batch.step)
+                drawn = self._draw([prompts[i] for i in group], group, batch)
                 _check_finite(drawn, batch.step)
                 where = _rows_of_prompts(group, self.settings.per_prompt)
                 tokens[where] = drawn.tokens.cpu()
@@ -115,14 +115,15 @@ class Sampler:
             )
         return prompt
 
-    def _draw(self, prompts: Sequence[Prompt], numbers: Sequence[int], step: int) -> Drawn:
+    def _draw(self, prompts: Sequence[Prompt], numbers: Sequence[int], batch: PromptBatch) -> Drawn:
         device, each = self.model.device, self.settings.per_prompt
         rows, limit = len(prompts) * each, self.settings.max_response_tokens
         keys = row_keys(
             self.settings.seed,
-            step,
+            batch.step,
             torch.tensor(numbers).repeat_interleave(each),
             torch.arange(each).repeat(len(prompts)),
+            batch.round,
         ).to(device)
         chosen = torch.zeros(rows, limit, device=device)
         entropies = torch.zeros(rows, limit, device=device)

@@ -18,21 +18,13 @@ from bas_opd.errors import ConfigError, DataError, RunDirectoryError
 from bas_opd.files import staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
 from bas_opd.run.lock import locked
+from bas_opd.run.record import DataSource, first_problem
 
 SCHEMA_VERSION = 1
 FROM_OTHER_COMMANDS = ("audit", "eval", "tensorboard", "report.html", "card.md")
 """What other commands leave in a run directory; it is deleted with the run."""
 MODEL_KEYS = ("device", "precision", "base")
 """What is known of a run once its model is loaded, and must not change."""
-
-
-class DatasetIdentity(BaseModel):
-    """Which prepared set a run is trained on."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
-    fingerprint: str
-    examples: int
 
 
 class Identity(BaseModel):
@@ -43,7 +35,7 @@ class Identity(BaseModel):
     schema_version: int
     config: dict[str, Any]
     config_hash: str
-    dataset: DatasetIdentity
+    dataset: DataSource
     steps: int
     device: str = ""
     precision: str = ""
@@ -116,7 +108,7 @@ class RunDirectory:
         """Return which run is here."""
         try:
             content = json.loads(self.identity.read_text(encoding="utf-8"))
-            version = content["schema_version"]
+            version = int(content["schema_version"])
         except FileNotFoundError:
             raise DataError(
                 f"There is no run in {self.path}: it has no {self.identity.name}. Give a run "
@@ -154,7 +146,7 @@ class RunDirectory:
                 "the old ones, choose another run.output, or start over with --overwrite."
             )
         was, now = before.dataset, mine["dataset"]
-        if was.model_dump() != now:
+        if {"fingerprint": was.fingerprint, "examples": was.examples} != now:
             raise DataError(
                 f"The run in {self.path} was started on other data: {was.examples} examples with "
                 f"fingerprint {was.fingerprint[:12]}, where there are now {now['examples']} with "
@@ -193,6 +185,7 @@ class RunDirectory:
 
     def _not_understood(self, error: ValidationError) -> RunDirectoryError:
         return RunDirectoryError(
-            f"{self.identity} does not describe a run that this version can resume ({error}). Use "
-            "the version that started it, or start over with --overwrite."
+            f"{self.identity} does not describe a run that this version can resume "
+            f"({first_problem(error)}). Use the version that started it, or start over with "
+            "--overwrite."
         )

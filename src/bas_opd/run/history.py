@@ -17,6 +17,7 @@ from bas_opd.errors import DataError
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import (
     Finished,
+    IncompleteLineError,
     QueryRecord,
     Resumed,
     Started,
@@ -96,12 +97,12 @@ def collect_history(path: Path) -> RunHistory:
             _add(history, event)
     except OSError as error:
         raise DataError(f"{records} cannot be read: {error.strerror}.") from error
+    except IncompleteLineError:
+        history.is_cut = True
     except DataError as error:
-        history.is_cut = not records.read_bytes().endswith(b"\n")
-        if not history.is_cut:
-            last = history.steps[-1].step if history.steps else None
-            before = "before the first step" if last is None else f"after that of step {last}"
-            history.problems.append(f"{error} No record {before} was read.")
+        last = history.steps[-1].step if history.steps else None
+        before = "before the first step" if last is None else f"after that of step {last}"
+        history.problems.append(f"{error} No record {before} was read.")
     return history
 
 

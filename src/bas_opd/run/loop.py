@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ def train(config: Config, console: RunProgress, *, overwrite: bool = False) -> R
             run.clear(inputs=[Path(config.model.path), data.folder])
         else:
             run.compare(identity)
-        return _Run(config, console, data, run, state, stop, total).go(identity)
+        with closing(method):
+            return _Run(config, console, data, run, state, stop, total).go(identity)
 
 
 class _Run:
@@ -162,14 +163,14 @@ class _Run:
     def _step(self) -> None:
         state = self.state
         cursor = state.prompts.cursor
-        state.prompts.step = state.step
+        state.prompts.begin(state.step)
         try:
             self.stop.poll()
             report = state.method.step(state.prompts)
         except BasOpdError as error:
-            state.method.rollback()
             state.prompts.cursor = cursor
-            self._checkpoint()
+            if state.method.rollback():
+                self._checkpoint()
             self.checkpoints.wait()
             raise self._stopped(error) from error
         self._record(report)

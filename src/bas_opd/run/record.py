@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
+class IncompleteLineError(DataError):
+    """The last line of the records is being written, or a kill cut it short."""
+
+
 class Record(BaseModel):
     """A part of the records. Fields that this version does not know are ignored."""
 
@@ -38,7 +42,7 @@ class Record(BaseModel):
 class DataSource(Record):
     """The prepared set that a run is trained on."""
 
-    folder: str
+    folder: str = ""
     fingerprint: str
     examples: int
 
@@ -71,7 +75,7 @@ class Finished(Record):
 
     steps: int
     totals: dict[str, Any]
-    model: dict[str, str] = Field(default_factory=dict)
+    model: dict[str, str]
 
 
 class ShownRow(Record):
@@ -100,11 +104,13 @@ class StepRecord(Record):
     gradient_norm: float | None = None
     learning_rate: float | None = None
     shown: list[ShownRow] = Field(default_factory=list)
+    rows: list[int] | None = None
+    """Rows that the student learned from; a step with queries has them as `selected`."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there was nothing to learn from."""
-        return False
+        return self.rows == []
 
     @property
     def is_skipped(self) -> bool:
@@ -244,7 +250,7 @@ def step_event(
     shown = [_shown(report, row, decode, data_folder) for row in report.rows[:examples]]
     closing = {"seconds": report.seconds, "shown": shown}
     if report.queries is None:
-        return {**core, **outcome, **closing}
+        return {**core, "rows": list(report.rows), **outcome, **closing}
     asked, learned = _queries(report, report.queries)
     return {**core, **asked, **outcome, **learned, **closing}
 
@@ -390,7 +396,12 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     chain = ""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            event, chain = read_line(line, f"{path}:{number}", after=chain)
+            try:
+                event, chain = read_line(line, f"{path}:{number}", after=chain)
+            except DataError as error:
+                if line.endswith(b"\n"):
+                    raise
+                raise IncompleteLineError(str(error)) from None
             yield event
 
 
@@ -412,7 +423,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(
             f"{where} is damaged: {error}. A line cut short by a crash can be removed; "
-            "the lines before it are whole."
+            "the lines before it are intact."
         ) from None
     version = event.get("schema_version") if isinstance(event, dict) else None
     if type(version) is not int:

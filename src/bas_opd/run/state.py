@@ -20,7 +20,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import DataError
+from bas_opd.errors import CheckpointError, DataError
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.methods import BasOpd, Method
 from bas_opd.model.loading import LoraSettings, open_model
@@ -114,9 +114,15 @@ class TrainState:
 
 
 def restore_parts(method: Method, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Restore every part of a method. A missing part is refused by the part, never made up."""
-    for name, part in method.parts().items():
-        part.load_state_dict(tensors.get(name, {}))
+    """Restore every part of a method; a checkpoint that lacks one is refused."""
+    parts = method.parts()
+    if missing := sorted(parts.keys() - tensors.keys()):
+        raise CheckpointError(
+            f"The checkpoint does not hold the {' and the '.join(missing)} of this run. The run "
+            "cannot resume from it; start over with --overwrite or another run.output."
+        )
+    for name, part in parts.items():
+        part.load_state_dict(tensors[name])
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -302,7 +302,8 @@ def _difference(
     place: str, recorded: Mapping[str, Any], summed: Mapping[str, Any]
 ) -> Iterator[str]:
     for name in sorted({*recorded, *summed} - {"seconds"}):
-        if recorded.get(name) != summed.get(name):
+        # A total that this version counts and an older one did not is absent; it must be 0.
+        if recorded.get(name, 0) != summed.get(name, 0):
             yield (
                 f"{name} of the {place} is {recorded.get(name)}, but the steps make "
                 f"{summed.get(name)}."

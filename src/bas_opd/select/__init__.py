@@ -41,21 +41,24 @@ __all__ = [
     "selector_loss",
 ]
 
-_HOMES = (
-    "bas_opd.budget",
-    "bas_opd.select.build",
-    "bas_opd.select.features",
-    "bas_opd.select.learning",
-    "bas_opd.select.losses",
-    "bas_opd.select.predictor",
-)
-"""Modules that have or import every name above."""
+_HOMES = {
+    "bas_opd.budget": ("exploration_quota", "query_budget"),
+    "bas_opd.select.build": ("build_selector",),
+    "bas_opd.select.features": ("features_from", "rollout_features"),
+    "bas_opd.select.learned": ("LearnedSelector",),
+    "bas_opd.select.learning": ("LearningSelector",),
+    "bas_opd.select.losses": ("selector_loss",),
+    "bas_opd.select.normaliser": ("RunningNormaliser",),
+    "bas_opd.select.policies": ("EntropySelector", "FullSelector", "RandomSelector", "Selector"),
+    "bas_opd.select.predictor": ("UtilityPredictor",),
+    "bas_opd.select.regressed": ("RegressedSelector",),
+    "bas_opd.select.replay": ("Labels", "ReplayBuffer"),
+}
+"""Module -> the names above that it defines."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for home in map(import_module, _HOMES):
-            if hasattr(home, name):
-                return getattr(home, name)
-        return getattr(import_module("bas_opd.select.replay"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -54,3 +54,10 @@ def test_the_noise_is_that_of_a_standard_gumbel() -> None:
     assert abs(noise.var().item() - torch.pi**2 / 6) < 0.05
     lag = (noise[:, 1:] * noise[:, :-1]).mean() - noise.mean() ** 2
     assert abs(lag.item()) < 0.03
+
+
+def test_another_round_of_a_step_draws_other_noise_and_the_first_has_no_number() -> None:
+    prompts, rollouts = torch.arange(3), torch.zeros(3, dtype=torch.long)
+    plain, first, second = (row_keys(7, 2, prompts, rollouts, *more) for more in ((), (0,), (1,)))
+    assert torch.equal(plain, first)
+    assert not torch.isin(second, first).any()

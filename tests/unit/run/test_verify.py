@@ -16,6 +16,7 @@ from run_fixtures import events_of, rewrite, small_run
 from bas_opd.config import Config, config_hash
 from bas_opd.errors import DataError
 from bas_opd.files import sha256
+from bas_opd.run.history import read_history
 from bas_opd.run.verify import Verification, verify
 
 Events = list[dict[str, Any]]
@@ -261,3 +262,44 @@ def test_the_ledger_of_a_checkpoint_must_be_that_of_its_steps(run: Path) -> None
 def test_a_folder_without_records_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no records\.jsonl"):
         verify(tmp_path)
+
+
+def test_a_changed_line_is_damage_even_where_the_last_one_was_cut(run: Path) -> None:
+    records = run / "records.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"per_prompt":4', b'"per_prompt":5')
+    records.write_bytes(b"".join(lines)[:-20])
+    assert "does not follow" in problems(verify(run, unfinished=True))["records"][0]
+    with pytest.raises(DataError, match="is not what a run writes"):
+        read_history(run)
+
+
+def test_an_incomplete_last_line_is_no_damage_of_a_run_that_goes_on(run: Path) -> None:
+    records = run / "records.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    records.write_bytes(b"".join(lines[:-1]) + lines[-1][:-20])
+    assert not problems(verify(run, unfinished=True, files=False))
+    assert read_history(run).is_cut
+
+
+def test_a_finished_event_names_the_files_of_the_model(run: Path) -> None:
+    events = events_of(run)
+    del events[-1]["model"]
+    rewrite(run, events)
+    assert "the finished event: model" in problems(verify(run))["records"][0]
+
+
+def test_a_version_that_is_no_number_is_explained(run: Path) -> None:
+    identity = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**identity, "schema_version": "one"}))
+    assert "cannot be read" in problems(verify(run))["settings"][0]
+
+
+def test_a_total_that_an_older_version_did_not_count_may_be_absent(run: Path) -> None:
+    events = events_of(run)
+    assert events[-1]["totals"].pop("skipped_steps") == 0
+    rewrite(run, events)
+    assert "totals" not in problems(verify(run, files=False))
+    del events[-1]["totals"]["calls"]
+    rewrite(run, events)
+    assert "calls of the totals is None" in problems(verify(run, files=False))["totals"][0]

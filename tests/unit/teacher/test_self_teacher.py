@@ -183,3 +183,11 @@ def test_its_chunks_are_its_logits_on_the_packed_rows(
     chunks = [chunk.logits for chunk in scores.chunks((4, 0), 3)]
     assert [len(chunk) for chunk in chunks[:-1]] == [3] * (len(chunks) - 1)
     assert torch.equal(torch.cat(chunks), scores.head.logits(packed))
+
+
+def test_lending_does_not_nest(model: VisionLanguageModel) -> None:
+    weights = crop_teacher(model).weights
+    with weights.lent(), pytest.raises(RuntimeError, match="does not nest"), weights.lent():
+        pass
+    with weights.lent():  # The failure above has left it usable.
+        pass
