@@ -100,7 +100,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     resumes_to(stopped, whole, train, sentence=sentence)
 
 
-def test_with_every_checkpoint_damaged_it_starts_over_aloud(
+def test_with_every_checkpoint_damaged_it_starts_over_and_says_so(
     stopped: Path, train: Train, whole: Path
 ) -> None:
     for folder in published(stopped / "checkpoints"):
@@ -176,7 +176,7 @@ def nothing(run: Path) -> None: ...
         pytest.param(nothing, ("run.seed=7",), 2, "run.seed: was 42, is now 7", id="another seed"),
     ],
 )
-def test_what_cannot_go_on_refuses_and_changes_nothing(
+def test_what_cannot_resume_refuses_and_changes_nothing(
     change: Callable[[Path], None],
     overrides: tuple[str, ...],
     code: int,
@@ -270,7 +270,7 @@ READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS))
         ),
     ],
 )
-def test_a_disk_that_fails_is_a_sentence_and_the_run_goes_on_later(
+def test_a_disk_that_fails_is_a_sentence_and_the_run_resumes_later(
     fault: Fault, sentence: str, train: Train, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

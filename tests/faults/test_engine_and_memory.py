@@ -93,7 +93,7 @@ def test_memory_that_ran_out_in_the_student_halves_its_batch_and_keeps_no_half_g
         pytest.param(always(Learner, "_micro_batch"), "student pass", id="in the student"),
     ],
 )
-def test_memory_too_small_for_one_row_is_a_sentence_with_sizes_and_the_run_goes_on_later(
+def test_memory_too_small_for_one_row_is_a_sentence_with_sizes_and_the_run_resumes_later(
     fault: Fault, what: str, train: Train, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

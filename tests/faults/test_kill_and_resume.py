@@ -281,7 +281,7 @@ def test_a_finished_run_is_left_as_it_is(train: Train, whole: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_copied_to_another_place_it_goes_on_there(
+def test_copied_to_another_place_it_resumes_there(
     stopped: Path, train: Train, whole: Path, tmp_path: Path
 ) -> None:
     there = tmp_path / "another" / "place"

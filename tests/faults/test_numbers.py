@@ -198,7 +198,7 @@ def constant_feature() -> None:
         ),
     ],
 )
-def test_the_run_goes_on_and_stays_finite_with(
+def test_the_run_continues_and_stays_finite_with(
     fault: Fault, expected: dict[str, int], train: Train, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

@@ -21,7 +21,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_run_on_a_gpu_goes_on_where_it_stopped(
+def test_a_run_on_a_gpu_resumes_where_it_stopped(
     precision: str, small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same numbers to what a GPU's unordered sums allow, and a teacher kept in fp32."""

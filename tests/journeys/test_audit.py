@@ -94,7 +94,7 @@ def test_one_command_makes_every_audit_and_again_only_prints_them(
     assert not folder.exists()
 
 
-def test_an_audit_that_does_not_answer_the_question_is_made_anew(run: Path) -> None:
+def test_an_audit_that_does_not_answer_the_question_is_made_again(run: Path) -> None:
     path = run / "audit" / "utility-training.json"
     assert audit(run, "--only", "utility").exit_code == 0
     assert not (run / "audit" / "geometry.json").exists()

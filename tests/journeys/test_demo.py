@@ -185,7 +185,7 @@ def test_another_seed_gives_other_pictures_and_other_numbers(first: Demo, other:
     assert first.results.answers["full"] != other.results.answers["full"]
 
 
-def test_judged_pictures_are_none_that_were_trained_on(first: Demo) -> None:
+def test_no_evaluated_picture_was_trained_on(first: Demo) -> None:
     sets = [PreparedSet.load(first.home / "data" / split) for split in ("train", "test")]
     train, test = ({example.image.name for example in each.examples} for each in sets)
     assert not train & test

@@ -62,7 +62,7 @@ def stopped_after_the_first_run(arguments: list[str], folder: Path) -> subproces
     return process
 
 
-def test_a_comparison_stopped_on_the_way_goes_on_and_makes_its_table(
+def test_a_comparison_that_was_stopped_resumes_and_makes_its_table(
     arguments: list[str], tmp_path: Path
 ) -> None:
     assert stopped_after_the_first_run(arguments, tmp_path).returncode == 75

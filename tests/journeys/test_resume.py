@@ -79,7 +79,7 @@ def test_a_finished_run_can_be_prolonged(
     assert_same_end(whole, tmp_path / "longer")
 
 
-def test_it_goes_on_in_another_place_and_after_the_data_moved(
+def test_it_resumes_in_another_place_and_after_the_data_moved(
     whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -164,7 +164,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_named(
         loop.train(tiny(small_qwen35, data, whole, *OFTEN), Silent())
 
 
-def test_overwriting_starts_anew(whole: Path, small_qwen35: Path, data: Path) -> None:
+def test_overwriting_starts_over(whole: Path, small_qwen35: Path, data: Path) -> None:
     config = tiny(small_qwen35, data, whole, *OFTEN, "run.steps=1")
     summary = loop.train(config, Silent(), overwrite=True)
     assert summary.totals["steps"] == 1
@@ -240,7 +240,7 @@ def test_overwriting_waits_until_the_new_run_is_sure_to_start(
         assert len(published(whole / "checkpoints")) == 4
 
 
-def test_a_checkpoint_passed_over_never_comes_back_nor_costs_a_whole_one(
+def test_a_skipped_checkpoint_never_comes_back_nor_costs_an_intact_one(
     whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")

@@ -227,7 +227,7 @@ def test_adapters_train_and_are_saved(small_qwen35: Path, boxes: Path, tmp_path:
         assert torch.equal(restored[key], weight)
 
 
-def test_a_step_without_candidates_is_recorded_as_empty_and_the_run_goes_on(
+def test_a_step_without_candidates_is_recorded_as_empty_and_the_run_continues(
     small_qwen35: Path, crop_files: Path, tmp_path: Path
 ) -> None:
     config = tiny(

@@ -60,9 +60,7 @@ def steps_in(text: str) -> list[str]:
     return [line.split("  ")[0] for line in text.splitlines() if line.startswith("step ")]
 
 
-def test_after_a_resume_only_steps_that_are_taken_anew_are_told_again(
-    run: Path, tmp_path: Path
-) -> None:
+def test_after_a_resume_only_repeated_steps_are_shown_again(run: Path, tmp_path: Path) -> None:
     events = list(read_records(run / "records.jsonl"))
     opening, steps, end = events[0], events[1:6], events[6:]
     again = {"event": "resumed", "step": 2, **{k: opening[k] for k in ("steps", "config")}}

@@ -233,7 +233,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_its_labels_dropped(qwen35: Cas
     assert not learner.optimizer.state
 
 
-def test_an_empty_selection_leaves_everything_while_the_schedule_goes_on(qwen35: Case) -> None:
+def test_an_empty_selection_leaves_everything_while_the_schedule_advances(qwen35: Case) -> None:
     learner = qwen35.learner(learning_rate=1.0, warmup_steps=8)
     update = learner.update(qwen35.rollouts, (), qwen35.scored(()))
     assert (update.loss, update.is_valid, update.observed) == (0.0, False, {})

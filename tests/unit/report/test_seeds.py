@@ -106,7 +106,7 @@ def test_seeds_lead_and_their_difference_is_not_said_to_be_of_two_runs(
     ]
 
 
-def test_seeds_that_were_judged_differently_are_not_averaged(
+def test_seeds_that_were_evaluated_differently_are_not_averaged(
     pictures: PreparedSet, tmp_path: Path
 ) -> None:
     paths = [synthetic_run(tmp_path / str(seed), pictures, steps=3, seed=seed) for seed in (0, 1)]

@@ -71,7 +71,7 @@ def drawn(request: Request) -> list[str]:
     return sorted(path.name for path in (request.out / "data").iterdir())
 
 
-def test_the_table_is_judged_on_test_and_val_is_not_touched(
+def test_the_table_is_evaluated_on_test_and_val_is_not_touched(
     request_: Request, begun: list[Run]
 ) -> None:
     assert "20 test questions" in reproduce(request_, Silent())
@@ -83,7 +83,7 @@ def test_the_table_is_judged_on_test_and_val_is_not_touched(
     assert drawn(request_) == ["test", "train"]
 
 
-def test_a_learning_rate_is_judged_on_val_and_test_is_not_even_drawn(
+def test_a_learning_rate_is_evaluated_on_val_and_test_is_not_even_drawn(
     request_: Request, begun: list[Run]
 ) -> None:
     assert "20 val questions" in reproduce(replace(request_, rates="1e-4,3e-4"), Silent())

@@ -60,7 +60,7 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     assert "- random25: +10.00 points against full querying with one seed" in table
 
 
-def test_the_base_is_judged_once_and_compared_with_every_seed() -> None:
+def test_the_base_is_evaluated_once_and_compared_with_every_seed() -> None:
     table = policies_table([*three_seeds("full", (5, 6, 7)), result("base", None, 2)])
     base = cells(table, "base")
     assert len(base) == 1
@@ -77,7 +77,7 @@ def test_the_table_says_what_it_is_of_and_what_made_it() -> None:
     assert "on CPU with 4 runs in parallel" in table
 
 
-def test_pairs_are_told_of_where_there_are_any() -> None:
+def test_pairs_are_in_the_table_where_there_are_any() -> None:
     assert "Pairs" not in policies_table([result("full", 0, 5)])
     table = policies_table([result("full", 0, 5, pairs=Count(n=8, correct=2))])
     assert "Pairs with both questions right, in %: full 25.0." in table

@@ -85,7 +85,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> None:
+def test_a_trained_run_is_evaluated_by_its_trained_model(runs: dict[str, Run]) -> None:
     run = runs["full"]
     words = worker.Worker()(run, ignored, ignored)
     assert words.startswith("100.0% right")
@@ -98,7 +98,7 @@ def test_a_trained_run_is_judged_by_its_trained_model(runs: dict[str, Run]) -> N
 
 
 @pytest.mark.usefixtures("trained")
-def test_the_base_is_judged_as_it_is_even_after_a_trained_run(runs: dict[str, Run]) -> None:
+def test_the_base_is_evaluated_as_it_is_even_after_a_trained_run(runs: dict[str, Run]) -> None:
     one = worker.Worker()
     for run in (runs["full"], runs["base"]):
         one(run, ignored, ignored)

@@ -123,7 +123,7 @@ def test_a_duration_is_said_as_a_person_says_it(seconds: float, text: str) -> No
     assert duration(seconds) == text
 
 
-def test_a_run_goes_on_when_nobody_reads_it_any_more() -> None:
+def test_a_run_continues_after_a_broken_pipe() -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError

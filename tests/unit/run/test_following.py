@@ -13,7 +13,7 @@ def numbers(follower: RecordFollower) -> tuple[bool, list[int]]:
     return news.from_start, [event["n"] for event in news.events]
 
 
-def test_each_event_is_told_once_as_it_comes(tmp_path: Path) -> None:
+def test_each_event_is_returned_once_as_it_comes(tmp_path: Path) -> None:
     follower = RecordFollower(tmp_path / "records.jsonl")
     assert numbers(follower) == (True, [])
     with RecordWriter(tmp_path / "records.jsonl") as writer:
@@ -39,7 +39,7 @@ def test_a_line_that_is_still_being_written_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [0, 1, 2, 5])
-def test_a_file_that_was_cut_back_is_told_from_the_first(tmp_path: Path, again: int) -> None:
+def test_a_truncated_file_is_returned_from_the_first_line(tmp_path: Path, again: int) -> None:
     """A resumed run writes other events over the place that was read, shorter or longer."""
     path = tmp_path / "records.jsonl"
     follower = RecordFollower(path)

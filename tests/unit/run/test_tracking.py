@@ -58,7 +58,7 @@ def test_a_service_gets_the_numbers_of_every_step(
     assert service.begun[0]["name"].startswith(run.name)
 
 
-def test_a_service_that_fails_is_left_out_and_the_run_goes_on(
+def test_a_service_that_fails_is_disabled_and_the_run_continues(
     tmp_path: Path, small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service(fails_at=3)

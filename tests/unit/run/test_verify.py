@@ -41,7 +41,7 @@ def step_of(events: Events, number: int) -> dict[str, Any]:
     return next(e for e in events if e["event"] == "step" and e["step"] == number)
 
 
-def test_a_run_as_it_was_left_is_sound_wherever_it_lies(run: Path) -> None:
+def test_a_run_as_it_was_left_is_sound_wherever_it_is(run: Path) -> None:
     result = verify(run, draws=True)
     assert problems(result) == {}
     assert result.is_finished
@@ -150,7 +150,7 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (lambda e: e[0].update(steps="5"), "records", "the started event: steps"),
     ],
 )
-def test_a_change_is_found_and_named_though_the_chain_was_made_anew(
+def test_a_change_is_found_and_named_though_the_chain_was_recomputed(
     run: Path, tamper: Callable[[Events], None], check: str, sentence: str
 ) -> None:
     events = events_of(run)
@@ -274,7 +274,7 @@ def test_a_changed_line_is_damage_even_where_the_last_one_was_cut(run: Path) -> 
         read_history(run)
 
 
-def test_an_incomplete_last_line_is_no_damage_of_a_run_that_goes_on(run: Path) -> None:
+def test_an_incomplete_last_line_is_no_damage_of_an_unfinished_run(run: Path) -> None:
     records = run / "records.jsonl"
     lines = records.read_bytes().splitlines(keepends=True)
     records.write_bytes(b"".join(lines[:-1]) + lines[-1][:-20])

@@ -106,7 +106,7 @@ def test_an_outlier_rules_neither_the_fit_nor_a_prediction() -> None:
     assert torch.equal(*predicted)
 
 
-def test_a_resumed_selector_goes_on_exactly_as_if_never_stopped() -> None:
+def test_a_resumed_selector_continues_exactly_as_if_never_stopped() -> None:
     selector = _trained(exploration=0.2)
     resumed = RegressedSelector(replay_start=10, exploration=0.2)
     resumed.load_state_dict(selector.state_dict())

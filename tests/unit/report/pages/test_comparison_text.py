@@ -45,7 +45,7 @@ def test_each_run_has_a_line_with_its_cost_and_accuracy(runs: list[Path]) -> Non
     assert "50.0 %" in learned
 
 
-def test_a_difference_is_told_with_its_interval_and_what_it_is_worth(runs: list[Path]) -> None:
+def test_a_difference_has_its_interval_and_its_significance(runs: list[Path]) -> None:
     sentence = next(line for line in text(runs).splitlines() if line.startswith("- "))
     assert "full" in sentence
     assert "learned-25" in sentence
@@ -67,7 +67,7 @@ def test_what_stands_in_the_way_is_said(tmp_path: Path, data: PreparedSet) -> No
     assert "No run has full querying" in text(runs)
 
 
-def test_what_the_teacher_processed_is_told_beside_what_it_scored(runs: list[Path]) -> None:
+def test_what_the_teacher_processed_stands_beside_what_it_scored(runs: list[Path]) -> None:
     header, full, learned = text(runs).splitlines()[:3]
     assert header.split().count("processed") == 1
     full_tokens, tokens = (read_run(run).totals["processed_tokens"] for run in runs)
