@@ -164,7 +164,7 @@ def _card(source: _Source, dtype: Precision, *, use: str) -> str:
     config, ledger = source.config, source.ledger
     is_local = Path(config.model.path).is_dir() or Path(config.model.path).is_absolute()
     name = Path(config.model.path).name if is_local else config.model.path
-    # A folder's name on this machine is no address of a model: only a hub id goes on top.
+    # A folder's name on this machine is no address of a model: only a hub id is listed.
     front = ["library_name: transformers", "pipeline_tag: image-text-to-text"]
     front += [] if is_local else [f"base_model: {json.dumps(config.model.path)}"]
     moment = f"{source.step}" if source.is_final else f"{source.step} of {source.planned}"
