@@ -1,1 +1,1 @@
-"""What can be said about results, and how surely."""
+"""Audits of a run: how much utility its selector captured, and the geometry of gradients."""

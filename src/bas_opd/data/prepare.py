@@ -271,7 +271,15 @@ def _from_plain(row: dict[str, Any]) -> Draft:
         if len(edges) < 4:
             raise DataError("The box is incomplete: x0, y0, x1 and y1 must all be numbers.")
         row["box"] = list(edges.values())
-    return Draft.model_validate(row)
+    try:
+        return Draft.model_validate(row)
+    except ValidationError as error:
+        # A row of four columns has no field `box`.
+        names = {f"'box.{place}'": repr(edge) for place, edge in enumerate(edges)}
+        message = explain(error)
+        for ours, theirs in names.items():
+            message = message.replace(ours, theirs)
+        raise DataError(message) from error
 
 
 def _only(row: BaseModel, column: str) -> Picture:

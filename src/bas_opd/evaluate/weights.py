@@ -89,6 +89,7 @@ def weights_fingerprint(hashes: Mapping[str, str]) -> str:
 
 def _base_of(adapter: Path) -> Path:
     """Return the folder of the model that adapters were trained from, from disk or the hub."""
+    base = "?"
     try:
         base = str(json.loads((adapter / ADAPTER).read_bytes())["base_model_name_or_path"])
         if Path(base).is_dir():
@@ -97,9 +98,10 @@ def _base_of(adapter: Path) -> Path:
         return Path(hub.snapshot_download(base, allow_patterns=[f"*{each}" for each in SUFFIXES]))
     # The hub's library raises errors of a dozen kinds from network, hub and disk alike.
     except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"The base model of the adapters in {adapter} was not found ({error}). Restore it, or "
-            "merge them with `bas-opd export RUN OUT --base FOLDER` and evaluate OUT."
+            f"The base model {base} of the adapters in {adapter} was not found ({reason}). Restore "
+            "it, or merge them with `bas-opd export RUN OUT --base FOLDER` and evaluate OUT."
         ) from error
 
 

@@ -124,8 +124,8 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
         )
     if not checked.is_sound:
         yield "The records did not pass every check, so nothing on this page is certain."
-    if any("random draws not repeated" in check.note for check in checked.checks):
-        yield "Random draws were not repeated; `bas-opd verify RUN --draws` does that."
+    if not checked.recomputed_draws:
+        yield "Random draws were not recomputed; `bas-opd verify RUN --draws` does that."
     yield from _evaluation_gaps(run)
     sources = {audit.source for audit in run.utility_audits}
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):

@@ -117,7 +117,7 @@ class RunDirectory:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(
                 f"{self.identity} cannot be read ({error}), so it is not certain which run this "
-                "is. Restore the file, or start over with --overwrite."
+                "is. Restore the file."
             ) from error
         if version > SCHEMA_VERSION:
             raise RunDirectoryError(

@@ -38,8 +38,13 @@ class RunHistory:
     steps: list[StepRecord] = field(default_factory=list)
     finished: Finished | None = None
     problems: list[str] = field(default_factory=list)
-    is_cut: bool = False
-    """Whether the last line is incomplete: it is being written, or a kill cut it short."""
+    cut: str = ""
+    """What is wrong with an incomplete last line: it is being written, or a kill cut it short."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last line is incomplete."""
+        return bool(self.cut)
 
     @property
     def queries(self) -> tuple[QueryRecord, ...]:
@@ -97,12 +102,14 @@ def collect_history(path: Path) -> RunHistory:
             _add(history, event)
     except OSError as error:
         raise DataError(f"{records} cannot be read: {error.strerror}.") from error
-    except IncompleteLineError:
-        history.is_cut = True
     except DataError as error:
         last = history.steps[-1].step if history.steps else None
         before = "before the first step" if last is None else f"after that of step {last}"
-        history.problems.append(f"{error} No record {before} was read.")
+        problem = f"{error} No record {before} was read."
+        if isinstance(error, IncompleteLineError):
+            history.cut = problem
+        else:
+            history.problems.append(problem)
     return history
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config, SelectConfig
-from bas_opd.errors import BasOpdError, CheckpointError
+from bas_opd.errors import BasOpdError, CheckpointError, DataError
 from bas_opd.files import hash_of
 from bas_opd.run.history import RunHistory, collect_history
 from bas_opd.run.ledger import Ledger
@@ -50,6 +50,8 @@ class Verification:
     steps: int
     planned_steps: int | None
     is_finished: bool
+    recomputed_draws: bool
+    """Whether every random draw was recomputed; without any there is nothing to recompute."""
     checks: tuple[Check, ...]
 
     @property
@@ -67,7 +69,7 @@ def verify(
     history = collect_history(run)
     damage = list(history.problems)
     if history.is_cut and not (unfinished and history.finished is None):
-        damage.append(f"{history.directory.records} ends in an incomplete line.")
+        damage.append(history.cut)
     if history.started is None and not damage:
         damage.append("The started event, which comes first, is missing.")
     damage += [
@@ -109,6 +111,7 @@ def verify(
         steps=len(history.steps),
         planned_steps=history.planned,
         is_finished=history.finished is not None,
+        recomputed_draws=draw is not None or not (rule and rule.draws_at_random),
         checks=tuple(checks),
     )
 
@@ -132,6 +135,8 @@ def _settings(history: RunHistory) -> tuple[Config | None, list[str]]:
     ]
     identity = None
     try:
+        if not history.directory.identity.exists():
+            raise DataError(f"{history.directory.identity} is missing.")
         identity = history.directory.read_identity()
         sources.append((history.directory.identity.name, identity.config, identity.config_hash))
     except BasOpdError as error:

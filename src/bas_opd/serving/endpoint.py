@@ -12,12 +12,15 @@ import logging
 import math
 import os
 import re
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from pydantic import AliasPath, BaseModel, Field, SecretStr, ValidationError
@@ -144,9 +147,14 @@ def open_http(endpoint: Endpoint) -> httpx2.Client:
             headers={"User-Agent": "bas-opd", "Accept-Encoding": "identity"},
             timeout=endpoint.timeout_seconds,
             limits=httpx2.Limits(max_keepalive_connections=endpoint.at_once),
-            # Proxies come from the environment, except for a server on this machine.
-            trust_env=not _is_loopback(endpoint.url),
+            # Proxy and certificates come from the environment as the standard library reads it:
+            # one proxy for this address, and SSL_CERT_FILE where there is such a file.
+            proxy=_proxy(endpoint.url),
+            verify=ssl.create_default_context(),
+            trust_env=False,
             follow_redirects=False,
+            # A cookie would tie requests together that have nothing to do with each other.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
     except (ImportError, ValueError, httpx2.InvalidURL):
         raise ConfigError(
@@ -191,12 +199,19 @@ class _Completion(BaseModel):
     usage: Any = None
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+def _proxy(url: str) -> str | None:
+    """Return the proxy for an address; a server on this machine has none."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        is_here = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        is_here = host == "localhost" or host.endswith(".localhost")
+    if is_here or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def _read(response: httpx2.Response, deadline: float) -> bytes:

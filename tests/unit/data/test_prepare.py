@@ -210,6 +210,7 @@ def test_a_csv_is_read_by_its_columns(tmp_path: Path) -> None:
         ({"box": "0;0;10;10"}, "x0,y0,x1,y1"),
         ({"box": "0,0,10"}, "four numbers"),
         ({"x0": 1, "y0": 1}, "box is incomplete"),
+        ({"x0": 1, "y0": 1, "x1": "foo", "y1": 9}, "Field 'x1'"),
         ({"box": [0, 0, 1, 1], "crop": "crops/a.png"}, "more than once"),
         ({"id": "good"}, "'good' is used twice"),
     ],

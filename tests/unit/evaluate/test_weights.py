@@ -147,5 +147,5 @@ def test_pickled_adapters_and_a_missing_base_are_refused(
     with pytest.raises(ModelError, match="pickled"):
         find_checkpoint(str(folder)).hashes()
     gone = adapters(tmp_path / "gone", tmp_path / "nowhere")
-    with pytest.raises(ModelError, match=r"base model of the adapters .* --base FOLDER"):
+    with pytest.raises(ModelError, match=r"base model .*nowhere of the adapters .* --base FOLDER"):
         find_checkpoint(str(gone))

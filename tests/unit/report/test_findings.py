@@ -34,6 +34,16 @@ def test_what_is_advised_can_be_typed(path: Path) -> None:
     assert "`bas-opd eval RUN --bench NAME --data FOLDER`" in words
 
 
+@pytest.mark.parametrize(
+    ("policy", "is_said"), [("random", True), ("learned", True), ("full", False)]
+)
+def test_draws_that_were_not_recomputed_are_named_where_there_are_any(
+    policy: str, is_said: bool, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    path = synthetic_run(tmp_path / policy, pictures, steps=3, policy=policy)
+    assert ("`bas-opd verify RUN --draws`" in lacking(path)) is is_said
+
+
 def test_no_gradients_are_missed_where_no_row_is_unselected(
     pictures: PreparedSet, tmp_path: Path
 ) -> None:

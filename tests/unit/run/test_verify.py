@@ -244,7 +244,7 @@ def test_a_run_without_its_identity_is_not_sound(run: Path) -> None:
     (run / "run.json").write_text('{"config": 1}')
     assert problems(verify(run))["settings"][0].startswith(f"{run / 'run.json'} cannot be read")
     (run / "run.json").unlink()
-    assert "it has no run.json" in problems(verify(run))["settings"][0]
+    assert "run.json is missing" in problems(verify(run))["settings"][0]
 
 
 def test_the_ledger_of_a_checkpoint_must_be_that_of_its_steps(run: Path) -> None:

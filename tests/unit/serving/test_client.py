@@ -120,6 +120,27 @@ def test_a_proxy_that_cannot_be_used_is_a_sentence(
         ChatClient(Endpoint(url="http://model.example/v1", model="a"))
 
 
+def test_a_proxy_for_other_addresses_and_a_missing_certificate_file_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
+    with ChatServer(in_turn("through a proxy")).running() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        away = proxy.endpoint(url="http://model.example/v1")
+        assert ChatClient(away).ask(HELLO, max_tokens=7).text == "through a proxy"
+
+
+def test_a_cookie_is_never_sent_back() -> None:
+    with ChatServer(in_turn(says("Hi", headers={"Set-Cookie": "a=1"}), "Ho")).running() as server:
+        client = ChatClient(server.endpoint())
+        for _ in range(2):
+            client.ask(HELLO, max_tokens=7)
+        assert len(server.headers) == 2
+        assert not any("cookie" in {name.lower() for name in sent} for sent in server.headers)
+
+
 def test_requests_of_one_client_share_a_connection() -> None:
     with ChatServer(in_turn("Hi")).running() as server:
         client = ChatClient(server.endpoint(at_once=2))

@@ -6,10 +6,12 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_lowercase
 
 from markupsafe import Markup
 
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.files import write_text
 from bas_opd.report.charts.model import Chart
 from bas_opd.report.charts.svg import (
     LINE_HEIGHT,
@@ -39,7 +41,7 @@ def printed(charts: Sequence[Chart], *, note: str) -> str:
     """Return one chart, or several side by side, as an SVG file with a note below them."""
     parts: list[Markup] = []
     left, top, bottom = MARGIN, MARGIN, 0.0
-    for letter, chart in zip("abcdef", charts, strict=False):
+    for letter, chart in zip(ascii_lowercase, charts, strict=False):
         if len(charts) > 1:
             title = f"({letter}) {chart.title}"
             parts.append(element("text", title, x=left, y=MARGIN + 9, class_="title"))
@@ -76,7 +78,7 @@ def save(figure: str, path: Path) -> tuple[Path, Path]:
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
     svg, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("svg", "pdf"))
-    svg.write_text(figure, encoding="utf-8")
+    write_text(svg, figure)
     register_font(FONT, "Vera.ttf")
     register_font(FONT, "VeraBd.ttf", weight="bold")
     if (drawing := svg2rlg(svg)) is None:
