@@ -177,7 +177,8 @@ class Candidates:
     tokens: tuple[int, ...] | None = None
     """Response tokens of each row, where known."""
     costs: tuple[int, ...] | None = None
-    """What querying each row costs in the unit of the budget; None: one call each."""
+    """What querying each row costs in the unit of the budget; None: one call each. Budgets count
+    calls only so far, so no policy reads it yet."""
 
     def __len__(self) -> int:
         return len(self.rows)
