@@ -68,6 +68,46 @@ class AttentionLayer(DynamicLayer):
         )
 
 
+class FixedLayer(AttentionLayer):
+    """Keys and values of one attention layer in tensors of fixed size, written at one slot."""
+
+    def __init__(self, like: AttentionLayer, capacity: int, slot: Tensor) -> None:
+        super().__init__(like.precision)
+        self.slot = slot
+        self.keys, self.values = (
+            states.new_zeros(*states.shape[:2], capacity, states.shape[3])
+            for states in (like.keys, like.values)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the states of one token at the slot, and return all; a mask hides what is empty."""
+        self.keys.index_copy_(2, self.slot, key_states.to(self.precision))
+        self.values.index_copy_(2, self.slot, value_states.to(self.precision))
+        return self.keys, self.values
+
+
+def cache_bytes(cache: DynamicCache, capacity: int) -> int | None:
+    """Return the bytes of a cache of fixed size; None if a layer cannot have one."""
+    if not all(type(layer) is AttentionLayer for layer in cache.layers):
+        return None
+    return sum(
+        states.element_size() * states.shape[0] * states.shape[1] * states.shape[3] * capacity
+        for layer in cache.layers
+        for states in (layer.keys, layer.values)
+        if states is not None
+    )
+
+
+def fixed_cache(cache: DynamicCache, capacity: int, slot: Tensor) -> DynamicCache:
+    """Return an empty cache of fixed size with the rows of another, written at a slot."""
+    fixed = copy.copy(cache)
+    fixed.layers = [FixedLayer(layer, capacity, slot) for layer in cache.layers]
+    return fixed
+
+
 def empty_cache(config: PretrainedConfig, precision: torch.dtype) -> DynamicCache:
     """Return a cache for one prefill of a model with this configuration."""
     cache = DynamicCache(config=config)

@@ -134,6 +134,17 @@ class VisionLanguageModel:
         )
         return hidden, longer
 
+    def continued(
+        self, cache: DynamicCache, tokens: Tensor, positions: Tensor, seen: Tensor
+    ) -> Tensor:
+        """Continue every row with one token; return its hidden state.
+
+        `positions` are `[row]`, and `seen` `[row, slot]` says which slots of the cache, which has
+        a fixed size, a row attends to.
+        """
+        where = positions[None, :, None].expand(3, -1, 1)
+        return self._forward(tokens[:, None], where, seen[:, None, None], cache=cache)[:, -1]
+
     def response_hidden(
         self,
         prompts: Sequence[Prompt],

@@ -1,13 +1,20 @@
-"""Token after token for many rows at once, whatever the rule that chooses them."""
+"""Token after token for many rows at once, whatever the rule that chooses them.
+
+There are two ways. With a growing cache, rows that have ended leave the batch. With a cache of
+fixed size nothing changes shape, so that on a GPU a whole step is one CUDA graph: starting the
+kernels of a small model one by one takes ten times as long as running them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from bas_opd.model.cache import cache_bytes, fixed_cache
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.types import Prompt
 
@@ -15,39 +22,188 @@ from bas_opd.types import Prompt
 # copies the cache of all others.
 LEAVING_SHARE = 1 / 8
 
-Choose: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
-"""From logits `[alive, vocab]`, the numbers of these rows, and their position, a token for each."""
+LARGEST_FIXED_CACHE = 8 * 2**30
+"""Bytes of a cache of fixed size; a larger batch decodes with a growing cache, which takes less."""
+
+KEPT_GRAPHS = 4
+CHECK_EVERY = 4
+"""Steps between two looks at whether all rows have ended; looking waits for the GPU."""
+
+Choose: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From logits `[alive, vocab]`, the numbers of these rows, and their position `[1]`, a token for
+each. On a GPU it is called once and replayed, so it must keep its results in the same tensors."""
 
 
-def decode(
-    model: VisionLanguageModel, prefix: Prefix, *, choose: Choose, limit: int
-) -> tuple[Tensor, Tensor]:
-    """Return tokens `[row, token]` and lengths `[row]`, the end token counted.
+class Decoder:
+    """Decodes batches by one rule, up to `limit` tokens a row."""
 
-    A row that has ended may be asked for once more before it leaves; its token is then dropped.
-    """
-    device, rows = model.device, len(prefix.last_hidden)
-    tokens = torch.full((rows, limit), model.processor.pad_id, device=device)
-    lengths = torch.zeros(rows, dtype=torch.long, device=device)
-    ends = torch.tensor(model.processor.eos_ids, device=device)
-    alive = torch.arange(rows, device=device)
-    going = torch.ones(rows, dtype=torch.bool, device=device)
-    for position in range(limit):
-        token = choose(model.logits(prefix.last_hidden), alive, position)
-        now = alive[going]
-        tokens[now, position] = token[going]
-        lengths[now] = position + 1
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        choose: Choose,
+        *,
+        limit: int,
+        poll: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model, self.choose, self.limit, self.poll = model, choose, limit, poll
+        self._steps: dict[tuple[int, int], FixedSteps] = {}
 
-        going = going & ~torch.isin(token, ends)
-        left = int(going.sum())
-        if left == 0 or position + 1 == limit:
-            break
-        if len(alive) - left >= LEAVING_SHARE * len(alive):
-            kept = going.nonzero()[:, 0]
-            prefix, alive, token = prefix.rows(kept), alive[kept], token[kept]
-            going = going[kept]
-        _, prefix = model.extend(prefix, token[:, None])
-    return tokens, lengths
+    def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
+        """Return tokens `[row, token]` and lengths `[row]`, the end token counted.
+
+        `fixed` asks for a cache of fixed size; unset: on a GPU, where the model and memory allow.
+        """
+        capacity = _capacity(prefix.cache.get_seq_length() + self.limit)
+        size = cache_bytes(prefix.cache, capacity)
+        if fixed is None:
+            is_gpu = self.model.device.type == "cuda"
+            fixed = is_gpu and size is not None and size <= LARGEST_FIXED_CACHE
+        return self._decode_fixed(prefix, capacity) if fixed else self._decode_growing(prefix)
+
+    def _decode_growing(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
+        # A row that has ended may be asked for once more before it leaves; its token is dropped.
+        model, device, rows = self.model, self.model.device, len(prefix.last_hidden)
+        tokens = torch.full((rows, self.limit), model.processor.pad_id, device=device)
+        lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        ends = torch.tensor(model.processor.eos_ids, device=device)
+        alive = torch.arange(rows, device=device)
+        going = torch.ones(rows, dtype=torch.bool, device=device)
+        for position in range(self.limit):
+            self.poll()
+            place = torch.tensor([position], device=device)
+            token = self.choose(model.logits(prefix.last_hidden), alive, place)
+            now = alive[going]
+            tokens[now, position] = token[going]
+            lengths[now] = position + 1
+
+            going = going & ~torch.isin(token, ends)
+            left = int(going.sum())
+            if left == 0 or position + 1 == self.limit:
+                break
+            if len(alive) - left >= LEAVING_SHARE * len(alive):
+                kept = going.nonzero()[:, 0]
+                prefix, alive, token = prefix.rows(kept), alive[kept], token[kept]
+                going = going[kept]
+            _, prefix = model.extend(prefix, token[:, None])
+        return tokens, lengths
+
+    def _decode_fixed(self, prefix: Prefix, capacity: int) -> tuple[Tensor, Tensor]:
+        key = (len(prefix.last_hidden), capacity)
+        steps = self._steps.pop(key, None)
+        if steps is None:
+            while len(self._steps) >= KEPT_GRAPHS:
+                del self._steps[next(iter(self._steps))]
+            steps = FixedSteps(self.model, self.choose, prefix, capacity, self.limit)
+        self._steps[key] = steps  # the one used last is last
+        steps.load(prefix)
+        for position in range(self.limit):
+            self.poll()
+            steps.take()
+            if position % CHECK_EVERY == CHECK_EVERY - 1 and not bool(steps.going.any()):
+                break
+        return steps.tokens.clone(), steps.lengths.clone()
+
+
+class FixedSteps:
+    """Steps of decoding in tensors of fixed size; on a GPU one is captured and then replayed."""
+
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        choose: Choose,
+        prefix: Prefix,
+        capacity: int,
+        limit: int,
+    ) -> None:
+        self.model, self.choose = model, choose
+        rows, device = len(prefix.last_hidden), model.device
+
+        def counts(size: int) -> Tensor:
+            return torch.zeros(size, dtype=torch.long, device=device)
+
+        self.alive = torch.arange(rows, device=device)
+        self.ends = torch.tensor(model.processor.eos_ids, device=device)
+        self.tokens = torch.full((rows, limit), model.processor.pad_id, device=device)
+        self.lengths, self.next_position = counts(rows), counts(rows)
+        self.position, self.slot = counts(1), counts(1)
+        self.going = torch.ones(rows, dtype=torch.bool, device=device)
+        self.seen = torch.zeros(rows, capacity, dtype=torch.bool, device=device)
+        self.hidden = torch.zeros_like(prefix.last_hidden)
+        self.cache = fixed_cache(prefix.cache, capacity, self.slot)
+        self.load(prefix)
+        self._graph = self._captured() if device.type == "cuda" else None
+
+    def load(self, prefix: Prefix) -> None:
+        """Start anew from a prefix."""
+        length = prefix.cache.get_seq_length()
+        self.tokens.fill_(self.model.processor.pad_id)
+        self.lengths.zero_()
+        self.position.zero_()
+        self.slot.fill_(length)
+        self.next_position.copy_(prefix.next_position)
+        self.going.fill_(True)
+        self.seen.zero_()
+        self.seen[:, :length] = True if prefix.mask is None else prefix.mask.bool()
+        self.hidden.copy_(prefix.last_hidden)
+        for mine, given in zip(self.cache.layers, prefix.cache.layers, strict=True):
+            mine.keys[:, :, :length].copy_(given.keys)
+            mine.values[:, :, :length].copy_(given.values)
+
+    def take(self) -> None:
+        """Choose a token for every row, and compute the state behind it."""
+        if self._graph is None:
+            self._step()
+        else:
+            self._graph.replay()
+
+    def _step(self) -> None:
+        token = self.choose(self.model.logits(self.hidden), self.alive, self.position)
+        kept = token.where(self.going, self.model.processor.pad_id)
+        self.tokens.index_copy_(1, self.position, kept[:, None])
+        self.lengths += self.going
+        self.going &= (token[:, None] != self.ends).all(1)
+        self.seen.index_fill_(1, self.slot, True)
+        hidden = self.model.continued(self.cache, kept, self.next_position, self.seen)
+        self.hidden.copy_(hidden)
+        for count in (self.position, self.slot, self.next_position):
+            count += 1
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        first, start = self.slot.clone(), torch.cuda.Stream()
+        start.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(start), self._no_kept_casts():
+            for _ in range(2):
+                self._step()
+                self.position.zero_()
+                self.slot.copy_(first)
+        torch.cuda.current_stream().wait_stream(start)
+        graph = torch.cuda.CUDAGraph()
+        with (
+            self._no_kept_casts(),
+            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+        ):
+            self._step()
+        return graph
+
+    def _no_kept_casts(self) -> AbstractContextManager[Any]:
+        """Cast weights within the graph: casts that autocast keeps are of weights of today."""
+        device = self.model.device.type
+        if not torch.is_autocast_enabled(device):
+            return nullcontext()
+        return torch.autocast(device, dtype=self.model.precision, cache_enabled=False)
+
+
+def _capacity(tokens: int) -> int:
+    """Round up to 64, 96, 128, 192, 256 and so on, so that few sizes occur."""
+    size = 64
+    while size < tokens:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size
+
+
+def suppressed(model: VisionLanguageModel) -> Tensor:
+    """Return the ids that no response contains, on the model's device."""
+    return torch.tensor(model.processor.suppressed_ids, dtype=torch.long, device=model.device)
 
 
 def groups_of_like_length(prompts: Sequence[Prompt], size: int) -> list[list[int]]:

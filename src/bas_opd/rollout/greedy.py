@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout.decoding import decode, groups_of_like_length
+from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.types import Prompt
 
 
@@ -21,16 +21,16 @@ def greedy_responses(
     prompts_per_batch: int,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the place of each prompt and its response, batch by batch, shortest prompts first."""
-    suppressed = list(model.processor.suppressed_ids)
+    never = suppressed(model)
 
-    def likeliest(logits: Tensor, _alive: Tensor, _position: int) -> Tensor:
-        logits[:, suppressed] = -torch.inf
-        return logits.argmax(-1)
+    def likeliest(logits: Tensor, _alive: Tensor, _position: Tensor) -> Tensor:
+        return logits.index_fill(1, never, -torch.inf).argmax(-1)
 
+    decode = Decoder(model, likeliest, limit=max_response_tokens)
     for group in groups_of_like_length(prompts, prompts_per_batch):
         with model.compute():
             prefix = model.prefill([prompts[place] for place in group])
-            tokens, lengths = decode(model, prefix, choose=likeliest, limit=max_response_tokens)
+            tokens, lengths = decode(prefix)
         # Outside the context, which would stay open while the caller holds the generator.
         for place, row, length in zip(group, tokens.cpu(), lengths.tolist(), strict=True):
             yield place, row[:length]

@@ -12,7 +12,7 @@ from torch import Tensor
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.errors import DataError, ModelError
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout.decoding import decode, groups_of_like_length
+from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts, View
 
@@ -55,6 +55,8 @@ class Sampler:
         self.settings = settings
         self.hooks = hooks or Hooks()
         self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
+        self._races: dict[int, tuple[_Race, Decoder]] = {}
+        """Rows of a batch -> what draws its tokens."""
 
     @torch.no_grad()
     def generate(self, batch: PromptBatch) -> Rollouts:
@@ -125,34 +127,52 @@ class Sampler:
             torch.arange(each).repeat(len(prompts)),
             batch.round,
         ).to(device)
-        chosen = torch.zeros(rows, limit, device=device)
-        entropies = torch.zeros(rows, limit, device=device)
-
-        def draw(logits: Tensor, alive: Tensor, position: int) -> Tensor:
-            self.hooks.poll()
-            logprobs = self._log_distribution(logits)
-            noise = race_noise(keys[alive], torch.full_like(alive, position), logprobs.shape[-1])
-            token = (logprobs + noise).argmax(-1)
-            chosen[alive, position] = logprobs.gather(-1, token[:, None])[:, 0]
-            entropies[alive, position] = _entropy(logprobs)
-            return token
-
+        race, decode = self._race(rows)
+        race.keys.copy_(keys)
         prefix = self.model.prefill(prompts)
         prefix = prefix.rows(torch.arange(rows, device=device) // each)
-        tokens, lengths = decode(self.model, prefix, choose=draw, limit=limit)
+        tokens, lengths = decode(prefix)
         # Rows that have ended are measured until they leave; nothing of that is theirs.
         beyond = torch.arange(limit, device=device) >= lengths[:, None]
         return Drawn(
             tokens=tokens,
             lengths=lengths,
-            logprobs=chosen.masked_fill(beyond, 0.0),
-            entropies=entropies.masked_fill(beyond, 0.0),
+            logprobs=race.logprobs.masked_fill(beyond, 0.0),
+            entropies=race.entropies.masked_fill(beyond, 0.0),
         )
+
+    def _race(self, rows: int) -> tuple[_Race, Decoder]:
+        if rows not in self._races:
+            race = _Race(self.model, self.settings, rows)
+            limit = self.settings.max_response_tokens
+            decoder = Decoder(self.model, race, limit=limit, poll=self.hooks.poll)
+            self._races[rows] = race, decoder
+        return self._races[rows]
+
+
+class _Race:
+    """Draws a token for every row by its key, and measures log p_old and entropy."""
+
+    def __init__(self, model: VisionLanguageModel, settings: SamplingSettings, rows: int) -> None:
+        self.settings = settings
+        device, limit = model.device, settings.max_response_tokens
+        self.keys = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(rows, limit, device=device)
+        self.entropies = torch.zeros(rows, limit, device=device)
+        self._suppressed = suppressed(model)
+
+    def __call__(self, logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
+        logprobs = self._log_distribution(logits)
+        noise = race_noise(self.keys[alive], position.expand(len(alive)), logprobs.shape[-1])
+        token = (logprobs + noise).argmax(-1)
+        self.logprobs[alive, position] = logprobs.gather(-1, token[:, None])[:, 0]
+        self.entropies[alive, position] = _entropy(logprobs)
+        return token
 
     def _log_distribution(self, logits: Tensor) -> Tensor:
         """Return log p_old: what a token is really drawn from, in fp32."""
         scores = logits / self.settings.temperature
-        scores[:, list(self.model.processor.suppressed_ids)] = -torch.inf
+        scores = scores.index_fill(1, self._suppressed, -torch.inf)
         if self.settings.top_p < 1.0:
             scores = _nucleus(scores, self.settings.top_p)
         return scores.log_softmax(-1)

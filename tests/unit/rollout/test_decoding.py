@@ -1,0 +1,109 @@
+"""Decoding with a cache of fixed size, against the one that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from stage_fixtures import make_examples, make_model
+from torch import Tensor
+
+from bas_opd.data.images import open_image
+from bas_opd.model.cache import cache_bytes
+from bas_opd.model.vlm import Prefix, VisionLanguageModel
+from bas_opd.rollout.decoding import Decoder, _capacity
+from bas_opd.rollout.draws import race_noise, row_keys
+
+LIMIT, EACH = 14, 3
+
+
+@pytest.fixture(params=["small_qwen3vl", "small_qwen25vl"])
+def model(request: pytest.FixtureRequest) -> VisionLanguageModel:
+    return make_model(request.getfixturevalue(request.param))
+
+
+def prefilled(model: VisionLanguageModel, folder: Path, n: int = 4) -> Prefix:
+    """Prompts of several lengths, each for some rows; a new one each time, as decoding uses it."""
+    folder.mkdir(exist_ok=True)
+    prompts = [
+        model.processor.encode(open_image(e.image), e.question) for e in make_examples(folder, n)
+    ]
+    with torch.no_grad():
+        return model.prefill(prompts).rows(torch.arange(EACH * n) // EACH)
+
+
+def drawing(seed: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def draw(logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
+        keys = row_keys(seed, 0, alive // EACH, alive % EACH)
+        noise = race_noise(keys, position.expand(len(alive)), logits.shape[-1])
+        return (logits.log_softmax(-1) + noise).argmax(-1)
+
+    return draw
+
+
+@torch.no_grad()
+def test_a_fixed_cache_decodes_the_same_tokens(model: VisionLanguageModel, tmp_path: Path) -> None:
+    tokens, lengths = Decoder(model, drawing(3), limit=LIMIT)(
+        prefilled(model, tmp_path), fixed=False
+    )
+    assert len(set(lengths.tolist())) > 2
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    for _ in range(2):  # The second time, its tensors hold what the first left there.
+        fixed, fixed_lengths = decode(prefilled(model, tmp_path), fixed=True)
+        assert fixed_lengths.tolist() == lengths.tolist()
+        assert fixed.tolist() == tokens.tolist()
+
+
+@torch.no_grad()
+def test_another_batch_starts_from_its_own_prompts(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    decode = Decoder(model, drawing(5), limit=LIMIT)
+    decode(prefilled(model, tmp_path / "one", 4), fixed=True)
+    fewer, _ = decode(prefilled(model, tmp_path / "two", 2), fixed=True)
+    alone, _ = Decoder(model, drawing(5), limit=LIMIT)(
+        prefilled(model, tmp_path / "two", 2), fixed=False
+    )
+    assert fewer.tolist() == alone.tolist()
+
+
+def test_a_model_with_linear_attention_has_no_fixed_cache(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    assert cache_bytes(prefilled(make_model(small_qwen35), tmp_path).cache, 64) is None
+
+
+def test_the_bytes_of_a_fixed_cache_are_those_it_takes(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    prefix = prefilled(model, tmp_path)
+    length = prefix.cache.get_seq_length()
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in prefix.cache.layers)  # type: ignore[union-attr]
+    assert cache_bytes(prefix.cache, length) == held
+    assert cache_bytes(prefix.cache, 2 * length) == 2 * held
+
+
+def test_few_sizes_of_a_fixed_cache_occur() -> None:
+    sizes = sorted({_capacity(tokens) for tokens in range(1, 4097)})
+    assert sizes == [64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096]
+    assert all(_capacity(tokens) >= tokens for tokens in range(1, 4097))
+
+
+def test_the_run_can_stop_at_every_token(model: VisionLanguageModel, tmp_path: Path) -> None:
+    class StoppedError(Exception): ...
+
+    calls = 0
+
+    def poll() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise StoppedError
+
+    for fixed in (True, False):
+        calls = 0
+        decode = Decoder(model, drawing(1), limit=LIMIT, poll=poll)
+        with pytest.raises(StoppedError), torch.no_grad():
+            decode(prefilled(model, tmp_path), fixed=fixed)
