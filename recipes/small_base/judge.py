@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from bas_opd.data.finesearch import Size, make_finesearch
+from bas_opd.data.finesearch import VERSIONS, Size, make_finesearch
 from bas_opd.evaluate.answering import ModelAnswers
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.summary import accuracy_by
@@ -28,12 +28,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--split", choices=("train", "val", "test"), default="val")
+    parser.add_argument("--version", choices=tuple(VERSIONS), default="finesearch")
     parser.add_argument("--n", type=int, default=1600)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     model = open_model(options.model, device=options.device)
-    answering = ModelAnswers(model=model, max_response_tokens=24, prompts_per_batch=256)
+    answering = ModelAnswers(model=model, max_response_tokens=80, prompts_per_batch=256)
     finesearch = benchmark("finesearch")
     with tempfile.TemporaryDirectory() as folder:
         for size, views in SHOWN.items():
@@ -44,6 +45,7 @@ def main() -> None:
                 n=options.n,
                 seed=1,
                 workers=options.workers,
+                version=options.version,
             )
             for view in views:
                 seen = {"split": options.split, "size": size, "view": view}

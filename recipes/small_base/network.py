@@ -12,6 +12,7 @@ transformers' own forward pass.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,60 @@ from transformers import AutoConfig, GenerationConfig, Qwen3VLForConditionalGene
 from bas_opd.data.finesearch.assets import COLOURS, catalogue
 from bas_opd.model.base import small_base
 from bas_opd.model.processing import Processor
+from recipes.small_base.words import extend_tokenizer
 
 PATCH, MERGE = 8, 2
-FULL, CROP = 160, 96
-"""Sides at which the model sees a whole picture of 320 pixels, and a small crop."""
+FULL = 160
+"""Side at which the model sees a whole picture of 320 pixels."""
+CROPS = {"finesearch": 96, "finesearch2": 112}
+"""Side at which it sees a crop around small things."""
 
 
-def build(folder: Path, seed: int) -> Path:
+def build(
+    folder: Path,
+    seed: int,
+    version: str = "finesearch",
+    *,
+    vision_layers: int | None = None,
+    text_layers: int | None = None,
+) -> Path:
     """Write an untrained model of this shape, with random weights."""
     shipped = small_base()
     config = AutoConfig.from_pretrained(shipped)
     config.dtype = torch.float32
+    folder.mkdir(parents=True, exist_ok=True)
+    Processor.load(shipped).save(folder)
+    generation = GenerationConfig.from_pretrained(shipped)
+    if version != "finesearch":
+        moved = extend_tokenizer(folder / "tokenizer.json", version)
+        for part in (config, config.text_config, generation):
+            _renumber(part, moved)
+        config.text_config.vocab_size = (max(moved.values()) // 16 + 1) * 16
+        _set_crop_side(folder / "processor_config.json", CROPS[version])
+    config.vision_config.depth = vision_layers or config.vision_config.depth
+    config.text_config.num_hidden_layers = text_layers or config.text_config.num_hidden_layers
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(config)
-    model.generation_config = GenerationConfig.from_pretrained(shipped)
+    model.generation_config = generation
     model.save_pretrained(folder)
-    Processor.load(shipped).save(folder)
     return folder
+
+
+def _renumber(config: Any, moved: dict[int, int]) -> None:
+    """Replace the numbers of special tokens in a configuration."""
+    for name, value in list(vars(config).items()):
+        if name.endswith("token_id") and value is not None:
+            new = [moved[one] for one in value] if isinstance(value, list) else moved[value]
+            setattr(config, name, new)
+
+
+def _set_crop_side(file: Path, side: int) -> None:
+    settings = json.loads(file.read_text("utf-8"))
+    for part in ("image_processor", "video_processor"):
+        # One less, so that rounding up in floating point does not give a larger side.
+        settings[part]["size"]["shortest_edge"] = side**2 - 1
+    file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 class Views:

@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
 from recipes.small_base.compose import Painter
-from recipes.small_base.feed import LENGTH, QUESTIONS, Scenes
-from recipes.small_base.network import CROP, FULL, Labels, Views, build
+from recipes.small_base.feed import COURSES, Scenes
+from recipes.small_base.network import CROPS, FULL, Labels, Views, build
 
 WARMUP = 200
 AVERAGE = 0.998
@@ -39,7 +39,13 @@ def main() -> None:
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
-    start = options.start or build(options.out / "start", options.seed)
+    start = options.start or build(
+        options.out / "start",
+        options.seed,
+        options.version,
+        vision_layers=options.vision_layers,
+        text_layers=options.text_layers,
+    )
     processor = Processor.load(start)
     model: Any = load_model(str(start), device=device).train()
     scenes = Scenes(
@@ -48,12 +54,13 @@ def main() -> None:
         crops=options.crops,
         smallest=options.smallest,
         seed=options.seed,
+        version=options.version,
     )
     painter = Painter(device)
     labels = Labels(model.config.text_config.hidden_size).to(device)
     views = {
-        name: Views(model, side, scenes.prefix, QUESTIONS, LENGTH)
-        for name, side in (("whole", FULL), ("crops", CROP))
+        name: Views(model, side, scenes.prefix, scenes.course.questions, scenes.course.length)
+        for name, side in (("whole", FULL), ("crops", CROPS[options.version]))
     }
     trained = [p for p in (*model.parameters(), *labels.parameters()) if p.requires_grad]
     optimiser = torch.optim.AdamW(
@@ -187,7 +194,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--label-weight", type=float, default=0.3)
     parser.add_argument("--whole", type=int, default=192, help="whole pictures a step")
     parser.add_argument("--crops", type=int, default=192, help="crops a step")
-    parser.add_argument("--smallest", type=int, default=40)
+    parser.add_argument("--version", choices=tuple(COURSES), default="finesearch")
+    parser.add_argument("--smallest", type=int, help="pixels of a thing in a whole picture")
+    parser.add_argument("--vision-layers", type=int)
+    parser.add_argument("--text-layers", type=int)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")

@@ -151,6 +151,7 @@ def finesearch(
     split: Annotated[
         Literal["train", "val", "test"], typer.Option(help="Split of drawings and backgrounds.")
     ],
+    version: Annotated[int, typer.Option(min=1, max=2, help="FineSearch 1 or 2.")] = 1,
     size: Annotated[Literal["small", "large"], typer.Option(help="Size of things.")] = "small",
     n: Annotated[int, typer.Option("--n", min=1, help="Number of examples.")] = 3120,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the pictures.")] = 0,
@@ -164,14 +165,11 @@ def finesearch(
         int | None, typer.Option(min=1, help="Processes; unset: one per core.")
     ] = None,
 ) -> None:
-    """Draw small things in large pictures, with questions.
-
-    There are eight kinds of question.
-    """
+    """Draw small things in large pictures, with questions."""
     import os
 
     from bas_opd.cli.progress import Board
-    from bas_opd.data.finesearch import KINDS, make_finesearch
+    from bas_opd.data.finesearch import make_finesearch
 
     with Board() as board:
         board.start(n, "drawing")
@@ -181,9 +179,10 @@ def finesearch(
             size=size,
             n=n,
             seed=seed,
-            kinds=KINDS if kinds is None else [kind.strip() for kind in kinds.split(",")],
+            kinds=None if kinds is None else [kind.strip() for kind in kinds.split(",")],
             backgrounds=backgrounds,
             workers=workers or os.cpu_count() or 1,
+            version="finesearch" if version == 1 else "finesearch2",
             on_row=board.advance,
         )
     with_crop = sum(example.has_crop for example in made.examples)

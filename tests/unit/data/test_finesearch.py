@@ -40,7 +40,7 @@ def test_the_pixels_of_a_seed_are_these_on_every_machine() -> None:
     for split in SPLITS:
         for one in drawn(split, "small", 8) + drawn(split, "large", 8):
             digest.update(render(one.scene).tobytes())
-            digest.update(repr((one.box, one.question)).encode())
+            digest.update(repr((one.box, one.question)).replace(", long=''", "").encode())
     assert digest.hexdigest() == "ef94f3a02ce90e76c4e99d142d6e9b871857d9a155cd6b7081bf7f280bc98b85"
 
 

@@ -6,6 +6,7 @@ that sees the crop cannot know it, and distillation would unlearn it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bas_opd.data.finesearch.scenes import Placed
@@ -19,15 +20,19 @@ class Question:
     answer: str
     short: str
     reasoned: str
+    long: str = ""
+    """A whole description that ends with the answer; the first version has none."""
 
     @property
-    def responses(self) -> tuple[str, str, str]:
-        """Return the three styles: bare answer, short sentence, observation then answer."""
-        return (
+    def responses(self) -> tuple[str, ...]:
+        """Return the styles: bare answer, short sentence, observation then answer, description."""
+        styles = (
             self.answer.capitalize(),
             self.short,
             f"{self.reasoned} The answer is {self.answer}.",
+            self.long,
         )
+        return tuple(filter(None, styles))
 
 
 def plate_question(plate: Placed) -> Question:
@@ -85,7 +90,8 @@ def reading_question(placed: Placed) -> Question:
     )
 
 
-def count_question(name: str, many: int) -> Question:
+def count_question(name: str, block: Sequence[Placed]) -> Question:
+    many = sum(placed.thing.name == name for placed in block)
     return Question(
         text=f"How many plates carry {_a(name)}?",
         answer=str(many),

@@ -1,25 +1,20 @@
-"""The eight kinds of FineSearch question, each with its scene.
+"""The kinds of FineSearch question, each with its scene, in two versions of the set.
 
-Each kind mirrors a benchmark of fine-grained perception.
+Each kind mirrors a benchmark of fine-grained perception. In the second version the student's view
+shows what is asked for (things are larger), a "no" has a crop, and responses may be long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
+from bas_opd.data.finesearch import questions, questions2
 from bas_opd.data.finesearch.assets import COLOURS, Background, Split, catalogue
-from bas_opd.data.finesearch.questions import (
-    Question,
-    choice_question,
-    count_question,
-    existence_question,
-    neighbour_question,
-    plate_question,
-    position_question,
-    reading_question,
-)
+from bas_opd.data.finesearch.questions import Question
 from bas_opd.data.finesearch.scenes import (
     SIZES,
     Box,
@@ -53,13 +48,15 @@ def sample(
     kind: str,
     *,
     backgrounds: Path | None = None,
+    version: str = "finesearch",
 ) -> tuple[Sample, ...]:
     """Return the example at an address: one sample, or the two of a pair.
 
     `backgrounds` is a folder of pictures that replace the packaged backgrounds.
     """
-    draws = Draws("finesearch", split, size, seed, index, kind)
-    return draw_samples(draws, split, kind, SIZES[size], backgrounds=backgrounds)
+    draws = Draws(version, split, size, seed, index, kind)
+    sides = VERSIONS[version].sizes[size]
+    return draw_samples(draws, split, kind, sides, backgrounds=backgrounds, version=version)
 
 
 def draw_samples(
@@ -69,12 +66,14 @@ def draw_samples(
     sides: tuple[int, int],
     *,
     backgrounds: Path | None = None,
+    version: str = "finesearch",
 ) -> tuple[Sample, ...]:
     """Draw the example or the pair of a kind.
 
     `sides` are the smallest and the largest side of a thing in pixels.
     """
-    return _BUILDERS[kind](_Setting.drawn(draws, supply(split, backgrounds), sides))
+    of = VERSIONS[version]
+    return of.builders[kind](_Setting.drawn(draws, supply(split, backgrounds), sides, of))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +83,32 @@ class _Setting:
     draws: Draws
     supply: Supply
     background: Background
+    fitting: list[str]
+    """Categories that the background does not show."""
     names: list[str]
-    """Categories in random order, without those that the background might show."""
+    """Some of them in random order."""
     sides: tuple[int, int]
     others: int
     """Number of other clusters besides the one in question."""
+    ask: ModuleType
+    """The functions that word the questions."""
 
     @classmethod
-    def drawn(cls, draws: Draws, source: Supply, sides: tuple[int, int]) -> _Setting:
+    def drawn(
+        cls, draws: Draws, source: Supply, sides: tuple[int, int], version: Version
+    ) -> _Setting:
         background = draws.pick(source.backgrounds)
-        fitting = [name for name in source.pictures if name not in background.shows]
+        shown = background.shows | version.shows.get(background.name, frozenset())
+        fitting = [name for name in source.pictures if name not in shown]
         return cls(
             draws=draws,
             supply=source,
             background=background,
+            fitting=fitting,
             names=draws.some(fitting, 10),
             sides=sides,
             others=draws.between(4, 6) if sides[1] < 50 else draws.between(2, 4),
+            ask=version.questions,
         )
 
     def plate(self, category: str) -> Thing:
@@ -123,6 +131,11 @@ class _Setting:
         clusters = [first, *([thing] for thing in rest)]
         return draw_scene(self.draws, self.background, clusters, self.sides, across=across)
 
+    def absent(self, scene: Scene) -> list[str]:
+        """Return the categories that neither the scene nor its background shows."""
+        drawn = {placed.thing.name for placed in scene.placed}
+        return [name for name in self.fitting if name not in drawn]
+
     def distractors(self, names: Sequence[str]) -> list[Thing]:
         """Return distractors: plates, and sometimes a sign or a note."""
         colours = self.draws.some(list(COLOURS), 2)
@@ -137,7 +150,7 @@ class _Setting:
 def _attribute(setting: _Setting) -> tuple[Sample, ...]:
     name, *rest = setting.names
     scene = setting.scene([setting.plate(name)], setting.distractors(rest))
-    return _about(setting, "attribute", scene, 1, plate_question)
+    return _about(setting, "attribute", scene, 1, setting.ask.plate_question)
 
 
 def _position(setting: _Setting) -> tuple[Sample, ...]:
@@ -147,7 +160,11 @@ def _position(setting: _Setting) -> tuple[Sample, ...]:
     scene = setting.scene(things, setting.distractors(rest), across=across)
     is_asked_first = setting.draws.chance(0.5)
     return _about(
-        setting, "position", scene, 2, lambda a, b: position_question(a, b, first=is_asked_first)
+        setting,
+        "position",
+        scene,
+        2,
+        lambda a, b: setting.ask.position_question(a, b, first=is_asked_first),
     )
 
 
@@ -157,7 +174,11 @@ def _neighbour(setting: _Setting) -> tuple[Sample, ...]:
     scene = setting.scene(things, setting.distractors(rest), across=setting.draws.chance(0.5))
     is_asked_first = setting.draws.chance(0.5)
     return _about(
-        setting, "neighbour", scene, 2, lambda a, b: neighbour_question(a, b, first=is_asked_first)
+        setting,
+        "neighbour",
+        scene,
+        2,
+        lambda a, b: setting.ask.neighbour_question(a, b, first=is_asked_first),
     )
 
 
@@ -166,7 +187,7 @@ def _reading(setting: _Setting, kind: str, make: Callable[[str], Thing]) -> tupl
     target, decoy = make(asked), make(other)
     plates = [setting.plate(name) for name in setting.names[: setting.others - 1]]
     scene = setting.scene([target], [decoy, *plates])
-    return _about(setting, kind, scene, 1, reading_question)
+    return _about(setting, kind, scene, 1, setting.ask.reading_question)
 
 
 def _count(setting: _Setting) -> tuple[Sample, ...]:
@@ -176,16 +197,37 @@ def _count(setting: _Setting) -> tuple[Sample, ...]:
     spots = set(setting.draws.some(range(4), many))
     block = [setting.plate(name if spot in spots else rest[spot]) for spot in range(4)]
     scene = setting.scene(block, setting.distractors(rest[4:])[: setting.others - 2])
-    return _about(setting, "count", scene, 4, lambda *_: count_question(name, many))
+    return _about(
+        setting, "count", scene, 4, lambda *block: setting.ask.count_question(name, block)
+    )
 
 
 def _existence(setting: _Setting) -> tuple[Sample, ...]:
     name, absent, *rest = setting.names
     scene = setting.scene([setting.plate(name)], setting.distractors(rest))
     if setting.draws.chance(0.5):
-        return _about(setting, "existence", scene, 1, lambda plate: existence_question(name, plate))
-    question = existence_question(absent)
+        return _about(
+            setting,
+            "existence",
+            scene,
+            1,
+            lambda plate: setting.ask.existence_question(name, plate),
+        )
+    question = setting.ask.existence_question(absent)
     return (Sample(kind="existence", scene=scene, question=question, box=None),)
+
+
+def _beside(setting: _Setting) -> tuple[Sample, ...]:
+    """Ask what is at a place: for "no" as for "yes", the crop shows the place asked about."""
+    known, found, *rest = setting.names
+    things = [setting.plate(known), setting.plate(found)]
+    scene = setting.scene(things, setting.distractors(rest), across=setting.draws.chance(0.5))
+    elsewhere = [p.thing.name for p in scene.placed[2:] if p.thing.shape == "plate"]
+    name = found
+    if setting.draws.chance(0.5):  # Half of the things that are not there are somewhere else.
+        is_elsewhere = bool(elsewhere) and setting.draws.chance(0.5)
+        name = setting.draws.pick(elsewhere if is_elsewhere else setting.absent(scene))
+    return _about(setting, "existence", scene, 2, partial(setting.ask.beside_question, name))
 
 
 def _pair(setting: _Setting) -> tuple[Sample, ...]:
@@ -206,7 +248,7 @@ def _pair(setting: _Setting) -> tuple[Sample, ...]:
             Sample(
                 kind="pair",
                 scene=replace(scene, placed=(plate, *others)),
-                question=choice_question(plate, first, second),
+                question=setting.ask.choice_question(plate, first, second),
                 box=box,
             )
         )
@@ -222,7 +264,9 @@ def _about(
     return (Sample(kind=kind, scene=scene, question=ask(*cluster), box=box),)
 
 
-_BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
+_Builders = dict[str, Callable[[_Setting], tuple[Sample, ...]]]
+
+_FIRST: _Builders = {
     "attribute": _attribute,
     "position": _position,
     "number": lambda setting: _reading(setting, "number", setting.sign),
@@ -232,4 +276,41 @@ _BUILDERS: dict[str, Callable[[_Setting], tuple[Sample, ...]]] = {
     "neighbour": _neighbour,
     "pair": _pair,
 }
-KINDS = tuple(_BUILDERS)
+_SECOND: _Builders = {kind: build for kind, build in _FIRST.items() if kind != "position"} | {
+    "existence": _beside
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version of the set: its kinds of question, their wording and the sizes of things."""
+
+    builders: _Builders
+    questions: ModuleType
+    sizes: Mapping[Size, tuple[int, int]]
+    """Smallest and largest side of a thing in pixels."""
+    shows: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Background -> categories it resembles, besides those that the catalogue lists."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self.builders)
+
+
+VERSIONS: dict[str, Version] = {
+    "finesearch": Version(builders=_FIRST, questions=questions, sizes=SIZES),
+    "finesearch2": Version(
+        builders=_SECOND,
+        questions=questions2,
+        sizes={"small": (32, 44), "large": (72, 92)},
+        shows={
+            "astronaut": frozenset({"rocket", "plane", "star"}),
+            "camera": frozenset({"tree"}),
+            "cell": frozenset({"ball"}),
+            "clock_motion": frozenset({"ball"}),
+            "retina": frozenset({"ball"}),
+            "rocket": frozenset({"star"}),
+        },
+    ),
+}
+KINDS = VERSIONS["finesearch"].kinds
