@@ -37,7 +37,8 @@ class Entry:
     label: str
     run: Run
     full: Run | None
-    """The run with full querying that it is compared with; none if it is that run itself."""
+    """The run with full querying that it is compared with; none if it is that run itself. One with
+    fewer rollouts a prompt is compared with the one that has most."""
 
     @property
     def place(self) -> int:
@@ -68,10 +69,18 @@ class Entry:
 
         Without that run it is unknown: the prompts of unselected rows were never counted.
         """
-        full = self.run if self.run.rule.asks_everything else self.full
-        if full is None or not full.totals["processed_tokens"]:
+        return self._share("processed_tokens")
+
+    @property
+    def total_share(self) -> float | None:
+        """Total tokens over those of the run with full querying; unknown without that run."""
+        return self._share("total_tokens")
+
+    def _share(self, name: str) -> float | None:
+        full = self.full or (self.run if self.run.rule.asks_everything else None)
+        if full is None or not full.totals[name]:
             return None
-        return self.run.totals["processed_tokens"] / full.totals["processed_tokens"]
+        return self.run.totals[name] / full.totals[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,16 +282,28 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _full_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    if run.rule.asks_everything:
-        return None
-    partners = [each for each in runs if each.rule.asks_everything and _task(run) == _task(each)]
+    mine = _rollouts(run)
+    # Full querying with fewer rollouts a prompt than another run of it is no reference.
+    least = mine + 1 if run.rule.asks_everything else mine
+    partners = [
+        each
+        for each in runs
+        if each.rule.asks_everything and _task(run) == _task(each) and _rollouts(each) >= least
+    ]
+    partners.sort(key=lambda each: (_rollouts(each) != mine, -_rollouts(each)))
+    partners = [each for each in partners if _rollouts(each) == _rollouts(partners[0])]
     same_seed = [each for each in partners if each.config.run.seed == run.config.run.seed]
     return next(iter([*same_seed, *partners]), None)
 
 
 def _task(run: Run) -> tuple[Any, ...]:
-    """Data, start, batches and number of steps."""
-    return run.started.data.fingerprint, run.started.base, run.config.rollout, len(run.steps)
+    """Data, start, batches and number of steps, whatever the rollouts a prompt."""
+    rollout = run.config.rollout.model_copy(update={"per_prompt": 1})
+    return run.started.data.fingerprint, run.started.base, rollout, len(run.steps)
+
+
+def _rollouts(run: Run) -> int:
+    return run.config.rollout.per_prompt
 
 
 def default_settings() -> dict[str, Any]:

@@ -25,6 +25,7 @@ def step(number: int = 0, **changes: Any) -> QueryRecord:
         "step": number,
         "examples": ["a", "b"],
         "per_prompt": 4,
+        "prompt_tokens": [10, 10],
         "response_tokens": [1, 2, 3, 4, 5, 6, 7, 8],
         "candidates": list(range(8)),
         "candidate_tokens": 36,
