@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
 from typing import Any
 
 from bas_opd.config.loading import FREE, dump, flat
@@ -141,6 +140,8 @@ class Arm:
     """Accuracy over all parts, equally weighted."""
     token_share: float | None = None
     """Scored tokens over those of full querying; none if that was not run."""
+    total_share: float | None = None
+    """Total tokens over those of full querying, likewise."""
 
 
 def entries_of(runs: Sequence[Run]) -> tuple[Entry, ...]:
@@ -199,9 +200,11 @@ def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
                 f"Two runs of {group.name} have the same seeds, so they are not independent. "
                 "Name each run once."
             )
-    full = [run.totals["scored_tokens"] for run in runs if run.rule.asks_everything]
+    full = [group for group in groups if group.first.rule.asks_everything]
+    # With fewer rollouts a prompt, full querying is no reference.
+    full.sort(key=lambda group: -_rollouts(group.first))
     ordered = sorted(groups, key=lambda group: group.first.rule.asks_everything)
-    return [_arm(group, fmean(full) if full else None) for group in ordered]
+    return [_arm(group, full[0] if full else None) for group in ordered]
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
@@ -237,7 +240,7 @@ def _evaluation(run: Run) -> RunEvaluation:
     return run.own_evaluation
 
 
-def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
+def _arm(group: ArmRuns, full: ArmRuns | None) -> Arm:
     evaluations = [_evaluation(entry.run) for entry in group.members]
     select = group.first.config.select
     return Arm(
@@ -257,8 +260,14 @@ def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
             for result in evaluations[0].results
         },
         mean=_estimate([evaluation.headline for evaluation in evaluations]),
-        token_share=group.total("scored_tokens").mean / full_tokens if full_tokens else None,
+        token_share=_share(group, full, "scored_tokens"),
+        total_share=_share(group, full, "total_tokens"),
     )
+
+
+def _share(group: ArmRuns, full: ArmRuns | None, name: str) -> float | None:
+    whole = 0.0 if full is None else full.total(name).mean
+    return group.total(name).mean / whole if whole else None
 
 
 def _estimate(measures: Sequence[Measure]) -> Estimate:
