@@ -62,6 +62,8 @@ class Cost(Part):
     prefilled_tokens: int | None = None
     sampled_tokens: int | None = None
     total_tokens: int | None = None
+    prompts_asked: float | None = None
+    """Share of a step's prompts that the teacher was asked about at least once, mean of steps."""
     overrun: int
     ranked_steps: int
     seconds: dict[str, float]

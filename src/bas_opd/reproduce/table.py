@@ -255,11 +255,13 @@ def _cost(arms: Arms) -> str:
         name for name in COUNTED if any(getattr(result.cost, name) is not None for result in runs)
     ]
     header = ["arm", *(COUNTED[name] for name in names), "teacher s", "s a step"]
+    if has_reach := any(result.cost and result.cost.prompts_asked is not None for result in runs):
+        header.append("prompts asked, %")
     header += ["steps ranked", "overrun"]
     for arm, results in arms.items():
         costs = [(r.cost, len(r.steps.loss)) for r in results if r.cost and r.steps]
         if costs:
-            rows.append([arm, *_cost_cells(costs, names)])
+            rows.append([arm, *_cost_cells(costs, names, has_reach=has_reach)])
     if not rows:
         return "No arm was trained, so there is no cost to show."
     devices = sorted({result.device for result in runs})
@@ -271,13 +273,18 @@ def _cost(arms: Arms) -> str:
     return f"{markdown_table(header, rows)}\n\n{note}"
 
 
-def _cost_cells(costs: Sequence[tuple[Cost, int]], names: Sequence[str]) -> Iterator[str]:
+def _cost_cells(
+    costs: Sequence[tuple[Cost, int]], names: Sequence[str], *, has_reach: bool
+) -> Iterator[str]:
     for name in names:
         known = [value for cost, _ in costs if (value := getattr(cost, name)) is not None]
         yield plus_minus(mean_interval(known), ",.0f") if known else "-"
     yield plus_minus(mean_interval([cost.seconds.get("teacher", 0.0) for cost, _ in costs]), ".1f")
     per_step = [sum(cost.seconds.values()) / steps for cost, steps in costs]
     yield plus_minus(mean_interval(per_step), ".3f")
+    if has_reach:
+        asked = [share for cost, _ in costs if (share := cost.prompts_asked) is not None]
+        yield plus_minus(mean_interval(asked), ".1f", 100) if asked else "-"
     yield plus_minus(mean_interval([cost.ranked_steps for cost, _ in costs]), ".0f")
     yield str(max(cost.overrun for cost, _ in costs))
 

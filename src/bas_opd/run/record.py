@@ -162,6 +162,8 @@ class QueryRecord(StepRecord):
     has_entropy: bool
     query_ratio: str
     budget: int
+    texts: list[int] | None = None
+    """Which text of its prompt each candidate is: repeated responses have the same number."""
     selected: list[int]
     explored: list[int]
     scores: list[float | None]
