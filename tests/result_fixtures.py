@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bas_opd.reproduce.results import Cost, Count, RunResult, Steps
+from bas_opd.reproduce.results import Cost, Count, Run, RunResult, Steps
 
 N = 20
 
@@ -36,6 +37,30 @@ def result(arm: str, seed: int | None, colour: int, count: int = 4, **changes: A
     return RunResult(**{**values, **changes})
 
 
+def answered(run: Run, kinds: Sequence[str], right: Callable[[int], bool]) -> RunResult:
+    """A result of a planned run: of the questions of these kinds, so many are right."""
+    outcomes = ["1" if right(place) else "0" for place in range(len(kinds))]
+    counts = {
+        kind: Count(
+            n=list(kinds).count(kind),
+            correct=sum(o == "1" and k == kind for o, k in zip(outcomes, kinds, strict=True)),
+        )
+        for kind in kinds
+    }
+    is_base = run.planned.seed is None
+    return RunResult(
+        **run.planned.model_dump(),
+        device="CPU",
+        jobs=1,
+        n=len(kinds),
+        kinds=counts,
+        pairs=None,
+        outcomes="".join(outcomes),
+        cost=None if is_base else cost(),
+        steps=None if is_base else steps(),
+    )
+
+
 def cost(**changes: Any) -> Cost:
     values: dict[str, Any] = {
         "candidates": 448,
@@ -43,6 +68,10 @@ def cost(**changes: Any) -> Cost:
         "calls": 112,
         "scored_tokens": 1000,
         "processed_tokens": 9000,
+        "student_tokens": 8000,
+        "prefilled_tokens": 5000,
+        "sampled_tokens": 4500,
+        "total_tokens": 42_500,
         "overrun": 0,
         "ranked_steps": 1,
         "seconds": {"rollout": 2.0, "teacher": 1.5, "student": 0.5},

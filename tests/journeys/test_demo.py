@@ -96,6 +96,7 @@ def test_the_costs_of_the_table_are_the_sums_of_the_records(first: Demo) -> None
         ("teacher calls", "calls"),
         ("tokens the teacher scored", "scored_tokens"),
         ("tokens it processed", "processed_tokens"),
+        ("total tokens, student's x 3", "total_tokens"),
     ):
         learned, full = (summed(first.home, run, name) for run in ("learned25", "full"))
         assert rows[label] == ("-", f"{learned:,} ({100 * learned / full:.1f} %)", f"{full:,}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_a_comparison_that_was_stopped_resumes_and_makes_its_table(
     assert again.returncode == 0, again.stderr
     assert f"{len(first)} of 5 results exist already." in again.stderr
     assert all(path.read_bytes() == content for path, content in first.items())
-    names = ["base", "full-0", "full-1", "learned25-0", "learned25-1"]
+    names = ["base", "full-0", "full-1", "learned25-0", "learned25-1", "questions"]
     assert sorted(path.stem for path in results.iterdir()) == names
 
     for result in read_results(results):
@@ -135,3 +136,49 @@ def test_the_list_names_every_table_and_figure(tmp_path: Path) -> None:
     for name in (*(f"table{n}" for n in range(1, 9)), *(f"figure{n}" for n in range(6))):
         assert f"\n{name} " in f"\n{listed}"
     assert "the baselines do not exist yet" in listed
+
+
+def test_a_study_is_run_in_parts_and_its_table_is_made_of_its_results(
+    tmp_path: Path, small_qwen35: Path
+) -> None:
+    for split, (n, seed) in {"train": (16, 1), "test": (12, 2)}.items():
+        make_pictures(tmp_path / "data" / split, n=n, seed=seed)
+    (tmp_path / "mine.toml").write_text(
+        f"""
+        title = "Fewer rollouts"
+        base = "{small_qwen35}"
+        steps = 2
+        train = 16
+        test = 12
+        settings = {list(SMALL[::2])}
+        arm = [
+            {{ name = "full", learning_rate = 1e-4, seeds = "0-1" }},
+            {{ name = "fewer1", learning_rate = 3e-4, seeds = "0-1" }},
+        ]
+        [[comparison]]
+        arm = "fewer1"
+        against = "full"
+        claim = "superiority"
+        """
+    )
+    command = ("reproduce", "study", "mine.toml", "--out", "out", "--data", "data", "--jobs", "1")
+    first = bas_opd(*command, "--device", "cpu", "--seeds", "0", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "superiority: not evaluated**; 2 runs of it are missing." in first.stdout
+    whole = bas_opd(*command, "--device", "cpu", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert "3 of 5 results exist already." in whole.stderr
+    assert re.search(r"fewer1 against full, superiority: (not )?met\*\*; ", whole.stdout)
+    assert bas_opd("reproduce", "table", "out", cwd=tmp_path).stdout == whole.stdout
+
+    costs = {(each.arm, each.seed): each.cost for each in read_results(tmp_path / "out/results")}
+    for seed in (0, 1):
+        full, fewer = costs["full", seed], costs["fewer1", seed]
+        assert full is not None
+        assert fewer is not None
+        assert full.candidates == 8 * fewer.candidates
+        assert full.prefilled_tokens == fewer.prefilled_tokens
+        assert fewer.calls == fewer.candidates
+        parts = (fewer.prefilled_tokens, fewer.sampled_tokens, fewer.processed_tokens)
+        assert fewer.total_tokens == sum(map(int, parts)) + 3 * fewer.student_tokens
+        assert fewer.total_tokens < full.total_tokens

@@ -24,6 +24,7 @@ from bas_opd.errors import (
     PreemptionError,
     RunDirectoryError,
 )
+from bas_opd.files import sha256
 from bas_opd.learn.learner import Learner
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
@@ -77,6 +78,22 @@ def test_a_finished_run_can_be_prolonged(
     loop.train(longer, Silent())
     loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=6"), Silent())
     assert_same_end(whole, tmp_path / "longer")
+
+
+def test_a_checkpoint_that_lacks_a_total_is_completed_from_the_records(
+    whole: Path, small_qwen35: Path, data: Path
+) -> None:
+    folder = published(whole / "checkpoints")[-1]
+    state = json.loads((folder / "state.json").read_text())
+    assert state["ledger"].pop("total_tokens") > 0
+    (folder / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["state.json"] = sha256(folder / "state.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    console = Silent()
+    loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=5"), console)
+    assert any(text.startswith("Resuming after step 4") for text in console.messages)
+    assert verify(whole).is_sound
 
 
 def test_it_resumes_in_another_place_and_after_the_data_moved(

@@ -34,7 +34,7 @@ def test_every_promised_config_is_there_and_no_other() -> None:
     assert {path.stem for path in FILES} == {
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
-        "regressed25",
+        *("regressed25", "fewer1", "fewer2", "fewer4"),
         *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch", "demo"),
     }
 

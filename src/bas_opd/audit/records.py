@@ -61,6 +61,9 @@ class Candidate(Part):
     """By the frozen selector; none if the policy predicts nothing."""
     entropy: float | None
     utility: float
+    text: int | None = None
+    """Which text of its prompt it is, so that repeated ones have the same number; none in audits of
+    version 0.1."""
 
 
 class UtilityAudit(Provenance):

@@ -56,6 +56,7 @@ def score_batch(method: BasOpd, batch: PromptBatch, number: int) -> list[Candida
     utility = observed_utility(method, rollouts, candidates.rows)
     predicted = stages.selector.predicted_utility(candidates)
     entropy = candidates.values[:, FEATURES.index("mean_entropy")].tolist()
+    texts = _numbered_texts(rollouts, candidates.rows)
     return [
         Candidate(
             batch=number,
@@ -66,6 +67,7 @@ def score_batch(method: BasOpd, batch: PromptBatch, number: int) -> list[Candida
             predicted=predicted[place],
             entropy=_known(entropy[place]) if candidates.has_entropy else None,
             utility=utility[row],
+            text=texts[place],
         )
         for place, row in enumerate(candidates.rows)
     ]
@@ -76,6 +78,17 @@ def observed_utility(method: BasOpd, rollouts: Rollouts, rows: Sequence[int]) ->
     stages = method.stages
     objective = stages.objective(stages.teacher.score(rollouts, rows))
     return stages.learner.measure(rollouts, rows, objective).observed
+
+
+def _numbered_texts(rollouts: Rollouts, rows: Sequence[int]) -> list[int]:
+    """Number the different responses of each prompt in the order in which they come."""
+    known: dict[int, dict[tuple[int, ...], int]] = {}
+    numbers = []
+    for row in rows:
+        text = tuple(rollouts.tokens[row, : int(rollouts.lengths[row])].tolist())
+        texts = known.setdefault(rollouts.prompt_of(row), {})
+        numbers.append(texts.setdefault(text, len(texts)))
+    return numbers
 
 
 def _known(value: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import indent
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from bas_opd.audit.angles import Angles, summarise
 from bas_opd.audit.records import GeometryAudit, Provenance, UtilityAudit
-from bas_opd.audit.utility import Prediction, Ranking, UtilityDiagnostics, diagnose
+from bas_opd.audit.utility import Capture, Prediction, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import aligned, ends_text, finite_ends, plus_minus
 
@@ -37,6 +37,10 @@ def utility_text(audit: UtilityAudit) -> str:
             "batches:",
             _table(_captures(found, audit.query_ratio)),
             "",
+            "Prompts that a ranking asks about at least once, %:",
+            _table(_shares(found, lambda capture: capture.prompts)),
+            "",
+            *_repeats(found),
             *_prediction(found.prediction),
         ]
     )
@@ -94,6 +98,24 @@ def _captures(found: UtilityDiagnostics, own: str) -> Iterator[list[str]]:
             f"{100 * float(capture.ratio):g} %{mark}",
             *(_estimate(capture.shares[ranking], ".1f", 100) for ranking in shown),
         ]
+
+
+def _shares(
+    found: UtilityDiagnostics, shares: Callable[[Capture], Mapping[Ranking, float]]
+) -> Iterator[list[str]]:
+    """Yield a row for each budget with the share of each ranking."""
+    shown: list[Ranking] = [ranking for ranking in RANKINGS if ranking in found.curve]
+    yield ["budget", *shown]
+    for capture in found.captures:
+        cells = [f"{100 * shares(capture)[ranking]:.1f}" for ranking in shown]
+        yield [f"{100 * float(capture.ratio):g} %", *cells]
+
+
+def _repeats(found: UtilityDiagnostics) -> Iterator[str]:
+    if all(capture.repeated for capture in found.captures):
+        yield "Rows whose text was already selected from the same prompt, %:"
+        yield _table(_shares(found, lambda capture: capture.repeated))
+        yield ""
 
 
 def _prediction(found: Prediction | None) -> Iterator[str]:

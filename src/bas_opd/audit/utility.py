@@ -7,7 +7,8 @@ Pure functions of the record; needs no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -37,6 +38,10 @@ class Capture:
     ratio: str
     shares: Mapping[Ranking, Estimate]
     """A ranking that the audit has no scores for is absent."""
+    prompts: Mapping[Ranking, float]
+    """The share of a batch's prompts that each ranking asks about at least once."""
+    repeated: Mapping[Ranking, float]
+    """The share of its rows whose text it has already selected; empty where texts are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +135,14 @@ def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
                     ranking: bootstrap_interval(_captured(ranking, order, ratio), totals)
                     for ranking, order in orders.items()
                 },
+                prompts={
+                    ranking: _prompts(ranking, order, ratio) for ranking, order in orders.items()
+                },
+                repeated={
+                    ranking: _repeated(ranking, order, ratio)
+                    for ranking, order in orders.items()
+                    if all(each.text is not None for each in audit.candidates)
+                },
             )
             for ratio in ratios
         ),
@@ -178,6 +191,36 @@ def _captured(ranking: Ranking, order: Batches, ratio: Decimal) -> list[float]:
     if ranking == "random":
         return [k / len(batch) * _total(batch) for k, batch in zip(budgets, order, strict=True)]
     return [_total(batch[:k]) for k, batch in zip(budgets, order, strict=True)]
+
+
+def _prompts(ranking: Ranking, order: Batches, ratio: Decimal) -> float:
+    touched = _touched(ranking, order, ratio, lambda each: each.example)
+    return fmean(
+        count / len({each.example for each in batch})
+        for count, batch in zip(touched, order, strict=True)
+    )
+
+
+def _repeated(ranking: Ranking, order: Batches, ratio: Decimal) -> float:
+    different = _touched(ranking, order, ratio, lambda each: (each.example, each.text))
+    selected = sum(query_budget(ratio, len(batch)) for batch in order)
+    return 1 - math.fsum(different) / selected if selected else 0.0
+
+
+def _touched(
+    ranking: Ranking, order: Batches, ratio: Decimal, group: Callable[[Candidate], Hashable]
+) -> list[float]:
+    """Return how many groups of each batch a ranking selects from; at random, on average."""
+    found = []
+    for batch in order:
+        k = query_budget(ratio, len(batch))
+        if ranking != "random":
+            found.append(float(len({group(each) for each in batch[:k]})))
+            continue
+        sizes = Counter(map(group, batch)).values()
+        ways = math.comb(len(batch), k)
+        found.append(math.fsum(1 - math.comb(len(batch) - size, k) / ways for size in sizes))
+    return found
 
 
 def _prediction(ranked: Batches) -> Prediction:

@@ -66,10 +66,12 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "teacher calls", f"{plan.calls:,} of {plan.candidates:,} candidates"
     tokens = plan.tokens
     yield "scored tokens", f"about {tokens.scored:,}, if responses have {tokens.response}"
+    yield "sampled tokens", f"about {tokens.sampled:,}, if responses have {tokens.response}"
     for name, value in (
+        ("sampler prefills", tokens.prefilled),
         ("teacher reads", tokens.teacher),
         ("student reads", tokens.student),
-        ("sampler reads", tokens.rollout),
+        ("total tokens", tokens.total),
     ):
         if value is not None:
             yield name, f"about {value:,} tokens, prompts measured"

@@ -57,7 +57,8 @@ def policies(
     overrides: Overrides = None,
     scale: Annotated[str, typer.Option(help="small: FineSearch and the small model.")] = "small",
     arms: Annotated[
-        str | None, typer.Option(help="Arms to run, as in full,learned25; unset: all twelve.")
+        str | None,
+        typer.Option(help="Arms to run, as in full,fewer2; unset: the paper's and regressed25."),
     ] = None,
     seeds: Seeds = 5,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps per run; unset: 111.")] = None,
@@ -79,7 +80,7 @@ def policies(
     request = reproduction.Request(
         out=out,
         scale=scale,
-        arms=None if arms is None else tuple(arm.strip() for arm in arms.split(",")),
+        arms=_names(arms),
         seeds=seeds,
         jobs=jobs,
         device=device,
@@ -96,17 +97,65 @@ def policies(
 
 
 @app.command()
+def study(
+    file: Annotated[
+        Path, typer.Argument(metavar="STUDY", resolve_path=True, help="The study, a TOML file.")
+    ],
+    out: Annotated[
+        Path, typer.Option(resolve_path=True, help="Folder for data, runs and results.")
+    ],
+    arms: Annotated[
+        str | None, typer.Option(help="Arms to run now, as in full,fewer2; unset: all.")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds to run now, as in 0-7; unset: all. Of a sweep: its seeds."),
+    ] = None,
+    jobs: Jobs = None,
+    device: Device = "auto",
+    data: Data = None,
+    lr_sweep: Annotated[
+        str | None,
+        typer.Option(help="Instead, compare learning rates of every arm on val, as in 3e-5,1e-4."),
+    ] = None,
+) -> None:
+    """Run a study exactly as its file declares it, and print its table. Rerun to resume."""
+    from bas_opd.cli.progress import Board
+    from bas_opd.reproduce.policies import Request, reproduce
+    from bas_opd.reproduce.study import parse_seeds, read_study
+
+    request = Request.of_study(
+        read_study(file),
+        out=out,
+        arms=_names(arms),
+        seeds=None if seeds is None else parse_seeds(seeds),
+        jobs=jobs,
+        device=device,
+        data=data,
+        rates=lr_sweep,
+    )
+    with Board() as board:
+        text = reproduce(request, board)
+    typer.echo(text, nl=False)
+
+
+def _names(arms: str | None) -> tuple[str, ...] | None:
+    return None if arms is None else tuple(arm.strip() for arm in arms.split(","))
+
+
+@app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results (*.json).")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of results (*.json), or the one above.")
+    ],
     write: Annotated[
         Path | None, typer.Option(help="Write the table into this Markdown file instead.")
     ] = None,
 ) -> None:
-    """Print the table of policies from its results, without any run."""
-    from bas_opd.reproduce.results import read_results
-    from bas_opd.reproduce.table import policies_table, write_table
+    """Print the table of policies or of a study from its results, without any run."""
+    from bas_opd.reproduce.table import folder_table, write_table
 
-    text = policies_table(read_results(folder))
+    text = folder_table(folder)
     if write is None:
         typer.echo(text, nl=False)
     else:

@@ -26,6 +26,7 @@ from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
 from bas_opd.model.size import ModelSize, model_size
 from bas_opd.run.loop import planned_steps
+from bas_opd.run.record import total_tokens
 from bas_opd.run.state import build_method
 from bas_opd.types import Example
 
@@ -42,9 +43,12 @@ class Tokens:
     response: int
     """The assumed length of every response."""
     scored: int
+    sampled: int
     teacher: int | None = None
     student: int | None = None
-    rollout: int | None = None
+    prefilled: int | None = None
+    total: int | None = None
+    """As a run counts it: `total_tokens` of its ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +196,17 @@ def _tokens(
     per_prompt = config.rollout.per_prompt
     response = min(MEAN_RESPONSE, config.rollout.max_response_tokens)
     scored = response * sum(budgets)
+    sampled = response * per_prompt * sum(map(len, batches))
     if processor is None:
-        return Tokens(response=response, scored=scored)
+        return Tokens(response=response, scored=scored, sampled=sampled)
     lengths = {
         e.id: [processor.prompt_length(size, e.question) for size in view_sizes(e)]
         for e in {e.id: e for batch in batches for e in batch}.values()
     }
-    teacher = student = rollout = 0.0
+    teacher = student = 0.0
+    prefilled = 0
     for batch, budget in zip(batches, budgets, strict=True):
-        full = sum(lengths[e.id][0] for e in batch)
+        prefilled += sum(lengths[e.id][0] for e in batch)
         candidates = [lengths[e.id] for e in batch if e.has_crop]
         rows = per_prompt * len(candidates)
         read = budget * (response - 1)  # the last token is predicted, never read
@@ -209,14 +215,13 @@ def _tokens(
         copies = share if config.optim.share_prompts else per_prompt * budget / max(rows, 1)
         teacher += share * sum(crop for _, crop in candidates) + read
         student += copies * sum(image for image, _ in candidates) + read
-        rollout += full + per_prompt * len(batch) * (response - 1)
-    return Tokens(
-        response=response,
-        scored=scored,
-        teacher=round(teacher),
-        student=round(student),
-        rollout=round(rollout),
-    )
+    parts = {
+        "prefilled": prefilled,
+        "sampled": sampled,
+        "teacher": round(teacher),
+        "student": round(student),
+    }
+    return Tokens(response=response, scored=scored, **parts, total=total_tokens(**parts))
 
 
 def _probe(config: Config, prompts: PromptStream, total: int) -> Probe:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
 from typing import Any
 
 from bas_opd.config.loading import FREE, dump, flat
@@ -37,7 +36,8 @@ class Entry:
     label: str
     run: Run
     full: Run | None
-    """The run with full querying that it is compared with; none if it is that run itself."""
+    """The run with full querying that it is compared with; none if it is that run itself. One with
+    fewer rollouts a prompt is compared with the one that has most."""
 
     @property
     def place(self) -> int:
@@ -68,10 +68,18 @@ class Entry:
 
         Without that run it is unknown: the prompts of unselected rows were never counted.
         """
-        full = self.run if self.run.rule.asks_everything else self.full
-        if full is None or not full.totals["processed_tokens"]:
+        return self._share("processed_tokens")
+
+    @property
+    def total_share(self) -> float | None:
+        """Total tokens over those of the run with full querying; unknown without that run."""
+        return self._share("total_tokens")
+
+    def _share(self, name: str) -> float | None:
+        full = self.full or (self.run if self.run.rule.asks_everything else None)
+        if full is None or not full.totals[name]:
             return None
-        return self.run.totals["processed_tokens"] / full.totals["processed_tokens"]
+        return self.run.totals[name] / full.totals[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,8 @@ class Arm:
     """Accuracy over all parts, equally weighted."""
     token_share: float | None = None
     """Scored tokens over those of full querying; none if that was not run."""
+    total_share: float | None = None
+    """Total tokens over those of full querying, likewise."""
 
 
 def entries_of(runs: Sequence[Run]) -> tuple[Entry, ...]:
@@ -190,9 +200,11 @@ def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
                 f"Two runs of {group.name} have the same seeds, so they are not independent. "
                 "Name each run once."
             )
-    full = [run.totals["scored_tokens"] for run in runs if run.rule.asks_everything]
+    full = [group for group in groups if group.first.rule.asks_everything]
+    # With fewer rollouts a prompt, full querying is no reference.
+    full.sort(key=lambda group: -_rollouts(group.first))
     ordered = sorted(groups, key=lambda group: group.first.rule.asks_everything)
-    return [_arm(group, fmean(full) if full else None) for group in ordered]
+    return [_arm(group, full[0] if full else None) for group in ordered]
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
@@ -228,7 +240,7 @@ def _evaluation(run: Run) -> RunEvaluation:
     return run.own_evaluation
 
 
-def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
+def _arm(group: ArmRuns, full: ArmRuns | None) -> Arm:
     evaluations = [_evaluation(entry.run) for entry in group.members]
     select = group.first.config.select
     return Arm(
@@ -248,8 +260,14 @@ def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
             for result in evaluations[0].results
         },
         mean=_estimate([evaluation.headline for evaluation in evaluations]),
-        token_share=group.total("scored_tokens").mean / full_tokens if full_tokens else None,
+        token_share=_share(group, full, "scored_tokens"),
+        total_share=_share(group, full, "total_tokens"),
     )
+
+
+def _share(group: ArmRuns, full: ArmRuns | None, name: str) -> float | None:
+    whole = 0.0 if full is None else full.total(name).mean
+    return group.total(name).mean / whole if whole else None
 
 
 def _estimate(measures: Sequence[Measure]) -> Estimate:
@@ -273,16 +291,28 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _full_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    if run.rule.asks_everything:
-        return None
-    partners = [each for each in runs if each.rule.asks_everything and _task(run) == _task(each)]
+    mine = _rollouts(run)
+    # Full querying with fewer rollouts a prompt than another run of it is no reference.
+    least = mine + 1 if run.rule.asks_everything else mine
+    partners = [
+        each
+        for each in runs
+        if each.rule.asks_everything and _task(run) == _task(each) and _rollouts(each) >= least
+    ]
+    partners.sort(key=lambda each: (_rollouts(each) != mine, -_rollouts(each)))
+    partners = [each for each in partners if _rollouts(each) == _rollouts(partners[0])]
     same_seed = [each for each in partners if each.config.run.seed == run.config.run.seed]
     return next(iter([*same_seed, *partners]), None)
 
 
 def _task(run: Run) -> tuple[Any, ...]:
-    """Data, start, batches and number of steps."""
-    return run.started.data.fingerprint, run.started.base, run.config.rollout, len(run.steps)
+    """Data, start, batches and number of steps, whatever the rollouts a prompt."""
+    rollout = run.config.rollout.model_copy(update={"per_prompt": 1})
+    return run.started.data.fingerprint, run.started.base, rollout, len(run.steps)
+
+
+def _rollouts(run: Run) -> int:
+    return run.config.rollout.per_prompt
 
 
 def default_settings() -> dict[str, Any]:

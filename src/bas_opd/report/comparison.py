@@ -26,6 +26,7 @@ RUN_HEADER = (
     "calls",
     "scored tokens",
     "processed tokens",
+    "total tokens",
     "time",
 )
 FEW = 4
@@ -184,6 +185,7 @@ def run_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
             _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
             _with_share(sums["scored_tokens"], entry.token_share),
             _with_share(sums["processed_tokens"], entry.processed_share),
+            _with_share(sums["total_tokens"], entry.total_share),
             clock(entry.run.seconds),
         )
         for entry in comparison.entries

@@ -64,25 +64,28 @@ def time_table(runs: dict[str, Run]) -> CostTable:
 
 
 def token_table(runs: dict[str, Run], full: dict[str, Run]) -> CostTable:
-    """Return all tokens that teacher and student processed, prompts included.
+    """Return all tokens that sampler, teacher and student processed, prompts included.
 
     A run without a full-query reference has no share: it never counted unselected prompts.
     """
-    header = ("scored tokens", "processed tokens", "processed vs. full", "prefilled prompts")
-    wholes = {label: run.totals["processed_tokens"] for label, run in full.items()}
+    header = ("prefilled", "sampled", "scored", "processed", "processed vs. full", "student")
+    wholes = {label: run.totals for label, run in full.items()}
     return CostTable(
-        header=("policy", *header, "student tokens"),
+        header=("policy", *header, "total", "total vs. full"),
         rows=[
             (
                 label,
+                f"{sums['prefilled_tokens']:,}",
+                f"{sums['sampled_tokens']:,}",
                 f"{sums['scored_tokens']:,}",
                 f"{sums['processed_tokens']:,}",
-                percent(sums["processed_tokens"], wholes.get(label, 0), 2),
-                f"{sums['prefilled_prompts']:,}",
+                percent(sums["processed_tokens"], whole.get("processed_tokens", 0), 2),
                 f"{sums['student_tokens']:,}",
+                f"{sums['total_tokens']:,}",
+                percent(sums["total_tokens"], whole.get("total_tokens", 0), 2),
             )
             for label, run in runs.items()
-            for sums in [run.totals]
+            for sums, whole in [(run.totals, wholes.get(label, {}))]
         ],
     )
 

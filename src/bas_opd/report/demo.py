@@ -118,6 +118,7 @@ def table(results: DemoResults) -> list[tuple[str, ...]]:
                 ("teacher calls", "calls"),
                 ("tokens the teacher scored", "scored_tokens"),
                 ("tokens it processed", "processed_tokens"),
+                ("total tokens, student's x 3", "total_tokens"),
             )
         ),
         ("seconds of the teacher", "-", *(f"{each['seconds']['teacher']:.1f}" for each in sums)),

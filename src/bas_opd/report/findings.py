@@ -75,7 +75,8 @@ def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
             f"{sums['scored_tokens']:,}",
             f"{percent(sums['scored_tokens'], sums['candidate_tokens'])} of "
             f"{sums['candidate_tokens']:,} at full querying; {sums['processed_tokens']:,} "
-            "processed, prompts counted",
+            f"processed, prompts counted; {sums['total_tokens']:,} total tokens of sampler, "
+            "teacher and student",
         ),
         (
             "training time",

@@ -45,6 +45,9 @@ class Reach:
     """Of those with a candidate, how many had at least one row selected."""
     per_step: float
     """The same share, as the mean of steps."""
+    repeated: float | None
+    """Of the selected rows, the share whose text another selected row of the same prompt has;
+    none where the records do not number the texts."""
 
 
 def utility_by_step(steps: Iterable[QueryRecord]) -> list[StepUtility]:
@@ -150,7 +153,19 @@ def reach(steps: Sequence[QueryRecord]) -> Reach:
         prompts_seen=len(seen),
         prompts_asked=len(asked),
         per_step=fmean(by_step) if by_step else 0.0,
+        repeated=_repeated(steps),
     )
+
+
+def _repeated(steps: Sequence[QueryRecord]) -> float | None:
+    selected = different = 0
+    for step in steps:
+        if step.texts is None:
+            return None
+        text = dict(zip(step.candidates, step.texts, strict=True))
+        selected += len(step.selected)
+        different += len({(row // step.per_prompt, text[row]) for row in step.selected})
+    return 1 - different / selected if selected else None
 
 
 def _paired(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from bas_opd.config import Config, load_config, preset
 from bas_opd.errors import ConfigError
@@ -11,21 +12,50 @@ BASE = "base"
 """The model before any training."""
 FULL = "full"
 """Full querying, the reference of all others."""
-ARMS = (
-    BASE,
-    FULL,
-    "random25",
-    "entropy25",
-    "learned10",
-    "learned25",
-    "learned50",
-    "learned25-without-overlap",
-    "learned25-without-confidence",
-    "learned25-without-ranking",
-    "learned25-without-exploration",
-    "regressed25",
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSpec:
+    """One way to train: a preset over `finesearch.toml`, and settings on top of it."""
+
+    name: str
+    preset: str
+    """Empty for the base, which is not trained."""
+    settings: tuple[str, ...] = ()
+
+
+PAPER = (
+    ArmSpec(BASE, ""),
+    ArmSpec(FULL, "full"),
+    ArmSpec("random25", "random25"),
+    ArmSpec("entropy25", "entropy25"),
+    ArmSpec("learned10", "learned10"),
+    ArmSpec("learned25", "learned25"),
+    ArmSpec("learned50", "learned50"),
+    ArmSpec("learned25-without-overlap", "learned25-without-overlap"),
+    ArmSpec("learned25-without-confidence", "learned25-without-confidence"),
+    ArmSpec("learned25-without-ranking", "learned25-without-ranking"),
+    ArmSpec("learned25-without-exploration", "learned25-without-exploration"),
 )
-"""Each but the base is a preset of that name over `finesearch.toml`."""
+"""The paper's arms."""
+OURS = (
+    ArmSpec("regressed25", "regressed25"),
+    ArmSpec("fewer1", "fewer1"),
+    ArmSpec("fewer2", "fewer2"),
+    ArmSpec("fewer4", "fewer4"),
+    ArmSpec("random6", "random25", ("select.query_ratio=0.0625",)),
+    ArmSpec("random12", "random25", ("select.query_ratio=0.125",)),
+    ArmSpec("random50", "random25", ("select.query_ratio=0.5",)),
+    ArmSpec("covering6", "random25", ("select.policy=covering", "select.query_ratio=0.0625")),
+    ArmSpec("covering12", "random25", ("select.policy=covering", "select.query_ratio=0.125")),
+    ArmSpec("covering25", "random25", ("select.policy=covering", "select.query_ratio=0.25")),
+    ArmSpec("covering50", "random25", ("select.policy=covering", "select.query_ratio=0.5")),
+)
+"""Arms that the paper does not have."""
+ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in (*PAPER, *OURS)}
+"""Every known arm by its name, in the order of the table."""
+DEFAULT_ARMS = (*(arm.name for arm in PAPER), "regressed25")
+"""What `bas-opd reproduce policies` runs unless it is told otherwise."""
 FIRST_SEED = 42
 """The paper's training seed (Table 6); its selector seed is 0 (Table 5)."""
 
@@ -46,10 +76,14 @@ def effective(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(each for each in overrides if arm_config(FULL, 0, [*somewhere, each]) != plain)
 
 
-def arm_config(arm: str, seed: int, settings: Sequence[str]) -> Config:
-    """Return the configuration of one run: seed 0 has the paper's two seeds, 1 the next two."""
+def arm_config(arm: str | ArmSpec, seed: int, settings: Sequence[str]) -> Config:
+    """Return the configuration of one run: seed 0 has the paper's two seeds, 1 the next two.
+
+    `settings` come after those of the arm, and so win.
+    """
+    spec = ARMS[arm] if isinstance(arm, str) else arm
     seeds = [f"run.seed={FIRST_SEED + seed}", f"select.seed={seed}"]
     common = preset("finesearch")
-    if arm == BASE:
-        return load_config(common, [*settings, *seeds])
-    return load_config(preset(arm), [*settings, *seeds], over=common)
+    if not spec.preset:
+        return load_config(common, [*spec.settings, *settings, *seeds])
+    return load_config(preset(spec.preset), [*spec.settings, *settings, *seeds], over=common)

@@ -13,8 +13,8 @@ from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budg
 from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
 from bas_opd.report.charts.printed import printed, save
-from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table
-from bas_opd.reproduce.arms import BASE, FULL
+from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table, token_table
+from bas_opd.reproduce.arms import BASE, FULL, OURS
 from bas_opd.reproduce.material import Material
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.settings import instructions, run_settings, selector_settings
@@ -28,6 +28,8 @@ ABLATIONS = tuple(
     f"learned25-without-{part}" for part in ("overlap", "confidence", "ranking", "exploration")
 )
 BUDGETS = ("learned10", "learned25", "learned50", FULL)
+EXTRA = tuple(arm.name for arm in OURS if arm.name != "regressed25")
+"""Arms that the paper does not have; they are shown where there are results of them."""
 
 
 Made = str | Mapping[str, str]
@@ -96,19 +98,23 @@ def listing() -> str:
             "bas-opd reproduce NAME --out DIR --run RUN ...  from your own runs",
             "bas-opd reproduce NAME --out DIR --scale paper  the commands for Qwen3.5-4B",
             "bas-opd reproduce policies --out DIR            every policy and ablation in a table",
+            "bas-opd reproduce study STUDY.toml --out DIR    arms, seeds and comparisons of a file",
         )
     )
 
 
 def policy_table(arms: Sequence[Arm]) -> str:
     """Return accuracy and teacher cost of policies, in the layout of Tables 3 and 4."""
-    header = ["policy", "query ratio", "token ratio", *arms[0].parts, "mean"]
+    shares = {"query ratio": "budget", "token ratio": "token_share", "total ratio": "total_share"}
+    if all(arm.total_share is None for arm in arms):  # kept results of version 0.1
+        del shares["total ratio"]
+    header = ["policy", *shares, *arms[0].parts, "mean"]
     rows = [
         [
             arm.name.replace("|", r"\|"),  # it may be the name of a folder
             *(
                 "-" if each is None else f"{100 * each:.2f}"
-                for each in (arm.budget, arm.token_share)
+                for each in (getattr(arm, name) for name in shares.values())
             ),
             *(_points(value) for value in (*arm.parts.values(), arm.mean)),
         ]
@@ -123,7 +129,7 @@ def _points(value: Estimate) -> str:
 
 
 def _policies(material: Material, names: Sequence[str]) -> Made:
-    arms, source = material.arms(names)
+    arms, source = material.arms(names, EXTRA)
     return f"{policy_table(arms)}\n\n{source}"
 
 
@@ -131,7 +137,7 @@ def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
     """Return how a figure is made that `draw` describes."""
 
     def make(material: Material, names: Sequence[str]) -> Made:
-        arms, source = material.arms(names)
+        arms, source = material.arms(names, EXTRA)
         chart = draw(arms)
         return {"": printed([chart], note=f"{chart.caption} {source}".strip())}
 
@@ -139,13 +145,19 @@ def _of_arms(draw: Callable[[Sequence[Arm]], Chart]) -> Make:
 
 
 def _sweep(arms: Sequence[Arm]) -> Chart:
-    return budget_sweep([arm for arm in arms if arm.policy in ("full", "learned")])
+    return budget_sweep([arm for arm in arms if arm.policy == "learned" or arm.name == FULL])
 
 
 def _supervision(material: Material, names: Sequence[str]) -> Made:
     runs, source = material.runs(names)
     full = {name: runs[FULL] for name in runs if FULL in runs}
-    return _cost(supervision_table(runs, full), source)
+    tokens = token_table(runs, full)
+    parts = (
+        _cost(supervision_table(runs, full), source),
+        "All tokens, prompts included:",
+        markdown_table(tokens.header, tokens.rows),
+    )
+    return "\n\n".join(parts)
 
 
 def _seconds(material: Material, names: Sequence[str]) -> Made:

@@ -14,7 +14,7 @@ from bas_opd.report.arms import Arm, arms_of_runs, over_seeds
 from bas_opd.report.run import Run, read_run
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config
 from bas_opd.reproduce.policies import Request, common_inputs, reproduce
-from bas_opd.reproduce.results import RunResult, read_results
+from bas_opd.reproduce.results import Cost, RunResult, read_results
 from bas_opd.run.progress import Progress, StepsAsBar
 
 if TYPE_CHECKING:
@@ -37,17 +37,18 @@ class Material:
     results: Path | None = None
     """Folder of results of runs which may be gone: accuracy and cost, nothing else."""
 
-    def arms(self, names: Sequence[str]) -> tuple[list[Arm], str]:
+    def arms(self, names: Sequence[str], also: Sequence[str] = ()) -> tuple[list[Arm], str]:
         """Return accuracy and cost of policies, and a sentence on what they were measured on.
 
-        Runs that the user named are taken whatever their policies are.
+        Arms of `also` are there if kept results have them. Runs that the user named are taken
+        whatever their policies are.
         """
         if self.paths:
             runs = [read_run(path) for path in self.paths]
             arms = arms_of_runs(runs)
             return arms, f"{_task(runs)}; 95 % confidence intervals {_over(arms)}."
         if self.results is not None:
-            return _arms(self.results, names)
+            return _arms(self.results, (*names, *also))
         self._train(names, self.request.seeds)
         return _arms(self.request.out / "results", names, self.request.seeds)
 
@@ -156,9 +157,11 @@ def _arms(folder: Path, names: Sequence[str], seeds: int | None = None) -> tuple
 
 def arms_of_results(results: Sequence[RunResult]) -> list[Arm]:
     """Return every arm that has results, in the order of the table."""
-    full = [each.cost.scored_tokens for each in results if each.arm == FULL and each.cost]
-    by_arm = {arm: [each for each in results if each.arm == arm] for arm in ARMS}
-    return [_arm(arm, mine, fmean(full) if full else None) for arm, mine in by_arm.items() if mine]
+    full = [each.cost for each in results if each.arm == FULL and each.cost]
+    # Arms of a study that have no place in the table come last.
+    order = dict.fromkeys((*ARMS, *(each.arm for each in results)))
+    by_arm = {arm: [each for each in results if each.arm == arm] for arm in order}
+    return [_arm(arm, mine, full) for arm, mine in by_arm.items() if mine]
 
 
 def source_of(results: Sequence[RunResult]) -> str:
@@ -170,9 +173,9 @@ def source_of(results: Sequence[RunResult]) -> str:
     )
 
 
-def _arm(name: str, results: Sequence[RunResult], full_tokens: float | None) -> Arm:
-    tokens = [result.cost.scored_tokens for result in results if result.cost]
-    select = arm_config(name, 0, ["model.path=x", "data.path=x"]).select
+def _arm(name: str, results: Sequence[RunResult], full: Sequence[Cost]) -> Arm:
+    costs = [result.cost for result in results if result.cost]
+    select = arm_config(results[0].spec, 0, ["model.path=x", "data.path=x"]).select
     return Arm(
         name=name,
         policy="" if name == BASE else select.policy,
@@ -182,5 +185,14 @@ def _arm(name: str, results: Sequence[RunResult], full_tokens: float | None) -> 
             for kind in results[0].kinds
         },
         mean=over_seeds([result.mean for result in results]),
-        token_share=fmean(tokens) / full_tokens if tokens and full_tokens else None,
+        token_share=_share(costs, full, "scored_tokens"),
+        total_share=_share(costs, full, "total_tokens"),
     )
+
+
+def _share(costs: Sequence[Cost], full: Sequence[Cost], name: str) -> float | None:
+    """Return a mean cost over that of full querying, where both are known."""
+    mine, whole = ([getattr(each, name) for each in those] for those in (costs, full))
+    if not mine or not whole or None in (*mine, *whole):
+        return None
+    return fmean(mine) / fmean(whole)

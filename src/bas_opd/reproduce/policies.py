@@ -1,4 +1,4 @@
-"""The comparison of query policies at the scale of FineSearch and the small model.
+"""Comparisons of arms at the scale of FineSearch and the small model: the policies, or a study.
 
 Runs are made several at a time, each resumed where it stopped.
 """
@@ -9,25 +9,39 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from bas_opd.config import preset
 from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
-from bas_opd.files import sha256
+from bas_opd.files import sha256, write_text
 from bas_opd.model.base import LEARNT_KINDS, small_base
-from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config, check_arms
+from bas_opd.reproduce.arms import (
+    ARMS,
+    BASE,
+    DEFAULT_ARMS,
+    FULL,
+    ArmSpec,
+    arm_config,
+    check_arms,
+)
 from bas_opd.reproduce.pool import Work, run_side_by_side
+from bas_opd.reproduce.questions import read_questions, write_questions
 from bas_opd.reproduce.results import Planned, Run, RunResult, identity, read_result
-from bas_opd.reproduce.table import policies_table
+from bas_opd.reproduce.study import STUDY, Study
+from bas_opd.reproduce.table import folder_table, policies_table
 from bas_opd.run.progress import Progress
-from bas_opd.text import duration, markdown_table
+from bas_opd.text import counted, duration, markdown_table
 
 SWEPT = (FULL, "random25")
 """The whole budget and a quarter of it, both without a selector that a rate could favour."""
+
+Seeded = Mapping[ArmSpec, Sequence[int]]
+"""Arms with the seeds of their runs; the base has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,10 @@ class Request:
     scale: str = "small"
     arms: tuple[str, ...] | None = None
     seeds: int = 5
+    """Runs of each arm, unless a study says which."""
+    study: Study | None = None
+    only_seeds: tuple[int, ...] | None = None
+    """The seeds of a study to run now, or those of its sweep; none: all, or the first."""
     jobs: int | None = None
     """Runs in parallel; none: one per CPU core."""
     device: str = "auto"
@@ -45,8 +63,57 @@ class Request:
     base: Path | None = None
     train_n: int = 3120
     test_n: int = 4200
+    val_n: int = 1000
     rates: str | None = None
     overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def of_study(
+        cls,
+        study: Study,
+        *,
+        out: Path,
+        arms: tuple[str, ...] | None = None,
+        seeds: tuple[int, ...] | None = None,
+        jobs: int | None = None,
+        device: str = "auto",
+        data: Path | None = None,
+        rates: str | None = None,
+    ) -> Request:
+        """Ask for a study, or a part of it, with the base, the data and the steps of its file."""
+        return cls(
+            out=out,
+            arms=arms,
+            study=study,
+            only_seeds=seeds,
+            jobs=jobs,
+            device=device,
+            data=data,
+            base=study.base,
+            train_n=study.declared.train,
+            test_n=study.declared.test,
+            val_n=study.declared.val,
+            rates=rates,
+            overrides=study.overrides,
+        )
+
+    def chosen(self) -> Seeded:
+        """Return the arms of the table with their seeds."""
+        if self.study is None:
+            return seeded(check_arms(self.arms or DEFAULT_ARMS), self.seeds)
+        chosen = self.study.chosen(self.arms, self.only_seeds)
+        if not any(chosen.values()) and ARMS[BASE] not in chosen:
+            raise ConfigError("No arm that was named has one of these seeds in the study.")
+        return chosen
+
+    def swept(self) -> Seeded:
+        """Return the arms of a sweep of learning rates, all with the same seeds."""
+        if self.study is None:
+            names = SWEPT if self.arms is None else check_arms(self.arms)
+            arms = [ARMS[name] for name in names]
+        else:
+            arms = list(self.study.chosen(self.arms, None))
+        return dict.fromkeys((arm for arm in arms if arm.preset), self.only_seeds or (0,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +148,45 @@ def reproduce(request: Request, progress: Progress) -> str:
             f"(installed in {folder}), each for `bas-opd train`."
         )
     rates = None if request.rates is None else parse_rates(request.rates)
-    arms = check_arms(request.arms or ARMS)
+    arms = request.chosen() if rates is None else request.swept()
     inputs = common_inputs(request, progress, split="test" if rates is None else "val")
+    results = request.out / ("results" if rates is None else "sweep")
     if rates is None:
-        runs = plan_runs(inputs, request.out / "results", arms=arms, seeds=request.seeds)
+        runs = plan_runs(inputs, results, arms, study=request.study)
+        _claim(results, request.study)
+        write_questions(results, inputs.questions)
     else:
-        swept = SWEPT if request.arms is None else [arm for arm in arms if arm != BASE]
-        runs = plan_sweep(inputs, request.out / "sweep", rates, swept)
+        runs = plan_sweep(inputs, results, rates, arms)
     jobs = request.jobs or os.cpu_count() or 1
     run_all(runs, jobs=jobs, logs=request.out / "logs", progress=progress)
-    results = [read_result(run.result) for run in runs]
-    return policies_table(results) if rates is None else sweep_table(results)
+    if request.study is not None and rates is None:
+        return folder_table(results)
+    made = [read_result(run.result) for run in runs]
+    return policies_table(made, read_questions(results)) if rates is None else sweep_table(made)
+
+
+def seeded(names: Sequence[str], seeds: int) -> Seeded:
+    """Return known arms, each with so many seeds from 0 on."""
+    return {ARMS[name]: range(seeds) for name in names}
+
+
+def _claim(results: Path, study: Study | None) -> None:
+    """Keep a copy of the study beside its results; a folder holds the results of one."""
+    copy = results / STUDY
+    if copy.exists() and (study is None or sha256(copy) != study.hash):
+        raise RunDirectoryError(
+            f"{results} has the results of another study, or of this one before its file was "
+            "changed. A study stays as it was declared; choose another --out."
+        )
+    if study is not None and not copy.exists():
+        results.mkdir(parents=True, exist_ok=True)
+        write_text(copy, study.path.read_text(encoding="utf-8"))
 
 
 def common_inputs(request: Request, progress: Progress, *, split: Literal["val", "test"]) -> Inputs:
     """Return what all runs share; splits of FineSearch that are missing are drawn."""
     folder = request.data or request.out / "data"
-    n = request.test_n if split == "test" else min(1000, request.test_n)
+    n = request.test_n if split == "test" else min(request.val_n, request.test_n)
     return Inputs(
         request=request,
         base=request.base or small_base(),
@@ -143,7 +232,7 @@ def base_hash(base: Path) -> str:
 
 
 def plan_runs(
-    inputs: Inputs, results: Path, *, arms: Sequence[str], seeds: int, label: str = ""
+    inputs: Inputs, results: Path, arms: Seeded, *, label: str = "", study: Study | None = None
 ) -> list[Run]:
     """Return the runs of a table, seed by seed, so that a part of them is a table of fewer seeds.
 
@@ -152,32 +241,33 @@ def plan_runs(
     base, train, questions = base_hash(inputs.base), inputs.train, inputs.questions
     drawn = f"FineSearch, split {inputs.split}, size small"
     is_finesearch = read_manifest(questions.folder).source.startswith(drawn)
+    order = [(arm, None) for arm in arms if not arm.preset]
+    for seed in sorted({seed for seeds in arms.values() for seed in seeds}):
+        order += [(arm, seed) for arm, own in arms.items() if arm.preset and seed in own]
     runs = []
-    for seed in range(seeds):
-        for arm in arms:
-            if arm == BASE and seed:
-                continue
-            name = BASE if arm == BASE else f"{arm}-{seed}{label}"
-            config = arm_config(arm, seed, inputs.settings(name))
-            planned = Planned(
-                arm=arm,
-                seed=None if arm == BASE else seed,
-                identity=identity(
-                    config, train=train.fingerprint, questions=questions.fingerprint, base=base
-                ),
-                overrides=list(inputs.request.overrides),
-                learning_rate=config.optim.learning_rate,
-                train=train.fingerprint,
-                train_n=len(train),
-                task="FineSearch" if is_finesearch else "Own data",
-                split=inputs.split,
-                questions=questions.fingerprint,
-                base=base,
-            )
-            result = results / f"{name}.json"
-            runs.append(
-                Run(planned=planned, config=config, questions=questions.folder, result=result)
-            )
+    for arm, seed in order:
+        name = arm.name if seed is None else f"{arm.name}-{seed}{label}"
+        config = arm_config(arm, seed or 0, inputs.settings(name))
+        planned = Planned(
+            study=None if study is None else study.hash,
+            arm=arm.name,
+            preset=arm.preset,
+            settings=list(arm.settings),
+            seed=seed,
+            identity=identity(
+                config, train=train.fingerprint, questions=questions.fingerprint, base=base
+            ),
+            overrides=list(inputs.request.overrides),
+            learning_rate=config.optim.learning_rate,
+            train=train.fingerprint,
+            train_n=len(train),
+            task="FineSearch" if is_finesearch else "Own data",
+            split=inputs.split,
+            questions=questions.fingerprint,
+            base=base,
+        )
+        result = results / f"{name}.json"
+        runs.append(Run(planned=planned, config=config, questions=questions.folder, result=result))
     return runs
 
 
@@ -195,29 +285,38 @@ def parse_rates(text: str) -> tuple[float, ...]:
     return tuple(sorted(set(rates)))
 
 
-def plan_sweep(
-    inputs: Inputs, results: Path, rates: Sequence[float], arms: Sequence[str] = SWEPT
-) -> list[Run]:
-    """Return the base, and one run of each swept arm at each rate."""
-    runs = plan_runs(inputs, results, arms=[BASE], seeds=1)
+def plan_sweep(inputs: Inputs, results: Path, rates: Sequence[float], arms: Seeded) -> list[Run]:
+    """Return the base, and the runs of each swept arm at each rate: as many trials for each."""
+    runs = plan_runs(inputs, results, {ARMS[BASE]: ()})
     for rate in rates:
         overrides = (*inputs.request.overrides, f"optim.learning_rate={rate:g}")
         at_rate = replace(inputs, request=replace(inputs.request, overrides=overrides))
-        runs += plan_runs(at_rate, results, arms=arms, seeds=1, label=f"-lr{rate:g}")
+        runs += plan_runs(at_rate, results, arms, label=f"-lr{rate:g}")
     return runs
 
 
 def sweep_table(results: Sequence[RunResult]) -> str:
-    """Return the accuracies on val as a Markdown table with one row per rate."""
+    """Return the accuracies on val as a Markdown table with one row per rate, and the best rates.
+
+    Each is the mean over seeds. Of rates that are equally good, the lowest is chosen.
+    """
     base = next(result for result in results if result.arm == BASE)
-    trained = {(each.learning_rate, each.arm): each.mean for each in results if each.arm != BASE}
-    arms = list(dict.fromkeys(arm for _, arm in trained))
+    trained: dict[tuple[str, float], list[float]] = {}
+    for each in results:
+        if each.arm != BASE:
+            trained.setdefault((each.arm, each.learning_rate), []).append(each.mean)
+    means = {key: fmean(values) for key, values in trained.items()}
+    arms = list(dict.fromkeys(arm for arm, _ in means))
+    rates = sorted({rate for _, rate in means})
     rows = [[BASE, *[f"{base.mean:.2%}"] * len(arms)]]
-    for rate in sorted({rate for rate, _ in trained}):
-        means = [trained[rate, arm] for arm in arms]
-        rows.append([f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.mean):+.2f})" for m in means)])
+    for rate in rates:
+        reached = [means[arm, rate] for arm in arms]
+        rows.append([f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.mean):+.2f})" for m in reached)])
+    best = [max(rates, key=lambda rate: (means[arm, rate], -rate)) for arm in arms]
+    rows.append(["chosen", *(f"{rate:g}" for rate in best)])
     table = markdown_table(["learning rate", *arms], rows)
-    return f"{table}\n\nMean over kinds of {base.n:,} {base.split} questions, one seed.\n"
+    seeds = counted(max(map(len, trained.values())), "seed")
+    return f"{table}\n\nMean over kinds of {base.n:,} {base.split} questions, {seeds}.\n"
 
 
 def start_worker() -> Work[Run]:
@@ -265,7 +364,13 @@ def is_settled(run: Run) -> bool:
     """Return whether a run has its result; refuse one that is damaged or of another run."""
     if not run.result.exists():
         return False
-    if read_result(run.result).identity != run.planned.identity:
+    found = read_result(run.result)
+    if found.study != run.planned.study:
+        raise RunDirectoryError(
+            f"{run.result} is a result of another study, or of none. Choose another --out, or "
+            "remove it yourself."
+        )
+    if found.identity != run.planned.identity:
         raise RunDirectoryError(
             f"{run.result} is a result with other settings, data or base model, and would be "
             "lost. Choose another --out, or remove it yourself."

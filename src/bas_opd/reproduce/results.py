@@ -16,10 +16,14 @@ from bas_opd.config import Config, dump
 from bas_opd.config.loading import flat
 from bas_opd.errors import DataError
 from bas_opd.files import write_text
+from bas_opd.reproduce.arms import ARMS, ArmSpec
 from bas_opd.run.record import QueryRecord
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
 """Settings that are paths; the hash of their content identifies a run instead."""
+LATER = {"select.budget": "calls", "select.coverage": False}
+"""Settings that came after the first results, with what all runs before did. With that value they
+are no part of an identity, so that earlier results keep theirs."""
 
 
 class Part(BaseModel):
@@ -53,6 +57,13 @@ class Cost(Part):
     calls: int
     scored_tokens: int
     processed_tokens: int
+    student_tokens: int | None = None
+    """This and the next three are unknown in results of version 0.1."""
+    prefilled_tokens: int | None = None
+    sampled_tokens: int | None = None
+    total_tokens: int | None = None
+    prompts_asked: float | None = None
+    """Share of a step's prompts that the teacher was asked about at least once, mean of steps."""
     overrun: int
     ranked_steps: int
     seconds: dict[str, float]
@@ -89,13 +100,19 @@ class Planned(Part):
     """One run of one arm, before it is made."""
 
     schema_version: Literal[1] = 1
+    study: str | None = None
+    """Hash of the file of the study that it belongs to, if any."""
     arm: str
+    preset: str | None = None
+    """Preset and settings that make the arm; None in results of version 0.1, whose arms are those
+    of `arms.py`."""
+    settings: list[str] = Field(default_factory=list)
     seed: int | None
     """None for the base, which has no seed."""
     identity: str
     """Hash of every setting, the training data, the questions and the base model."""
     overrides: list[str]
-    """Settings that the user changed."""
+    """Settings that the user, or the study, changed for all arms."""
     learning_rate: float
     train: str
     """Fingerprint of the training set."""
@@ -107,6 +124,13 @@ class Planned(Part):
     """Fingerprint of the evaluation set."""
     base: str
     """Hash of the weights that the run started from."""
+
+    @property
+    def spec(self) -> ArmSpec:
+        """How the arm is made."""
+        if self.preset is None:
+            return ARMS[self.arm]
+        return ArmSpec(self.arm, self.preset, tuple(self.settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +191,11 @@ class RunResult(Planned):
 
 def identity(config: Config, *, train: str, questions: str, base: str) -> str:
     """Return the hash of all that a result depends on, independent of paths."""
-    settings = {key: value for key, value in flat(dump(config)).items() if key not in PATHS}
+    settings = {
+        key: value
+        for key, value in flat(dump(config)).items()
+        if key not in PATHS and not (key in LATER and value == LATER[key])
+    }
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

@@ -16,6 +16,7 @@ from bas_opd.evaluate.benchmarks.summary import accuracy_by, all_right
 from bas_opd.evaluate.questions import Output
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.report.selection import reach
 from bas_opd.reproduce.results import Cost, Count, Run, RunResult, Steps, write_result
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
@@ -50,8 +51,9 @@ class Worker:
         model = run.config.model
         if run.planned.seed is not None:
             summary = loop.train(run.config, StepsAsBar(_Progress(steps)))
-            columns = Steps.of(read_history(summary.directory).queries)
-            cost = _cost(summary.totals)
+            steps_taken = read_history(summary.directory).queries
+            columns = Steps.of(steps_taken)
+            cost = _cost(summary.totals, reach(steps_taken).per_step)
             model = model.model_copy(update={"path": str(summary.model)})
         policy = load_policy(run.config.model_copy(update={"model": model}))
         scored = self._evaluated(run, policy, poll)
@@ -110,10 +112,12 @@ class _Progress:
         print(printable(text), flush=True)
 
 
-def _cost(totals: Mapping[str, Any]) -> Cost:
-    counts = {name: totals[name] for name in Cost.model_fields if name != "seconds"}
+def _cost(totals: Mapping[str, Any], prompts_asked: float) -> Cost:
+    counts = {
+        name: totals[name] for name in Cost.model_fields if name not in ("seconds", "prompts_asked")
+    }
     seconds = {phase: round(value, 3) for phase, value in totals["seconds"].items()}
-    return Cost(**counts, seconds=seconds)
+    return Cost(**counts, prompts_asked=round(prompts_asked, 4), seconds=seconds)
 
 
 def _count(measure: Measure) -> Count:

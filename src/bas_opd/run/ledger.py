@@ -1,4 +1,4 @@
-"""What a run asked of its teacher and what that cost: the proof of the budget. Needs no torch."""
+"""What a run asked of its teacher and what it cost: the proof of the budget. Needs no torch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ SUMMED = (
     "dropped_labels",
 )
 """Fields of a step with queries whose totals are their sums."""
+TOKEN_COSTS = ("prefilled_tokens", "sampled_tokens", "total_tokens")
+"""Totals that version 0.1 did not keep; they are recomputed from the steps of its runs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +36,12 @@ class Ledger:
     """Prompt and response tokens the teacher really computed."""
     prefilled_prompts: int = 0
     student_tokens: int = 0
+    prefilled_tokens: int = 0
+    """Prompt tokens of the sampler, each prompt once."""
+    sampled_tokens: int = 0
+    """Response tokens of all rollouts."""
+    total_tokens: int = 0
+    """All of the above together, the student's three times (docs/guarantees.md)."""
     overrun: int = 0
     """Largest excess of a step's calls over its budget K."""
     ranked_steps: int = 0
@@ -59,6 +67,8 @@ class Ledger:
         """Add the work of one step, as it is on record."""
         self.steps += 1
         self.student_tokens += step.student_tokens
+        for name, tokens in step.token_costs.items():
+            setattr(self, name, getattr(self, name) + tokens)
         self.empty_steps += step.is_empty
         self.skipped_steps += step.is_skipped
         for phase, seconds in step.seconds.items():

@@ -22,6 +22,7 @@ from bas_opd.files import sha256, sync
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.history import collect_history
+from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
 from bas_opd.run.record import RecordWriter, holds_place, parse_step, step_event
 from bas_opd.run.state import TrainState, build_method, check_data, environment, model_identity
@@ -138,6 +139,8 @@ class _Run:
         self.state.restore(snapshot)
         set_aside(self.run.checkpoints, after=snapshot.step)
         writer = RecordWriter(log, keep_bytes=snapshot.data["records_bytes"])
+        # Checkpoints of version 0.1 lack some totals; the records have all.
+        self.state.ledger = Ledger.of(collect_history(self.run.path).steps)
         now = {key: identity[key] for key in ("steps", "config", "config_hash", "environment")}
         writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
@@ -242,7 +245,7 @@ def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
     history = collect_history(run.path)
     if history.problems or history.is_cut or history.finished is None:
         return None  # What was checkpointed decides where the run resumes.
-    return history.finished.totals if history.finished.steps == total else None
+    return Ledger.of(history.steps).totals() if history.finished.steps == total else None
 
 
 def planned_steps(config: Config, data: PreparedSet) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SCHEMA_VERSION = 1
+STUDENT_PASSES = 3
+"""What a token of the student's update counts: one forward pass, and a backward pass of two."""
 
 
 class IncompleteLineError(DataError):
@@ -96,8 +98,15 @@ class StepRecord(Record):
     step: int
     examples: list[str]
     per_prompt: int
+    prompt_tokens: list[int]
     response_tokens: list[int]
     student_tokens: int
+    prefilled_tokens: int | None = None
+    """Tokens of the student's prompts, each prefilled once. This and the next two are not on record
+    in runs of version 0.1; `token_costs` has them of every run."""
+    sampled_tokens: int | None = None
+    """Response tokens of all rollouts."""
+    total_tokens: int | None = None
     is_valid: bool
     seconds: dict[str, float]
     loss: float | None = None
@@ -106,6 +115,27 @@ class StepRecord(Record):
     shown: list[ShownRow] = Field(default_factory=list)
     rows: list[int] | None = None
     """Rows that the student learned from; a step with queries has them as `selected`."""
+
+    @property
+    def teacher_tokens(self) -> int:
+        """Tokens that a teacher computed; a method without one has none."""
+        return 0
+
+    @property
+    def token_costs(self) -> dict[str, int]:
+        """Prefilled, sampled and total tokens, from the lengths of prompts and responses."""
+        prefilled, sampled = sum(self.prompt_tokens), sum(self.response_tokens)
+        total = total_tokens(
+            prefilled=prefilled,
+            sampled=sampled,
+            teacher=self.teacher_tokens,
+            student=self.student_tokens,
+        )
+        return {
+            "prefilled_tokens": prefilled,
+            "sampled_tokens": sampled,
+            "total_tokens": total,
+        }
 
     @property
     def is_empty(self) -> bool:
@@ -132,6 +162,8 @@ class QueryRecord(StepRecord):
     has_entropy: bool
     query_ratio: str
     budget: int
+    texts: list[int] | None = None
+    """Which text of its prompt each candidate is: repeated responses have the same number."""
     selected: list[int]
     explored: list[int]
     scores: list[float | None]
@@ -159,6 +191,11 @@ class QueryRecord(StepRecord):
         if len(self.selected) != len(self.utility):
             raise ValueError("selected and utility differ in length")
         return self
+
+    @property
+    def teacher_tokens(self) -> int:
+        """Tokens that the teacher computed, prompts counted."""
+        return self.processed_tokens
 
     @property
     def is_empty(self) -> bool:
@@ -206,6 +243,11 @@ class QueryRecord(StepRecord):
         return by_score, by_chance
 
 
+def total_tokens(*, prefilled: int, sampled: int, teacher: int, student: int) -> int:
+    """Return the cost of a step in tokens of one forward pass (docs/guarantees.md)."""
+    return prefilled + sampled + teacher + STUDENT_PASSES * student
+
+
 def parse_step(event: Mapping[str, Any]) -> StepRecord:
     """Read an event of the records as a step, or say which step lacks what."""
     kind = QueryRecord if "candidates" in event else StepRecord
@@ -232,16 +274,26 @@ def step_event(
 ) -> dict[str, Any]:
     """Return the event of one step: enough to check it and to show its rows without the model."""
     rollouts, update = report.rollouts, report.update
+    prompts, responses = [each.length for each in rollouts.prompts], rollouts.lengths.tolist()
     core = {
         "event": "step",
         "step": rollouts.step,
         "examples": [example.id for example in rollouts.examples],
         "per_prompt": rollouts.per_prompt,
-        "prompt_tokens": [prompt.length for prompt in rollouts.prompts],
-        "response_tokens": rollouts.lengths.tolist(),
+        "prompt_tokens": prompts,
+        "response_tokens": responses,
     }
+    prefilled, sampled = sum(prompts), sum(responses)
     outcome = {
         "student_tokens": update.processed_tokens,
+        "prefilled_tokens": prefilled,
+        "sampled_tokens": sampled,
+        "total_tokens": total_tokens(
+            prefilled=prefilled,
+            sampled=sampled,
+            teacher=report.queries.teacher.processed_tokens if report.queries else 0,
+            student=update.processed_tokens,
+        ),
         "loss": update.loss,
         "gradient_norm": update.gradient_norm,
         "learning_rate": update.learning_rate,

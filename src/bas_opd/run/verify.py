@@ -20,7 +20,7 @@ from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
 from bas_opd.files import hash_of
 from bas_opd.run.history import RunHistory, collect_history
-from bas_opd.run.ledger import Ledger
+from bas_opd.run.ledger import TOKEN_COSTS, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
 from bas_opd.run.record import QueryRecord, StepRecord, first_problem
 from bas_opd.select.rules import PolicyRule, policy_rule, ranked
@@ -290,6 +290,9 @@ def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
         }
         if set(step.scored) <= set(step.candidates):
             expected["scored_tokens"] = step.tokens_of(step.scored)
+        expected |= {k: v for k, v in step.token_costs.items() if getattr(step, k) is not None}
+        if len(step.prompt_tokens) != len(step.examples):
+            yield f"{where}: prompt_tokens and examples differ in length."
         for name, value in expected.items():
             if getattr(step, name) != value:
                 yield f"{where}: {name} is {getattr(step, name)}, but its rows make {value}."
@@ -306,7 +309,8 @@ def _ledger(history: RunHistory) -> Iterator[str]:
 def _difference(
     place: str, recorded: Mapping[str, Any], summed: Mapping[str, Any]
 ) -> Iterator[str]:
-    for name in sorted({*recorded, *summed} - {"seconds"}):
+    later = set(TOKEN_COSTS) - set(recorded)
+    for name in sorted({*recorded, *summed} - {"seconds"} - later):
         # A total that this version counts and an older one did not is absent; it must be 0.
         if recorded.get(name, 0) != summed.get(name, 0):
             yield (

@@ -26,6 +26,9 @@ LEDGER = {
     "processed_tokens": "teacher processed tokens",
     "prefilled_prompts": "teacher prefilled prompts",
     "student_tokens": "student processed tokens",
+    "prefilled_tokens": "prompt tokens prefilled",
+    "sampled_tokens": "response tokens sampled",
+    "total_tokens": "total tokens, student's x 3",
     "dropped_labels": "labels dropped, not finite",
 }
 """Totals of the ledger in the order of the closing table, with their labels."""

@@ -9,6 +9,7 @@ import pytest
 from audit_fixtures import PROVENANCE
 
 from bas_opd.audit.records import Candidate, UtilityAudit
+from bas_opd.audit.summary import utility_text
 from bas_opd.audit.utility import CURVE, diagnose
 from bas_opd.errors import DataError
 
@@ -54,6 +55,32 @@ def test_each_ranking_captures_what_it_ranks_first() -> None:
     )
     # floor(0.1 * 4) is no query at all, for chance as for the others.
     assert set(shares(found, "0.1").values()) == {0.0}
+
+
+def test_coverage_and_repeated_texts_stand_beside_capture() -> None:
+    """Two prompts of two rollouts; the second prompt's have the same text."""
+    found = audit(FOUR, query_ratio="0.5")
+    candidates = [
+        each.model_copy(update={"example": "ab"[place // 2], "text": (0, 1, 0, 0)[place]})
+        for place, each in enumerate(found.candidates)
+    ]
+    found = found.model_copy(update={"candidates": candidates})
+    (half,) = (each for each in diagnose(found).captures if each.ratio == "0.5")
+    # The oracle takes both rows of a, entropy both of b; at random, 1 - 1/6 of each prompt.
+    assert half.prompts == pytest.approx(
+        {"oracle": 0.5, "learned": 0.5, "entropy": 0.5, "random": 5 / 6}
+    )
+    # Of six pairs one is the two rows with the same text: half of its rows are repeated.
+    assert half.repeated == pytest.approx(
+        {"oracle": 0, "learned": 0, "entropy": 0.5, "random": 1 / 12}
+    )
+    text = utility_text(found)
+    assert "Prompts that a ranking asks about at least once, %:" in text
+    assert "Rows whose text was already selected from the same prompt, %:" in text
+    (half,) = (each for each in diagnose(audit(FOUR)).captures if each.ratio == "0.5")
+    assert half.prompts["oracle"] == 0.5
+    assert half.repeated == {}
+    assert "already selected" not in utility_text(audit(FOUR))
 
 
 def test_a_batch_is_ranked_by_itself_with_its_own_budget() -> None:

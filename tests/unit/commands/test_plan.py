@@ -36,8 +36,12 @@ def test_a_plan_predicts_the_run(rank: int, small_qwen35: Path, tmp_path: Path) 
         ("scored", totals["scored_tokens"]),
         ("teacher", totals["processed_tokens"]),
         ("student", totals["student_tokens"]),
+        ("prefilled", totals["prefilled_tokens"]),
+        ("sampled", totals["sampled_tokens"]),
+        ("total", totals["total_tokens"]),
     ):
         assert getattr(planned.tokens, name) == pytest.approx(actual, rel=0.15)
+    assert planned.tokens.prefilled == totals["prefilled_tokens"]
 
     assert planned.memory is not None
     assert planned.disk is not None

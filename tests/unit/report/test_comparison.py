@@ -184,6 +184,20 @@ def test_processed_tokens_are_measured_against_full_querying_alone(
     assert compare_runs(read(learned)).entries[0].processed_share is None
 
 
+def test_full_querying_with_fewer_rollouts_is_measured_against_that_with_most(
+    learned: Path, full: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    fewer = synthetic_run(tmp_path / "fewer", pictures, steps=3, policy="full", per_prompt=2)
+    mine, whole, few = compare_runs(read(learned, full, fewer)).entries
+    assert (mine.full, whole.full, few.full) == (whole.run, None, whole.run)
+    assert whole.total_share == 1.0
+    tokens = [each.run.totals["total_tokens"] for each in (few, whole)]
+    assert few.total_share == pytest.approx(tokens[0] / tokens[1])
+    assert few.total_share < 1
+    alone, same = compare_runs(read(fewer, learned)).entries
+    assert (alone.full, same.full) == (None, None)
+
+
 def test_what_stands_in_the_way_is_said(
     learned: Path, pictures: PreparedSet, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def step(number: int = 0, **changes: Any) -> QueryRecord:
         "step": number,
         "examples": ["a", "b"],
         "per_prompt": 4,
+        "prompt_tokens": [10, 10],
         "response_tokens": [1, 2, 3, 4, 5, 6, 7, 8],
         "candidates": list(range(8)),
         "candidate_tokens": 36,
@@ -105,6 +106,15 @@ def test_reach_counts_prompts_once() -> None:
     found = reach([step(0), step(1, selected=[0, 1], utility=[0.1, 0.1], explored=[])])
     assert (found.prompts_seen, found.prompts_asked) == (2, 2)
     assert found.per_step == pytest.approx(0.75)
+    assert found.repeated is None
+
+
+def test_a_text_selected_again_from_the_same_prompt_is_repeated() -> None:
+    # Rows 0, 1, 2 are of the first prompt and have texts 0, 0, 1; row 6 is of the second.
+    texts = [0, 0, 1, 2, 0, 1, 0, 1]
+    assert reach([step(texts=texts)]).repeated == pytest.approx(0.25)
+    assert reach([step(texts=[0, 1, 2, 3, 0, 1, 0, 1])]).repeated == 0
+    assert reach([step(texts=texts), step(1)]).repeated is None
 
 
 def test_a_drawn_step_shows_each_rollout_as_what_became_of_it() -> None:

@@ -1,27 +1,69 @@
-"""The twelve arms."""
+"""The arms: which there are, and what each is made of."""
 
 from __future__ import annotations
 
 import pytest
 
-from bas_opd.config import dump, preset
+from bas_opd.config import dump
 from bas_opd.config.loading import flat
 from bas_opd.errors import ConfigError
-from bas_opd.reproduce.arms import ARMS, arm_config, check_arms
+from bas_opd.reproduce.arms import ARMS, DEFAULT_ARMS, ArmSpec, arm_config, check_arms
 
 PATHS = ["model.path=m", "data.path=d", "run.output=o"]
 
 
+def settings(arm: str | ArmSpec) -> dict[str, object]:
+    return flat(dump(arm_config(arm, 0, PATHS)))
+
+
 def test_every_arm_is_a_preset_over_finesearch_and_no_two_are_alike() -> None:
-    configs = [flat(dump(arm_config(arm, 0, PATHS))) for arm in ARMS[1:]]
-    assert len(configs) == 11
-    assert all(preset(arm).is_file() for arm in ARMS[1:])
-    assert len({str(config) for config in configs}) == 11
-    for config in configs:
+    trained = [arm for arm in ARMS if arm != "base" and not arm.startswith("covering")]
+    configs = [settings(arm) for arm in trained]
+    assert len({str(config) for config in configs}) == len(trained) == 17
+    for arm, config in zip(trained, configs, strict=True):
         assert config["run.steps"] == 111
         assert config["rollout.max_response_tokens"] == 24
         differing = {key for key in config if config[key] != configs[0][key]}
-        assert all(key.startswith(("select.", "distill.use_")) for key in differing)
+        if arm.startswith("fewer"):
+            assert differing == {"rollout.per_prompt"}
+        else:
+            assert all(key.startswith(("select.", "distill.use_")) for key in differing)
+
+
+def test_the_default_arms_are_the_papers_and_regressed_25() -> None:
+    assert len(DEFAULT_ARMS) == 12
+    assert set(DEFAULT_ARMS) < set(ARMS)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_fewer_samples_so_many_rollouts_and_asks_about_all(n: int) -> None:
+    config = arm_config(f"fewer{n}", 0, PATHS)
+    assert config.rollout.per_prompt == n
+    assert (config.select.policy, config.select.query_ratio) == ("full", 1)
+
+
+@pytest.mark.parametrize(
+    ("arm", "ratio"), [("random6", "0.0625"), ("random12", "0.125"), ("random50", "0.5")]
+)
+def test_another_ratio_of_random_is_that_ratio_alone(arm: str, ratio: str) -> None:
+    plain, other = settings("random25"), settings(arm)
+    assert {key: other[key] for key in other if other[key] != plain[key]} == {
+        "select.query_ratio": ratio
+    }
+
+
+@pytest.mark.parametrize("percent", ["6", "12", "25", "50"])
+def test_covering_has_the_ratio_of_random(percent: str) -> None:
+    policy, ratio = ARMS[f"covering{percent}"].settings
+    assert policy == "select.policy=covering"
+    random = arm_config(f"random{percent}", 0, PATHS).select.query_ratio
+    assert ratio == f"select.query_ratio={random}"
+
+
+def test_an_arm_is_a_name_a_preset_and_settings_that_others_may_override() -> None:
+    arm = ArmSpec("random30", "random25", ("select.query_ratio=0.3",))
+    assert settings(arm)["select.query_ratio"] == "0.3"
+    assert str(arm_config(arm, 0, [*PATHS, "select.query_ratio=0.2"]).select.query_ratio) == "0.2"
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -99,8 +99,9 @@ def test_cost_tables_have_the_papers_rows_marked_as_quoted(
     assert rows[:2] == ["| full", "| learned-25"]
     assert "Ours: base on data, 6 steps" in told
     assert "V*Bench 86.43, ZoomBench 56.51" in told
-    assert len(rows) == 6
-    assert all(row.endswith("(quoted from the paper)") for row in rows[2:])
+    assert len(rows) == {"table7": 10, "table8": 6}[name]
+    assert ("| total | total vs. full |" in told) == (name == "table7")
+    assert all(row.endswith("(quoted from the paper)") for row in rows[2:6])
 
 
 def test_audits_become_figures_one_for_each_set_of_batches(
@@ -197,4 +198,14 @@ def test_arms_of_results_have_their_budgets_and_shares_of_full_querying() -> Non
     assert learned.parts["colour"].value == pytest.approx(0.7)
     assert learned.parts["colour"].low < 0.6
     assert "2 seeds" in source_of(results)
-    assert "| learned25 | 25.00 | 25.00 | 70.0 ± " in policy_table([learned])
+    assert "| learned25 | 25.00 | 25.00 | 100.00 | 70.0 ± " in policy_table([learned])
+
+
+def test_arms_with_fewer_rollouts_are_in_the_table_of_policies_with_their_total_tokens() -> None:
+    results = [
+        result("full", 0, 5, cost=cost(scored_tokens=4000, total_tokens=80_000)),
+        result("fewer2", 0, 6, cost=cost(scored_tokens=1000, total_tokens=30_000)),
+    ]
+    table = policy_table(arms_of_results(results))
+    assert "| policy | query ratio | token ratio | total ratio |" in table
+    assert "| fewer2 | 100.00 | 25.00 | 37.50 |" in table

@@ -18,6 +18,7 @@ from bas_opd.reproduce.policies import (
     plan_runs,
     plan_sweep,
     run_all,
+    seeded,
     sweep_table,
 )
 from bas_opd.reproduce.results import Run, write_result
@@ -55,7 +56,7 @@ def inputs(tmp_path: Path) -> Inputs:
 
 
 def plan(tmp_path: Path, inputs: Inputs) -> list[Run]:
-    return plan_runs(inputs, tmp_path / "results", arms=["base", "full"], seeds=2)
+    return plan_runs(inputs, tmp_path / "results", seeded(["base", "full"], 2))
 
 
 def settle(run: Run, **changes: object) -> None:
@@ -131,7 +132,7 @@ def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
 ) -> None:
     rates = parse_rates("1e-4,3e-5,0.0001")
     assert rates == (3e-5, 1e-4)
-    runs = plan_sweep(inputs, tmp_path / "sweep", rates)
+    runs = plan_sweep(inputs, tmp_path / "sweep", rates, seeded(["full", "random25"], 1))
     assert [run.name for run in runs] == [
         "base",
         *("full-0-lr3e-05", "random25-0-lr3e-05", "full-0-lr0.0001", "random25-0-lr0.0001"),
@@ -144,7 +145,8 @@ def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
     table = sweep_table(made)
     assert "| 3e-05 | 45.00% (+15.00) | 50.00% (+20.00) |" in table
     assert "| 0.0001 | 55.00% (+25.00) | 25.00% (-5.00) |" in table
-    assert "20 val questions" in table
+    assert "| chosen | 0.0001 | 3e-05 |" in table
+    assert "20 val questions, 1 seed." in table
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1e-4,", "-1", "nan", "inf"])

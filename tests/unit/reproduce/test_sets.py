@@ -14,7 +14,7 @@ from shapes import make_pictures
 from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.errors import DataError
 from bas_opd.model.base import LEARNT_KINDS
-from bas_opd.reproduce.policies import Request, common_inputs, plan_runs
+from bas_opd.reproduce.policies import Request, common_inputs, plan_runs, seeded
 
 
 class Messages(list[str]):
@@ -60,7 +60,7 @@ def test_the_train_split_and_the_questions_asked_for_are_drawn_and_no_other(
     assert sorted(path.name for path in folder.iterdir()) == sorted(["train", split])
     assert messages == [f"Drawing {folder / 'train'}.", f"Drawing {folder / split}."]
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    (run,) = plan_runs(inputs, tmp_path, arms=["base"], seeds=1)
+    (run,) = plan_runs(inputs, tmp_path, seeded(["base"], 1))
     assert (run.planned.split, run.planned.task) == (split, "FineSearch")
     assert run.planned.questions == PreparedSet.load(folder / split).fingerprint
 

@@ -29,7 +29,18 @@ def test_an_entry_is_the_mean_over_seeds_with_its_interval() -> None:
     # Means 0.45, 0.5, 0.55: t(0.975, 2) * 0.05 / sqrt(3) = 0.1242.
     assert accuracy[:5] == ["full", "3", "50.0 ± 12.4", "-", "50.0 ± 12.4"]
     assert accuracy[5:] == ["50.0 ± 12.4", "60.0 ± 24.8", "40.0"]
-    assert costs == ["full", "112", "1,000", "9,000", "1.5", "2.000", "1", "0"]
+    tokens = ["1,000", "9,000", "4,500", "42,500"]
+    assert costs == ["full", "112", *tokens, "1.5", "2.000", "1", "0"]
+
+
+def test_costs_that_version_0_1_did_not_count_have_no_column() -> None:
+    counted = {"student_tokens", "prefilled_tokens", "sampled_tokens", "total_tokens"}
+    old = cost().model_copy(update=dict.fromkeys(counted))
+    runs = [run.model_copy(update={"cost": old}) for run in three_seeds("full", (5, 6, 7))]
+    table = policies_table(runs)
+    assert "total tokens" not in table
+    assert cells(table, "full")[1] == ["full", "112", "1,000", "9,000", "1.5", "2.000", "1", "0"]
+    assert "total tokens" in policies_table([*runs, *three_seeds("fewer2", (5, 6, 7))])
 
 
 def test_a_difference_is_paired_by_seed() -> None:

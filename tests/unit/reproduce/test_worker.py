@@ -18,7 +18,7 @@ from bas_opd.errors import PreemptionError
 from bas_opd.evaluate import answering
 from bas_opd.evaluate.questions import Output, Question
 from bas_opd.reproduce import worker
-from bas_opd.reproduce.policies import Inputs, Request, plan_runs
+from bas_opd.reproduce.policies import Inputs, Request, plan_runs, seeded
 from bas_opd.reproduce.results import Planned, Run, read_result
 from bas_opd.run import loop
 from bas_opd.run.loop import RunSummary
@@ -37,7 +37,7 @@ def planned(tmp_path: Path, base: Path) -> dict[str, Run]:
         split="test",
     )
     (tmp_path / "results").mkdir()
-    runs = plan_runs(inputs, tmp_path / "results", arms=["base", "full"], seeds=1)
+    runs = plan_runs(inputs, tmp_path / "results", seeded(["base", "full"], 1))
     return {run.planned.arm: run for run in runs}
 
 
@@ -92,7 +92,7 @@ def test_a_trained_run_is_evaluated_by_its_trained_model(runs: dict[str, Run]) -
     left = read_result(run.result)
     assert left.outcomes == "1" * N
     assert left.model_dump(include=set(Planned.model_fields)) == run.planned.model_dump()
-    assert left.cost == cost()
+    assert left.cost == cost(prompts_asked=0.25)  # rows 0 to 55 of eight a prompt, 28 prompts
     assert left.steps is not None
     assert left.steps.calls == [112]
 

@@ -134,6 +134,9 @@ def test_the_ledger_adds_up_what_the_steps_did() -> None:
         "processed_tokens": 54,
         "prefilled_prompts": 4,
         "student_tokens": 58,
+        "prefilled_tokens": 99,
+        "sampled_tokens": 36,
+        "total_tokens": 99 + 36 + 54 + 3 * 58,
         "overrun": 0,
         "ranked_steps": 2,
         "learned_steps": 2,
@@ -223,6 +226,9 @@ def test_the_event_holds_everything_of_the_step() -> None:
         "processed_tokens": 27,
         "prefilled_prompts": 2,
         "student_tokens": 29,
+        "prefilled_tokens": 33,
+        "sampled_tokens": 12,
+        "total_tokens": 33 + 12 + 27 + 3 * 29,
         "loss": 0.5,
         "gradient_norm": 2.0,
         "learning_rate": 1e-6,
@@ -280,3 +286,4 @@ def test_a_step_of_a_method_without_queries_has_its_core_alone() -> None:
     ledger = Ledger()
     ledger.charge(parse_step(event))
     assert (ledger.steps, ledger.student_tokens, ledger.calls, ledger.empty_steps) == (1, 29, 0, 0)
+    assert ledger.total_tokens == event["total_tokens"] == 33 + 12 + 3 * 29

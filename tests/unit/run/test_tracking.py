@@ -104,6 +104,7 @@ def test_what_is_not_known_is_not_sent() -> None:
         step=0,
         examples=[],
         per_prompt=1,
+        prompt_tokens=[],
         response_tokens=[],
         student_tokens=0,
         is_valid=False,

@@ -17,6 +17,7 @@ from bas_opd.config import Config, config_hash
 from bas_opd.errors import DataError
 from bas_opd.files import sha256
 from bas_opd.run.history import read_history
+from bas_opd.run.ledger import Ledger
 from bas_opd.run.verify import Verification, verify
 
 Events = list[dict[str, Any]]
@@ -130,11 +131,18 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (change(2, scored_tokens=1), "cost", "step 2: scored_tokens is 1"),
         (change(2, candidate_tokens=1), "cost", "step 2: candidate_tokens is 1"),
         (change(2, overrun=1), "cost", "step 2: overrun is 1"),
+        (change(2, prefilled_tokens=1), "cost", "step 2: prefilled_tokens is 1"),
+        (change(2, sampled_tokens=1), "cost", "step 2: sampled_tokens is 1"),
+        (change(2, total_tokens=1), "cost", "step 2: total_tokens is 1"),
+        (change(2, student_tokens=1), "cost", "step 2: total_tokens is"),
+        (change(2, processed_tokens=1), "cost", "step 2: total_tokens is"),
+        (lengthen("prompt_tokens"), "cost", "step 2: prompt_tokens and examples"),
         (lengthen("candidates"), "records", "step 2: candidates"),
         (change(2, selected="all"), "records", "step 2: selected"),
         (forget, "order", "step 2: missing"),
         (repeat, "order", "step 2: on record again"),
         (lambda e: e[-1]["totals"].update(calls=1), "totals", "calls of the totals is 1"),
+        (lambda e: e[-1]["totals"].update(total_tokens=1), "totals", "total_tokens of the totals"),
         (lambda e: e[-1]["totals"]["seconds"].clear(), "totals", "seconds.ema of the totals"),
         (lambda e: e[0].update(config_hash="0"), "settings", "config_hash of the started event"),
         (lambda e: e[0]["config"].update(select=1), "settings", "config of the started event"),
@@ -303,3 +311,31 @@ def test_a_total_that_an_older_version_did_not_count_may_be_absent(run: Path) ->
     del events[-1]["totals"]["calls"]
     rewrite(run, events)
     assert "calls of the totals is None" in problems(verify(run, files=False))["totals"][0]
+
+
+def as_version_0_1_left_it(run: Path) -> None:
+    """Take out the token costs that version 0.1 did not count, from records and checkpoints."""
+    names = ("prefilled_tokens", "sampled_tokens", "total_tokens")
+    events = events_of(run)
+    for event in events:
+        for holder in (event, event.get("totals", {})):
+            for name in names:
+                holder.pop(name, None)
+    rewrite(run, events)
+    for folder in (run / "checkpoints").iterdir():
+        state = json.loads((folder / "state.json").read_text())
+        state["ledger"] = {k: v for k, v in state["ledger"].items() if k not in names}
+        (folder / "state.json").write_text(json.dumps(state))
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"]["state.json"] = sha256(folder / "state.json")
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_records_of_version_0_1_stay_sound_and_their_token_costs_are_recomputed(run: Path) -> None:
+    kept = Ledger.of(read_history(run).steps)
+    as_version_0_1_left_it(run)
+    assert problems(verify(run)) == {}
+    steps = read_history(run).steps
+    assert {step.total_tokens for step in steps} == {None}
+    assert Ledger.of(steps) == kept
+    assert kept.total_tokens > kept.prefilled_tokens + kept.sampled_tokens > 0

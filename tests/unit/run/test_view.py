@@ -14,6 +14,7 @@ def step(number: int, **changes: Any) -> dict[str, Any]:
         "step": number,
         "examples": ["e"],
         "per_prompt": 4,
+        "prompt_tokens": [20],
         "response_tokens": [10] * 4,
         "student_tokens": 0,
         "feature_names": [],

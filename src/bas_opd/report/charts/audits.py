@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bas_opd.audit.angles import Angles, aligned, summarise
 from bas_opd.audit.records import CheckpointGeometry, GeometryAudit, Pair, UtilityAudit
 from bas_opd.audit.summary import ANGLES, angle_cells, teacher_line, teacher_note
-from bas_opd.audit.utility import CURVE, QUARTERS, Ranking, UtilityDiagnostics, diagnose
+from bas_opd.audit.utility import CURVE, QUARTERS, Capture, Ranking, UtilityDiagnostics, diagnose
 from bas_opd.errors import DataError
 from bas_opd.report.charts.model import (
     Axis,
@@ -61,6 +61,10 @@ class AuditFigures:
     budget: str = ""
     captured: Captured = field(default_factory=dict)
     """Share of the utility that each ranking captures within that budget, and its interval."""
+    covered: Mapping[Ranking, str] = field(default_factory=dict)
+    """Share of the prompts that each ranking asks about within that budget."""
+    coverage: str = ""
+    """The same in a sentence, with the texts that are selected again where they are known."""
 
 
 def audit_figures(run: Run) -> list[AuditFigures]:
@@ -91,7 +95,8 @@ def utility_figures(audit: UtilityAudit) -> AuditFigures:
     scored = (
         f"{counted(found.candidates, 'candidate')} of {batches}, all scored at step {audit.step:,}"
     )
-    captured = _captured(found, ratio)
+    own = next(each for each in found.captures if float(each.ratio) == ratio)
+    captured = _captured(own)
     words = f"{scored}. {_capture_words(found, budget, captured)}"
     bands, calibration = _band_chart(audit, found), _calibration_chart(audit, found)
     return AuditFigures(
@@ -115,6 +120,8 @@ def utility_figures(audit: UtilityAudit) -> AuditFigures:
         scored=scored,
         budget=budget,
         captured=captured,
+        covered={ranking: percent(share) for ranking, share in own.prompts.items()},
+        coverage=_coverage_words(own, budget),
     )
 
 
@@ -142,8 +149,17 @@ def geometry_figures(audit: GeometryAudit) -> AuditFigures:
     )
 
 
-def _captured(found: UtilityDiagnostics, ratio: float) -> Captured:
-    own = next(each for each in found.captures if float(each.ratio) == ratio)
+def _coverage_words(own: Capture, budget: str) -> str:
+    """Return how widely each ranking asks, which is not what it captures."""
+    prompts = ", ".join(f"{name} {percent(share, 1, 0)}" for name, share in own.prompts.items())
+    words = f"Prompts asked about at least once within {budget}: {prompts}."
+    if own.repeated:
+        texts = ", ".join(f"{name} {percent(share, 1, 0)}" for name, share in own.repeated.items())
+        words += f" Rows whose text was already selected from the same prompt: {texts}."
+    return words
+
+
+def _captured(own: Capture) -> Captured:
     return {
         ranking: (
             percent(share.value),

@@ -39,6 +39,9 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
                 "share_of_full_tokens": entry.token_share,
                 "processed_tokens": entry.run.totals["processed_tokens"],
                 "share_of_full_processed_tokens": entry.processed_share,
+                "sampled_tokens": entry.run.totals["sampled_tokens"],
+                "total_tokens": entry.run.totals["total_tokens"],
+                "share_of_full_total_tokens": entry.total_share,
                 "seconds": entry.run.seconds,
                 "accuracy": None if entry.accuracy is None else asdict(entry.accuracy),
                 "evaluation_is_of_other_weights": entry.run.evaluation is not None
@@ -102,5 +105,6 @@ def _groups(groups: Sequence[ArmRuns]) -> Iterator[str]:
         yield (
             f"{group.name} over {len(group.members)} seeds: {accuracy}, "
             f"{plus_minus(group.total('scored_tokens'), ',.0f')} scored tokens, "
-            f"{plus_minus(group.total('processed_tokens'), ',.0f')} processed."
+            f"{plus_minus(group.total('processed_tokens'), ',.0f')} processed, "
+            f"{plus_minus(group.total('total_tokens'), ',.0f')} in total."
         )

@@ -125,6 +125,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
                 plus_minus(group.accuracy, ".1f", 100) if group.accuracy else "-",
                 plus_minus(group.total("scored_tokens"), ",.0f"),
                 plus_minus(group.total("processed_tokens"), ",.0f"),
+                plus_minus(group.total("total_tokens"), ",.0f"),
                 plus_minus(group.seconds, ",.1f"),
             )
             for group in comparison.groups
@@ -140,7 +141,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "phases": {label: _phases(run) for label, run in runs.items()},
         "utilities": training.utilities_chart(comparison.entries),
         "audits": [(label, each) for label, run in runs.items() for each in audit_figures(run)],
-        "tokens": token_table(runs, {**full, **whole}),
+        "tokens": token_table(runs, {**whole, **full}),
         "supervision": supervision_table(runs, full),
         "times": time_table(runs),
         "environments": {label: _environment(run) for label, run in runs.items()},
