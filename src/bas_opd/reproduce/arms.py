@@ -24,6 +24,8 @@ ARMS = (
     "learned25-without-ranking",
     "learned25-without-exploration",
     "regressed25",
+    "covering12",
+    "covering25",
 )
 """Each but the base is a preset of that name over `finesearch.toml`."""
 FIRST_SEED = 42

@@ -18,7 +18,7 @@ from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import crop_view, full_view
+from bas_opd.data.views import crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, DataError
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
@@ -55,10 +55,13 @@ def build_method(config: Config, hooks: Hooks | None = None) -> BasOpd:
     return BasOpd(
         model=model,
         query_ratio=config.select.query_ratio,
+        budget=config.select.budget,
         stages=Stages(
             policy=Sampler(model, full_view, sampling, hooks),
-            selector=build_selector(**config.select.model_dump(exclude={"query_ratio"})),
-            teacher=SelfTeacher(model, crop_view, **config.teacher.model_dump(), hooks=hooks),
+            selector=build_selector(**config.select.model_dump(exclude={"query_ratio", "budget"})),
+            teacher=SelfTeacher(
+                model, crop_view, **config.teacher.model_dump(), hooks=hooks, size=crop_size
+            ),
             learner=Learner(model, OptimizerSettings(**config.optim.model_dump()), hooks),
             objective=partial(
                 Distillation,

@@ -13,6 +13,7 @@ from bas_opd.types import Candidates, Rollouts
 def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Candidates:
     """Return C with phi of every row, from what the sampler measured (Eq. 5; Alg. 1, line 4)."""
     rows = list(candidates)
+    lengths = rollouts.lengths[rows].tolist()
     crops = [rollouts.example_of(row).crop for row in rows]
     values = features_from(
         rollouts.logprobs[rows],
@@ -26,7 +27,11 @@ def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Candidate
         values=values,
         has_entropy=rollouts.entropies is not None,
         prompts=tuple(rollouts.prompt_of(row) for row in rows),
-        tokens=tuple(rollouts.lengths[rows].tolist()),
+        tokens=tuple(lengths),
+        texts=tuple(
+            tuple(ids[:length])
+            for ids, length in zip(rollouts.tokens[rows].tolist(), lengths, strict=True)
+        ),
     )
 
 

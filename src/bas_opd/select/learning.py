@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bas_opd.budget import exploration_quota
 from bas_opd.errors import ConfigError
+from bas_opd.select.covering import mid_ranks
 from bas_opd.select.normaliser import RunningNormaliser
 from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
 from bas_opd.select.replay import ReplayBuffer
@@ -25,6 +26,9 @@ class LearningSelector(ABC):
     selection then has no `scores` and marks nothing as `explored`.
     """
 
+    gain = staticmethod(mid_ranks)
+    """What a row gains by its score, where rows are chosen to cover."""
+
     def __init__(
         self,
         *,
@@ -34,6 +38,7 @@ class LearningSelector(ABC):
         replay_capacity: int,
         replay_start: int,
         half_life: float,
+        coverage: bool = False,
     ) -> None:
         exploration_quota(exploration, 0)  # a bad ratio fails here, not after the warm-up
         if not 1 <= replay_start <= replay_capacity:
@@ -45,6 +50,8 @@ class LearningSelector(ABC):
         self.exploration = exploration
         self.replay_start = replay_start
         self.half_life = half_life
+        self.coverage = coverage
+        """Whether rows are chosen to cover the prompts, by `cover`, rather than by rank."""
         self.is_trained = False
         """Whether the prediction has been updated, and rows are therefore ranked by it."""
         self.normaliser = RunningNormaliser(momentum)
@@ -54,7 +61,9 @@ class LearningSelector(ABC):
         """Update the normaliser on C and choose K rows of it (Alg. 1, lines 4-10)."""
         self.normaliser.update(candidates.values)
         if not self.is_trained:
-            return uniform_selection(candidates, budget, seed=self.seed, step=step)
+            return uniform_selection(
+                candidates, budget, seed=self.seed, step=step, coverage=self.coverage
+            )
         return explored_selection(
             candidates,
             budget,
@@ -62,6 +71,8 @@ class LearningSelector(ABC):
             exploration=self.exploration,
             seed=self.seed,
             step=step,
+            coverage=self.coverage,
+            gain=self.gain,
         )
 
     def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> bool:

@@ -1,4 +1,6 @@
-"""The regressed policy: the same features and labels as the learned one, fitted in closed form.
+"""The regressed policy, and the covering one that chooses by its predictions.
+
+Both have the same features and labels as the learned policy, fitted in closed form.
 
 Not of the paper. `docs/selector-study.md` has the evidence and its limits.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +40,7 @@ class RegressedSelector(LearningSelector):
         replay_capacity: int = 8192,
         replay_start: int = 96,
         half_life: float = 100,
+        coverage: bool = False,
     ) -> None:
         super().__init__(
             seed=seed,
@@ -45,6 +49,7 @@ class RegressedSelector(LearningSelector):
             replay_capacity=replay_capacity,
             replay_start=replay_start,
             half_life=half_life,
+            coverage=coverage,
         )
         self.coefficients = torch.zeros(
             _terms(torch.zeros(1, len(FEATURES))).shape[1], dtype=torch.float64, device="cpu"
@@ -87,6 +92,17 @@ class RegressedSelector(LearningSelector):
 
     def _load_learned(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         self.coefficients = parts[""]["coefficients"].clone()
+
+
+class CoveringSelector(RegressedSelector):
+    """Cover the prompts of a step with different responses, those of high prediction first.
+
+    The prediction is that of `RegressedSelector`, the choice that of `cover`. Before the first fit
+    all rows gain the same, and a random order decides between them.
+    """
+
+    def __init__(self, *, seed: int = 0, **settings: Any) -> None:
+        super().__init__(seed=seed, **{**settings, "coverage": True})
 
 
 def _terms(x: Tensor) -> Tensor:
