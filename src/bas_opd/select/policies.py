@@ -142,7 +142,7 @@ def explored_selection(
 ) -> Selection:
     """Choose the K - K_e highest scores and K_e of the rest at random (Alg. 1, lines 8-10).
 
-    In tokens, each part takes the rows that fit into its share.
+    In tokens, the scores choose what fits into their share, and exploration what then still fits.
     """
     budget = Budget.of(budget)
     limit = min(budget.limit, budget.spent(candidates.rows))
@@ -155,7 +155,10 @@ def explored_selection(
         len(candidates) - len(best),
         addressed_generator("explore", seed, step),
     )
-    explored = in_order(rest, budget, limit=budget.spent(best) + explore, beside=best)
+    # Without coverage, what no high score fits into is explored with; with it, what is left has
+    # only repeated texts to pay for.
+    most = budget.spent(best) + explore if coverage else limit
+    explored = in_order(rest, budget, limit=most, beside=best)
     return Selection(
         rows=tuple(sorted(best + explored)),
         budget=budget,

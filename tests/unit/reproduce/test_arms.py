@@ -16,7 +16,7 @@ def test_every_arm_is_a_preset_over_finesearch_and_no_two_are_alike() -> None:
     configs = [flat(dump(arm_config(arm, 0, PATHS))) for arm in ARMS[1:]]
     assert len(configs) == 13
     assert all(preset(arm).is_file() for arm in ARMS[1:])
-    assert len({str(config) for config in configs}) == 11
+    assert len({str(config) for config in configs}) == 13
     for config in configs:
         assert config["run.steps"] == 111
         assert config["rollout.max_response_tokens"] == 24
