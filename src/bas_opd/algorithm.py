@@ -10,7 +10,7 @@ from bas_opd.budget import step_budget
 from bas_opd.compute.clock import Clock
 from bas_opd.learn import Learner, Objective
 from bas_opd.rollout import RolloutEngine
-from bas_opd.select import Selector, rollout_features
+from bas_opd.select import GradeRows, Selector, rollout_features
 from bas_opd.teacher import Teacher, query_costs
 from bas_opd.types import BudgetKind, PromptBatch, QueryReport, StepReport, TeacherScores
 
@@ -26,6 +26,8 @@ class Stages:
     objective: Callable[[TeacherScores], Objective]
     """L_BAS against given teacher scores."""
     clock: Clock
+    grade: GradeRows | None = None
+    """Says which rollouts are right, where selection uses it; the paper's does not."""
 
 
 def train_step(
@@ -37,7 +39,7 @@ def train_step(
         rollouts = stages.policy.generate(batch)  # line 3
 
     with clock.phase("select"):
-        candidates = rollout_features(rollouts, rollouts.candidates())  # C; line 4, Eq. 5
+        candidates = rollout_features(rollouts, rollouts.candidates(), stages.grade)  # C; Eq. 5
         costs = query_costs(stages.teacher, rollouts, candidates.rows, kind)
         budget = step_budget(query_ratio, candidates.rows, kind, costs)  # K = floor(rho |C|)
         selection = stages.selector.select(candidates, budget, step=step)  # lines 5-10

@@ -209,6 +209,10 @@ class Budget:
         return len(rows) if self.costs is None else self.costs.of(rows)
 
 
+Grade = Literal["right", "wrong", "unread"]
+"""Whether a response gives the answer of its example; unread where no rule can decide."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """C as a selector sees it, before any teacher computation: one entry per candidate row."""
@@ -222,6 +226,8 @@ class Candidates:
     """Response tokens of each row, where known."""
     texts: tuple[Hashable, ...] | None = None
     """The response of each row, as its token ids, where known: equal ones are repeats."""
+    grades: tuple[Grade, ...] | None = None
+    """Whether each row is right, where that is used to select."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -165,6 +165,11 @@ class SelectConfig(Section):
         description="Spread the queries over prompts and different responses; not in the paper. "
         "The covering policy always does.",
     )
+    correctness: bool = Field(
+        default=False,
+        description="Let the covering policy know which responses are right by the answers of the "
+        "data; the paper uses no answers.",
+    )
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="Seed of all random row selection (Table 5)."
     )
@@ -207,6 +212,15 @@ class SelectConfig(Section):
         if isinstance(data, dict) and data.get("policy") == "covering":
             return {**COVERING, **data}
         return data
+
+    @model_validator(mode="after")
+    def _correctness_is_used(self) -> SelectConfig:
+        if self.correctness and not policy_rule(self.policy).covers:
+            raise ValueError(
+                f"select.correctness is true, but the {self.policy} policy does not use it. Set "
+                "select.correctness=false or select.policy=covering."
+            )
+        return self
 
     @model_validator(mode="after")
     def _full_covers_anyway(self) -> SelectConfig:

@@ -28,6 +28,7 @@ from bas_opd.types import (
     Candidates,
     Costs,
     Crop,
+    Grade,
     QueryReport,
     StepReport,
 )
@@ -153,6 +154,8 @@ class QueryRecord(StepRecord):
     """What the first queried row of each prompt costs in addition, where prompts cost something."""
     texts: list[int] | None = None
     """Which text of its prompt each candidate is: repeated responses have the same number."""
+    grades: list[Grade] | None = None
+    """Whether each candidate is right, where selection used it."""
     selected: list[int]
     explored: list[int]
     scores: list[float | None]
@@ -179,7 +182,7 @@ class QueryRecord(StepRecord):
             raise ValueError("features and feature_names differ in length")
         if len(self.selected) != len(self.utility):
             raise ValueError("selected and utility differ in length")
-        for name in ("costs", "texts"):
+        for name in ("costs", "texts", "grades"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.candidates):
                 raise ValueError(f"candidates and {name} differ in length")
@@ -331,6 +334,7 @@ def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], 
         "full_cost": budget.spent(rows),
         **_prices(budget, rows, prompts=len(report.rollouts.examples)),
         "texts": _text_numbers(candidates),
+        **({} if candidates.grades is None else {"grades": list(candidates.grades)}),
         "selected": list(selection.rows),
         "explored": sorted(selection.explored),
         "scores": [selection.scores.get(row) for row in rows],

@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bas_opd.answers import grade
 from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.schema import SelectConfig
 from bas_opd.run.record import QueryRecord
-from bas_opd.select.choice import covering, in_order
+from bas_opd.select.choice import covering, grade_scores, in_order
 from bas_opd.select.rules import PolicyRule, ranked
 from bas_opd.types import FEATURES, Budget
 
@@ -62,6 +63,7 @@ def _candidates(step: QueryRecord) -> Candidates:
         has_entropy=step.has_entropy,
         prompts=tuple(step.prompt_of.values()),
         texts=None if step.texts is None else tuple(step.texts),
+        grades=None if step.grades is None else tuple(step.grades),
     )
 
 
@@ -73,16 +75,29 @@ def selection_problems(
     for step in steps:
         full = step.budget_of(0).spent(step.candidates)
         budget = step.budget_of(query_budget(select.query_ratio, full))
-        for problem in _choice(step, budget, select, rule, replay, is_trained=is_trained):
-            yield f"step {step.step}: {problem}"
+        problems = [
+            *_grades(step, select),
+            *_choice(step, budget, select, rule, replay, is_trained=is_trained),
+        ]
         if replay and rule.learns:
-            for problem in _predictions(step, budget, replay):
-                yield f"step {step.step}: {problem}"
+            problems += _predictions(step, budget, select, replay)
+        yield from (f"step {step.step}: {problem}" for problem in problems)
         held = min(select.replay_capacity, held + step.labels)
         must_learn = rule.learns and step.labels > 0 and held >= select.replay_start
         if step.learned != must_learn:
             yield f"step {step.step}: learned is {step.learned}, with {held} labels in the replay."
         is_trained |= must_learn
+
+
+def _grades(step: QueryRecord, select: SelectConfig) -> Iterator[str]:
+    """Whether a row is right follows from its text, where that is on record."""
+    if select.correctness != (step.grades is not None):
+        yield f"grades is {'missing' if select.correctness else 'on record, but nothing used it'}."
+        return
+    graded = dict(zip(step.candidates, step.grades or (), strict=bool(step.grades)))
+    for shown in step.shown:
+        if graded.get(shown.row, expected := grade(shown.response, shown.answer)) != expected:
+            yield f"grades has row {shown.row} as {graded[shown.row]}, but it reads as {expected}."
 
 
 def _choice(
@@ -160,7 +175,8 @@ def _drawn(
         yield f"selected leaves out row {left}, which the budget pays for."
     elif replay and rule.draws_at_random:
         order = replay.order("uniform", step.step, step.candidates)
-        drawn = covering(order, {}, budget, **covers) if covers else in_order(order, budget)
+        prior = grade_scores(step.candidates, step.grades) if step.grades else {}
+        drawn = covering(order, prior, budget, **covers) if covers else in_order(order, budget)
         if set(step.selected) != set(drawn):
             yield "selected is not what the seed draws."
 
@@ -170,8 +186,12 @@ def _fitting(budget: Budget, limit: int, chosen: Sequence[int], rest: Iterable[i
     return next(iter(in_order(sorted(rest), budget, limit=limit, beside=chosen)), None)
 
 
-def _predictions(step: QueryRecord, budget: Budget, replay: Replay) -> Iterator[str]:
+def _predictions(
+    step: QueryRecord, budget: Budget, select: SelectConfig, replay: Replay
+) -> Iterator[str]:
     """The scores on record are those that the selector gives after the steps before."""
+    if select.correctness and step.grades is None:
+        return
     if step.feature_names != list(FEATURES):
         yield "feature_names are not those that the selector reads."
         return

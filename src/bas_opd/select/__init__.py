@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bas_opd.budget import exploration_quota, query_budget, step_budget
     from bas_opd.select.build import build_selector
     from bas_opd.select.covering import cover, mid_ranks
-    from bas_opd.select.features import features_from, rollout_features
+    from bas_opd.select.features import GradeRows, features_from, rollout_features
     from bas_opd.select.learned import LearnedSelector
     from bas_opd.select.learning import LearningSelector
     from bas_opd.select.losses import selector_loss
@@ -26,6 +26,7 @@ __all__ = [
     "CoveringSelector",
     "EntropySelector",
     "FullSelector",
+    "GradeRows",
     "Labels",
     "LearnedSelector",
     "LearningSelector",
@@ -50,7 +51,7 @@ _HOMES = {
     "bas_opd.budget": ("exploration_quota", "query_budget", "step_budget"),
     "bas_opd.select.build": ("build_selector",),
     "bas_opd.select.covering": ("cover", "mid_ranks"),
-    "bas_opd.select.features": ("features_from", "rollout_features"),
+    "bas_opd.select.features": ("GradeRows", "features_from", "rollout_features"),
     "bas_opd.select.learned": ("LearnedSelector",),
     "bas_opd.select.learning": ("LearningSelector",),
     "bas_opd.select.losses": ("selector_loss",),

@@ -23,9 +23,10 @@ def build_selector(policy: str, *, seed: int = 0, **settings: Any) -> Selector:
         return RandomSelector(seed=seed, coverage=coverage)
     if name == "entropy":
         return EntropySelector(coverage=coverage)
+    correctness = settings.pop("correctness", False)
     if name == "learned":
         return LearnedSelector(seed=seed, **settings)
     shared = {key: settings[key] for key in REGRESSED if key in settings}
     if name == "regressed":
         return RegressedSelector(seed=seed, **shared)
-    return CoveringSelector(seed=seed, **shared)
+    return CoveringSelector(seed=seed, correctness=correctness, **shared)

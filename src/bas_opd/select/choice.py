@@ -6,10 +6,21 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from bas_opd.select.covering import cover, mid_ranks
-from bas_opd.types import Budget
+from bas_opd.types import Budget, Grade
 
 Gain = Callable[[Sequence[float]], list[float]]
 """What the rows of a step gain by their scores."""
+
+
+GRADE_SCORES: dict[Grade, float] = {"right": 0.0, "unread": 0.5, "wrong": 1.0}
+"""The more a response has to learn, the higher."""
+
+
+def grade_scores(rows: Sequence[int], grades: Sequence[Grade] | None) -> dict[int, float]:
+    """Score rows by whether they are right, as long as nothing is learned."""
+    if grades is None:
+        raise ValueError("Selection by correctness needs Candidates(..., grades=...).")
+    return {row: GRADE_SCORES[grade] for row, grade in zip(rows, grades, strict=True)}
 
 
 def in_order(

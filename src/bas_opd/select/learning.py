@@ -16,7 +16,7 @@ from bas_opd.select.covering import mid_ranks
 from bas_opd.select.normaliser import RunningNormaliser
 from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
 from bas_opd.select.replay import ReplayBuffer
-from bas_opd.types import Budget, Candidates, Selection
+from bas_opd.types import FEATURES, Budget, Candidates, Selection
 
 
 class LearningSelector(ABC):
@@ -39,6 +39,7 @@ class LearningSelector(ABC):
         replay_start: int,
         half_life: float,
         coverage: bool = False,
+        columns: int = len(FEATURES),
     ) -> None:
         exploration_quota(exploration, 0)  # a bad ratio fails here, not after the warm-up
         if not 1 <= replay_start <= replay_capacity:
@@ -54,15 +55,21 @@ class LearningSelector(ABC):
         """Whether rows are chosen to cover the prompts, by `cover`, rather than by rank."""
         self.is_trained = False
         """Whether the prediction has been updated, and rows are therefore ranked by it."""
-        self.normaliser = RunningNormaliser(momentum)
-        self.replay = ReplayBuffer(replay_capacity)
+        self.normaliser = RunningNormaliser(momentum, columns=columns)
+        self.replay = ReplayBuffer(replay_capacity, columns=columns)
 
     def select(self, candidates: Candidates, budget: Budget | int, *, step: int) -> Selection:
         """Update the normaliser on C and choose K rows of it (Alg. 1, lines 4-10)."""
+        candidates = self._seen(candidates)
         self.normaliser.update(candidates.values)
         if not self.is_trained:
             return uniform_selection(
-                candidates, budget, seed=self.seed, step=step, coverage=self.coverage
+                candidates,
+                budget,
+                seed=self.seed,
+                step=step,
+                coverage=self.coverage,
+                prior=self._prior(candidates),
             )
         return explored_selection(
             candidates,
@@ -77,7 +84,7 @@ class LearningSelector(ABC):
 
     def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> bool:
         """Store the labels and update from replay; True if that happened (Alg. 1, line 14)."""
-        stored = self.replay.observe(candidates, utility, step=step)
+        stored = self.replay.observe(self._seen(candidates), utility, step=step)
         if stored == 0 or len(self.replay) < self.replay_start:
             return False
         self._update(step)
@@ -88,8 +95,16 @@ class LearningSelector(ABC):
         """Return the predicted utility of each row; None before the first update."""
         if not self.is_trained:
             return [None] * len(candidates)
-        predicted = self._in_utility(self.predict(candidates.values)).tolist()
+        predicted = self._in_utility(self.predict(self._seen(candidates).values)).tolist()
         return [value if math.isfinite(value) else None for value in predicted]
+
+    def _seen(self, candidates: Candidates) -> Candidates:
+        """Return the candidates with the features that the prediction reads."""
+        return candidates
+
+    def _prior(self, candidates: Candidates) -> dict[int, float]:
+        """Return the scores that coverage goes by before the first update; none: all the same."""
+        return {}
 
     @abstractmethod
     def predict(self, values: Tensor) -> Tensor:

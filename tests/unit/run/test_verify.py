@@ -175,6 +175,53 @@ def invert(step: dict[str, Any]) -> None:
     step["scores"] = [-score for score in step["scores"]]
 
 
+@pytest.fixture(scope="module")
+def by_grades(small_qwen35: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = ("select.policy=covering", "select.correctness=true", "run.examples_per_step=99")
+    return small_run(tmp_path_factory.mktemp("grades"), small_qwen35, *settings)
+
+
+@pytest.fixture
+def graded(by_grades: Path, tmp_path: Path) -> Path:
+    """A copy of a sound run whose selection uses whether responses are right."""
+    return Path(shutil.copytree(by_grades, tmp_path / "graded"))
+
+
+def another_grade(step: dict[str, Any]) -> None:
+    row = step["selected"][0]
+    step["grades"][step["candidates"].index(row)] = "right"
+
+
+@pytest.mark.parametrize(
+    ("tamper", "check", "sentence"),
+    [
+        (change(2, grades=None), "selection", "step 2: grades is missing"),
+        (change(2, grades=[]), "records", "step 2: candidates and grades differ"),
+        (change(2, grades=["good"]), "records", "step 2: grades.0"),
+        (lambda e: another_grade(step_of(e, 2)), "selection", "step 2: grades has row"),
+    ],
+)
+def test_a_forged_grade_is_found(
+    graded: Path, tamper: Callable[[Events], None], check: str, sentence: str
+) -> None:
+    events = events_of(graded)
+    assert set(step_of(events, 2)["grades"]) <= {"wrong", "unread"}  # the model only stammers
+    assert problems(verify(graded, draws=True)) == {}
+    tamper(events)
+    rewrite(graded, events)
+    found = problems(verify(graded, draws=True))
+    assert any(problem.startswith(sentence) for problem in found[check]), found
+
+
+def test_grades_that_nothing_used_are_refused(run: Path) -> None:
+    events = events_of(run)
+    step_of(events, 1)["grades"] = ["wrong"] * len(step_of(events, 1)["candidates"])
+    rewrite(run, events)
+    assert problems(verify(run))["selection"] == [
+        "step 1: grades is on record, but nothing used it."
+    ]
+
+
 def test_another_covering_draw_is_found_by_drawing_again(covered: Path) -> None:
     events = events_of(covered)
     replace_a_row(step_of(events, 0), events[-1]["totals"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from bas_opd.select import (
     mid_ranks,
 )
 from bas_opd.select.covering import floored
-from bas_opd.types import FEATURES, Budget, Candidates, Costs
+from bas_opd.types import FEATURES, Budget, Candidates, Costs, Grade
 
 
 def objective(
@@ -315,3 +316,60 @@ def test_a_covering_choice_weighs_tokens() -> None:
     selection = CoveringSelector().select(candidates, budget, step=0)
     assert all(costs.rows[row] == 1 for row in selection.rows)
     assert selection.spent == 15  # three texts of each prompt; one of ten tokens does not fit
+
+
+def _graded(step: int = 0) -> Candidates:
+    """Rows of equal features, of which every third is wrong and every third not read."""
+    candidates = _candidates(step)
+    grades: list[Grade] = ["right", "wrong", "unread"]
+    return replace(
+        candidates,
+        values=torch.zeros_like(candidates.values),
+        texts=None,
+        grades=tuple(grades[row % 3] for row in candidates.rows),
+    )
+
+
+def test_before_the_first_fit_wrong_rows_come_before_unread_and_right_ones() -> None:
+    candidates = _graded()
+    assert candidates.grades is not None
+    grade_of = dict(zip(candidates.rows, candidates.grades, strict=True))
+    selection = CoveringSelector(correctness=True).select(candidates, 5, step=0)
+    assert {grade_of[row] for row in selection.rows} == {"wrong"}
+    assert _per_prompt(candidates, selection.rows) == [1] * 5
+    assert not selection.scores
+    every = CoveringSelector(correctness=True).select(candidates, 20, step=0)
+    chosen = [grade_of[row] for row in every.rows]
+    assert chosen.count("wrong") > chosen.count("unread") > chosen.count("right")
+
+
+def test_whether_a_row_is_right_is_a_feature_of_the_regression() -> None:
+    """Here it is the only one that varies, and right rows are worth more than wrong ones."""
+    selector = CoveringSelector(correctness=True, replay_start=10)
+    worth = {"right": 0.04, "unread": 0.02, "wrong": 0.01}
+    for step in range(3):
+        candidates = _graded(step)
+        assert candidates.grades is not None
+        labels = zip(candidates.rows, candidates.grades, strict=True)
+        selector.select(candidates, 20, step=step)
+        selector.learn(candidates, {row: worth[grade] for row, grade in labels}, step=step)
+    candidates = _graded(9)
+    assert candidates.grades is not None
+    predicted = selector.predicted_utility(candidates)
+    for grade, value in zip(candidates.grades, predicted, strict=True):
+        assert value == pytest.approx(worth[grade], rel=0.1)
+    selection = selector.select(candidates, 5, step=9)
+    assert {candidates.grades[candidates.rows.index(row)] for row in selection.rows} == {"right"}
+    resumed = CoveringSelector(correctness=True, replay_start=10)
+    resumed.load_state_dict(selector.state_dict())
+    assert resumed.predicted_utility(candidates) == selector.predicted_utility(candidates)
+
+
+def test_selection_by_correctness_needs_grades() -> None:
+    with pytest.raises(ValueError, match="by correctness needs Candidates"):
+        CoveringSelector(correctness=True).select(_candidates(), 5, step=0)
+
+
+def test_grades_change_nothing_where_they_are_not_asked_for() -> None:
+    rows = CoveringSelector().select(_graded(), 12, step=0).rows
+    assert rows == CoveringSelector().select(replace(_graded(), grades=None), 12, step=0).rows
