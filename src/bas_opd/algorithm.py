@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from bas_opd.budget import query_budget
+from bas_opd.budget import step_budget
 from bas_opd.compute.clock import Clock
 from bas_opd.learn import Learner, Objective
 from bas_opd.rollout import RolloutEngine
-from bas_opd.select import Selector, rollout_features
-from bas_opd.teacher import Teacher
-from bas_opd.types import Budget, PromptBatch, QueryReport, StepReport, TeacherScores
+from bas_opd.select import GradeRows, Selector, rollout_features
+from bas_opd.teacher import Teacher, query_costs
+from bas_opd.types import BudgetKind, PromptBatch, QueryReport, StepReport, TeacherScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +26,22 @@ class Stages:
     objective: Callable[[TeacherScores], Objective]
     """L_BAS against given teacher scores."""
     clock: Clock
+    grade: GradeRows | None = None
+    """Says which rollouts are right, where selection uses it; the paper's does not."""
 
 
-def train_step(stages: Stages, batch: PromptBatch, query_ratio: Decimal) -> StepReport:
-    """Take one step of Algorithm 1 over a prompt batch."""
+def train_step(
+    stages: Stages, batch: PromptBatch, query_ratio: Decimal, kind: BudgetKind = "calls"
+) -> StepReport:
+    """Take one step of Algorithm 1 over a prompt batch, with a budget of a kind."""
     step, clock = batch.step, stages.clock
     with clock.phase("rollout"):
         rollouts = stages.policy.generate(batch)  # line 3
 
     with clock.phase("select"):
-        candidates = rollout_features(rollouts, rollouts.candidates())  # C; line 4, Eq. 5
-        budget = Budget(limit=query_budget(query_ratio, len(candidates)))  # K = floor(rho |C|)
+        candidates = rollout_features(rollouts, rollouts.candidates(), stages.grade)  # C; Eq. 5
+        costs = query_costs(stages.teacher, rollouts, candidates.rows, kind)
+        budget = step_budget(query_ratio, candidates.rows, kind, costs)  # K = floor(rho |C|)
         selection = stages.selector.select(candidates, budget, step=step)  # lines 5-10
 
     with clock.phase("teacher"):  # line 11: S and nothing else

@@ -1,4 +1,4 @@
-"""How many queries a step may spend: K and, of those, how many explore.
+"""What a step may spend on queries: K and, of that, how much explores.
 
 Both are computed in decimals, because the ratio a user writes is a decimal: in binary floats
 `floor(0.29 * 100)` is 28 and `ceil(0.07 * 100)` is 8.
@@ -7,10 +7,31 @@ Both are computed in decimals, because the ratio a user writes is a decimal: in 
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation
 from numbers import Real
 
 from bas_opd.errors import BudgetError, ConfigError
+from bas_opd.types import Budget, BudgetKind, Costs
+
+
+def step_budget(
+    ratio: float | str | Decimal,
+    rows: Collection[int],
+    kind: BudgetKind = "calls",
+    costs: Costs | None = None,
+) -> Budget:
+    """Return the budget of a step: the exact floor of a share of what all its rows would cost.
+
+    In calls that is K = floor(rho * |C|) (Eq. 4).
+    """
+    if kind != "calls" and costs is None:
+        raise ConfigError(
+            f"The budget is in {kind}, but the teacher cannot say before it computes what a query "
+            "costs in that unit. Set select.budget=calls, or use a teacher that can."
+        )
+    full = Budget(limit=0, kind=kind, costs=costs).spent(rows)
+    return Budget(limit=query_budget(ratio, full), kind=kind, costs=costs)
 
 
 def query_budget(ratio: float | str | Decimal, candidates: int) -> int:

@@ -7,7 +7,7 @@ Masks come from `lengths`, never from pad ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -144,8 +144,29 @@ class Rollouts:
         )
 
 
-BudgetKind = Literal["calls"]
-"""What a budget counts: rows that the teacher scores."""
+BudgetKind = Literal["calls", "scored_tokens", "processed_tokens"]
+"""What a budget counts: rows that the teacher scores, their response tokens, or all the tokens that
+it processes, its prompts included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What querying rows costs in tokens: each row its own, and each prompt once."""
+
+    rows: Mapping[int, int]
+    """Row -> what it costs by itself."""
+    prompts: Mapping[int, int] = field(default_factory=dict)
+    """Row -> the prompt that it shares with others; needed where prompts cost something."""
+    openings: Mapping[int, int] = field(default_factory=dict)
+    """Prompt -> what its first queried row costs in addition."""
+
+    def of(self, rows: Iterable[int]) -> int:
+        """Return what querying these rows costs together."""
+        asked = list(rows)
+        touched = {self.prompts[row] for row in asked} if self.openings else set()
+        return sum(self.rows[row] for row in asked) + sum(
+            self.openings.get(prompt, 0) for prompt in touched
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,15 +175,42 @@ class Budget:
 
     limit: int
     kind: BudgetKind = "calls"
+    costs: Costs | None = None
+    """What rows cost in tokens; None where calls are counted, one for each row."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(BudgetKind):
-            raise BudgetError(f"A budget in {self.kind!r} is not known; budgets count calls.")
+            known = ", ".join(get_args(BudgetKind))
+            raise BudgetError(f"A budget in {self.kind!r} is not known; choose one of {known}.")
+        if self.limit < 0:
+            raise BudgetError(f"The budget is {self.limit} {self.unit}; it cannot be negative.")
+        if (self.kind == "calls") != (self.costs is None):
+            raise BudgetError(
+                f"A budget in {self.unit} "
+                + (
+                    "counts rows and takes no costs."
+                    if self.costs
+                    else "needs what each row costs."
+                )
+            )
 
     @classmethod
     def of(cls, budget: Budget | int) -> Budget:
         """Return a budget; a plain number counts calls."""
         return budget if isinstance(budget, Budget) else cls(limit=budget)
+
+    @property
+    def unit(self) -> str:
+        """What is counted, in words."""
+        return "queries" if self.kind == "calls" else self.kind.replace("_", " ")
+
+    def spent(self, rows: Collection[int]) -> int:
+        """Return what querying these rows costs in the unit of the budget."""
+        return len(rows) if self.costs is None else self.costs.of(rows)
+
+
+Grade = Literal["right", "wrong", "unread"]
+"""Whether a response gives the answer of its example; unread where no rule can decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +224,10 @@ class Candidates:
     """Number of the prompt that each row answers, where known."""
     tokens: tuple[int, ...] | None = None
     """Response tokens of each row, where known."""
-    costs: tuple[int, ...] | None = None
-    """What querying each row costs in the unit of the budget; None: one call each. Budgets count
-    calls only so far, so no policy reads it yet."""
+    texts: tuple[Hashable, ...] | None = None
+    """The response of each row, as its token ids, where known: equal ones are repeats."""
+    grades: tuple[Grade, ...] | None = None
+    """Whether each row is right, where that is used to select."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -200,12 +249,15 @@ class Selection:
     """Candidate row -> the predicted utility or entropy it was ranked by; empty if by none."""
 
     def __post_init__(self) -> None:
-        if len(self.rows) > self.limit:
-            raise BudgetError(
-                f"A selection of {len(self.rows)} rows exceeds its budget of {self.limit} queries."
-            )
         if len(set(self.rows)) != len(self.rows):
             raise BudgetError("A selection names the same row twice; each query counts once.")
+        budget = Budget.of(self.budget)
+        if self.spent > budget.limit:
+            cost = "" if budget.kind == "calls" else f" costs {self.spent} {budget.unit} and"
+            raise BudgetError(
+                f"A selection of {len(self.rows)} rows{cost} exceeds its budget of {budget.limit} "
+                f"{budget.unit}."
+            )
         if not self.explored <= set(self.rows):
             raise BudgetError("A selection marks rows as explored that it did not select.")
 
@@ -213,6 +265,11 @@ class Selection:
     def limit(self) -> int:
         """K, the most that the selection may cost."""
         return Budget.of(self.budget).limit
+
+    @property
+    def spent(self) -> int:
+        """What the selection costs in the unit of its budget."""
+        return Budget.of(self.budget).spent(self.rows)
 
 
 class TokenScores(Protocol):

@@ -6,6 +6,7 @@ import random
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, floor
+from typing import get_args
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bas_opd.select import (
+    CoveringSelector,
     EntropySelector,
     LearnedSelector,
     RandomSelector,
@@ -22,24 +24,28 @@ from bas_opd.select import (
     exploration_quota,
     features_from,
     query_budget,
+    step_budget,
 )
-from bas_opd.types import Features
+from bas_opd.types import BudgetKind, Costs, Features
 
 RATIOS = st.decimals(min_value=0, max_value=1, allow_nan=False, allow_infinity=False)
 
 
+KINDS = get_args(BudgetKind)
+SELECTIVE = ["random", "entropy", "learned", "regressed", "covering"]
 Learning = type[LearnedSelector] | type[RegressedSelector]
 TRAINED: dict[str, Learning] = {
     "trained learned": LearnedSelector,
     "trained regressed": RegressedSelector,
+    "trained covering": CoveringSelector,
 }
 LEARNING = pytest.mark.parametrize("kind", [LearnedSelector, RegressedSelector])
 
 
 def _trained_selector(
-    exploration: str = "0.1", kind: Learning = LearnedSelector
+    exploration: str = "0.1", kind: Learning = LearnedSelector, *, coverage: bool = False
 ) -> LearnedSelector | RegressedSelector:
-    selector = kind(replay_start=8, exploration=exploration)
+    selector = kind(replay_start=8, exploration=exploration, coverage=coverage)
     features = _features(random.Random(0), 8)
     assert selector.learn(features, {row: row / 8 for row in features.rows}, step=0)
     return selector
@@ -52,7 +58,13 @@ def _features(source: random.Random, count: int) -> Features:
     if count and source.random() < 0.1:
         values[source.randrange(count), source.randrange(6)] = source.choice([torch.nan, torch.inf])
     rows = tuple(source.sample(range(2 * count), count))
-    return Features(rows=rows, values=values, has_entropy=source.random() < 0.8)
+    return Features(
+        rows=rows,
+        values=values,
+        has_entropy=source.random() < 0.8,
+        prompts=tuple(row // 8 for row in rows),
+        texts=tuple(source.randrange(6) for _ in rows),
+    )
 
 
 @given(RATIOS.filter(bool), st.integers(0, 10**12))
@@ -99,6 +111,67 @@ def test_ten_thousand_random_cases_never_overrun() -> None:
         assert selection.scores.keys() <= set(features.rows)
 
 
+def _priced(source: random.Random, features: Features, kind: BudgetKind) -> Costs | None:
+    """Costs in tokens, some of them 0, with prompts that cost something or not."""
+    if kind == "calls":
+        return None
+    prompts = dict(zip(features.rows, features.prompts or (), strict=True))
+    openings = {prompt: source.randrange(0, 50) for prompt in prompts.values()}
+    return Costs(
+        rows={row: source.randrange(0, 20) for row in features.rows},
+        prompts=prompts,
+        openings=openings if kind == "processed_tokens" else {},
+    )
+
+
+def test_ten_thousand_random_cases_never_overrun_in_any_unit() -> None:
+    source = random.Random(4)
+    policies: list[Selector] = [
+        build_selector("full"),
+        *(RandomSelector(seed=1, coverage=coverage) for coverage in (False, True)),
+        *(EntropySelector(coverage=coverage) for coverage in (False, True)),
+        LearnedSelector(),
+        *(_trained_selector(coverage=coverage) for coverage in (False, True)),
+        _trained_selector(kind=RegressedSelector),
+        CoveringSelector(),
+        _trained_selector(kind=CoveringSelector, exploration="0"),
+        _trained_selector(kind=CoveringSelector),
+    ]
+    for case in range(10_000):
+        selector, is_full = policies[case % len(policies)], case % len(policies) == 0
+        kind = KINDS[case // len(policies) % len(KINDS)]
+        features = _features(source, source.randrange(0, 40))
+        ratio = 1 if is_full else source.choice([0.01, 0.1, 0.25, 0.29, 0.5, 1])
+        costs = _priced(source, features, kind)
+        budget = step_budget(ratio, features.rows, kind, costs)
+        full = len(features) if costs is None else costs.of(features.rows)
+        assert budget.limit == floor(Fraction(str(ratio)) * full)
+        selection = selector.select(features, budget, step=case)
+        spent = len(selection.rows) if costs is None else costs.of(selection.rows)
+        assert selection.spent == spent <= budget.limit
+        assert len(selection.rows) == len(set(selection.rows))
+        assert set(selection.rows) <= set(features.rows)
+        assert selection.explored <= set(selection.rows)
+        if is_full:
+            assert set(selection.rows) == set(features.rows)
+        if getattr(selector, "coverage", False):
+            _assert_no_repeat(features, set(selection.rows) - selection.explored)
+        else:  # no row is left that would still have fitted
+            for row in set(features.rows) - set(selection.rows):
+                assert budget.spent([*selection.rows, row]) > budget.limit
+
+
+def _assert_no_repeat(features: Features, rows: set[int]) -> None:
+    said = [
+        (prompt, text)
+        for row, prompt, text in zip(
+            features.rows, features.prompts or (), features.texts or (), strict=True
+        )
+        if row in rows
+    ]
+    assert len(said) == len(set(said))
+
+
 @LEARNING
 @settings(max_examples=60, deadline=None)
 @given(
@@ -121,7 +194,7 @@ def test_exploration_takes_its_quota_from_the_remainder(
     assert set(selection.rows) - selection.explored == set(order[: chosen - quota])
 
 
-@pytest.mark.parametrize("policy", ["random", "entropy", "learned", "regressed"])
+@pytest.mark.parametrize("policy", SELECTIVE)
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10**6))
 def test_the_order_of_the_candidates_changes_nothing(
@@ -133,12 +206,16 @@ def test_the_order_of_the_candidates_changes_nothing(
         rows=tuple(features.rows[i] for i in order.tolist()),
         values=features.values[order],
         has_entropy=features.has_entropy,
+        prompts=tuple((features.prompts or ())[i] for i in order.tolist()),
+        texts=tuple((features.texts or ())[i] for i in order.tolist()),
     )
     rows = build_selector(policy).select(features, budget, step=step).rows
     assert build_selector(policy).select(shuffled, budget, step=step).rows == rows
 
 
-@pytest.mark.parametrize("policy", ["full", "random", "entropy", "learned", "regressed", *TRAINED])
+@pytest.mark.parametrize(
+    "policy", ["full", "random", "entropy", "learned", "regressed", "covering", *TRAINED]
+)
 def test_the_global_generator_is_neither_used_nor_moved(policy: str) -> None:
     chosen = []
     for seed in (1, 2):

@@ -34,8 +34,8 @@ def test_every_promised_config_is_there_and_no_other() -> None:
     assert {path.stem for path in FILES} == {
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
-        *("regressed25", "fewer1", "fewer2", "fewer4"),
-        *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch", "demo"),
+        *("regressed25", "covering12", "covering25", "fewer1", "fewer2", "fewer4"),
+        *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch", "finesearch2", "demo"),
     }
 
 
@@ -55,6 +55,8 @@ def test_a_config_loads_and_opens_with_plain_words(path: Path) -> None:
         ("learned25", "learned", "0.25", 56),
         ("learned50", "learned", "0.5", 112),
         ("regressed25", "regressed", "0.25", 56),
+        ("covering12", "covering", "0.125", 28),
+        ("covering25", "covering", "0.25", 56),
     ],
 )
 def test_a_policy_queries_what_table_6_says(
@@ -66,6 +68,17 @@ def test_a_policy_queries_what_table_6_says(
     assert config.select.policy == policy
     assert config.select.query_ratio == Decimal(ratio)
     assert int(config.select.query_ratio * candidates) == budget
+
+
+def test_the_covering_policy_has_the_settings_of_the_regression_wherever_it_is_named() -> None:
+    expected = settings("regressed25") | {"select.policy": "covering"}
+    assert settings("covering25") == expected
+    assert settings("covering12") == expected | {"select.query_ratio": "0.125"}
+    paths = ["model.path=m", "data.path=d", "run.output=o"]
+    named = load_config(CONFIGS / "learned25.toml", [*paths, "select.policy=covering"])
+    assert flat(dump(named)) == expected
+    own = load_config(CONFIGS / "covering25.toml", [*paths, "select.half_life=7.0"])
+    assert own.select.half_life == 7
 
 
 @pytest.mark.parametrize("name", ["learned25", "qwen3.5-4b", "qwen3.5-9b"])
@@ -168,7 +181,7 @@ def test_finesearch_has_the_papers_batch_and_number_of_steps() -> None:
 def test_every_setting_of_table_5_says_so() -> None:
     for name, field in SelectConfig.model_fields.items():
         assert field.description, name
-        if name not in ("policy", "query_ratio"):
+        if name not in ("policy", "query_ratio", "budget", "coverage"):
             assert "Table 5" in field.description, name
 
 

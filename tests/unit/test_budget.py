@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from bas_opd.budget import exploration_quota, query_budget
+from bas_opd.budget import exploration_quota, query_budget, step_budget
 from bas_opd.errors import BudgetError, ConfigError
+from bas_opd.types import Budget, Costs
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,15 @@ def test_a_negative_count_is_refused() -> None:
         query_budget(0.25, -1)
     with pytest.raises(BudgetError, match="budget is -1"):
         exploration_quota(0.25, -1)
+
+
+def test_the_budget_of_a_step_is_a_share_of_what_all_its_rows_cost() -> None:
+    assert step_budget("0.29", range(100)) == Budget(limit=29)
+    costs = Costs(rows={0: 30, 1: 31}, prompts={0: 0, 1: 1}, openings={0: 19, 1: 20})
+    budget = step_budget("0.29", (0, 1), "processed_tokens", costs)
+    assert (budget.limit, budget.kind, budget.costs) == (29, "processed_tokens", costs)
+
+
+def test_a_budget_in_tokens_needs_a_teacher_that_can_say_what_rows_cost() -> None:
+    with pytest.raises(ConfigError, match="budget is in scored_tokens, but the teacher cannot say"):
+        step_budget("0.25", (0, 1), "scored_tokens", None)

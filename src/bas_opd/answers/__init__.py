@@ -2,7 +2,8 @@
 
 from bas_opd.answers.answer import PARSER_VERSION, Answer
 from bas_opd.answers.choice import choice
+from bas_opd.answers.grading import grade
 from bas_opd.answers.short import short
 from bas_opd.answers.yes_no import yes_no
 
-__all__ = ["PARSER_VERSION", "Answer", "choice", "short", "yes_no"]
+__all__ = ["PARSER_VERSION", "Answer", "choice", "grade", "short", "yes_no"]

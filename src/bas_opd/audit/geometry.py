@@ -16,8 +16,9 @@ from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import read_checkpoint
 from bas_opd.run.manifest import published, step_of
 from bas_opd.run.progress import Progress
-from bas_opd.select import query_budget, rollout_features
+from bas_opd.select import rollout_features, step_budget
 from bas_opd.select.rules import policy_rule
+from bas_opd.teacher import query_costs
 from bas_opd.types import PromptBatch, Rollouts
 
 CHUNK = 2**24
@@ -128,7 +129,9 @@ def _compare(subject: Subject, batch: PromptBatch, sums: list[Gradient]) -> Pair
     stages = subject.method.stages
     rollouts = stages.policy.generate(batch)
     features = rollout_features(rollouts, rollouts.candidates())
-    budget = query_budget(subject.config.select.query_ratio, len(features))
+    kind = subject.method.budget
+    costs = query_costs(stages.teacher, rollouts, features.rows, kind)
+    budget = step_budget(subject.method.query_ratio, features.rows, kind, costs)
     chosen = stages.selector.select(features, budget, step=rollouts.step).rows
     rest = sorted(set(features.rows) - set(chosen))
     if not chosen or not rest:

@@ -16,7 +16,10 @@ def verify(
         bool, typer.Option("--unfinished", help="Accept a run that has steps left.")
     ] = False,
     draws: Annotated[
-        bool, typer.Option("--draws", help="Also repeat the random draws; imports torch.")
+        bool,
+        typer.Option(
+            "--draws", help="Also repeat the random draws and the predictions; imports torch."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bas_opd.select.rules import PolicyName, policy_rule
+from bas_opd.types import BudgetKind
 
 
 def _exact(value: Any) -> Any:
@@ -135,19 +136,39 @@ class RolloutConfig(Section):
     )
 
 
+COVERING = {"exploration": Decimal(0), "half_life": 100.0, "replay_capacity": 8192}
+"""Defaults of the covering policy, which fits a regression and trains no network."""
+
+
 class SelectConfig(Section):
     """Which rollouts are sent to the crop teacher (Alg. 1, lines 4-10 and 14)."""
 
     policy: PolicyName = Field(
         default="learned",
-        description="How S is chosen from C (Sec. 2.2, App. A.1). regressed is not in the paper; "
-        "regressed25.toml has the settings it was studied with.",
+        description="How S is chosen from C (Sec. 2.2, App. A.1). regressed and covering are not "
+        "in the paper; regressed25.toml and covering25.toml have their settings.",
     )
     query_ratio: Exact = Field(
         default=Decimal("0.25"),
         gt=0,
         le=1,
-        description="rho of K = floor(rho |C|) (Eq. 4, Table 6).",
+        description="rho of K = floor(rho |C|) (Eq. 4, Table 6); in tokens, the share of what "
+        "querying every candidate would cost.",
+    )
+    budget: BudgetKind = Field(
+        default="calls",
+        description="What the budget counts: calls, as in the paper; scored_tokens, the response "
+        "tokens of the queried rows; or processed_tokens, all tokens that the teacher processes.",
+    )
+    coverage: bool = Field(
+        default=False,
+        description="Spread the queries over prompts and different responses; not in the paper. "
+        "The covering policy always does.",
+    )
+    correctness: bool = Field(
+        default=False,
+        description="Let the covering policy know which responses are right by the answers of the "
+        "data; the paper uses no answers.",
     )
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="Seed of all random row selection (Table 5)."
@@ -184,6 +205,32 @@ class SelectConfig(Section):
     min_gap: float = Field(
         default=1e-6, ge=0, description="Utility gap above which a pair is ranked (Table 5)."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _covering_has_defaults_of_its_own(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("policy") == "covering":
+            return {**COVERING, **data}
+        return data
+
+    @model_validator(mode="after")
+    def _correctness_is_used(self) -> SelectConfig:
+        if self.correctness and not policy_rule(self.policy).covers:
+            raise ValueError(
+                f"select.correctness is true, but the {self.policy} policy does not use it. Set "
+                "select.correctness=false or select.policy=covering."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _full_covers_anyway(self) -> SelectConfig:
+        if policy_rule(self.policy).asks_everything and self.coverage:
+            raise ValueError(
+                "select.policy is full, which queries every candidate, but select.coverage is "
+                "true and would leave out repeated responses. Set select.coverage=false or choose "
+                "another policy."
+            )
+        return self
 
     @model_validator(mode="after")
     def _full_means_every_candidate(self) -> SelectConfig:

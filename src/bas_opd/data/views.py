@@ -27,6 +27,12 @@ def crop_view(example: Example) -> tuple[Image.Image, str]:
     return open_crop(example), example.question
 
 
+def crop_size(example: Example) -> tuple[Size, str]:
+    """Return the size of the crop and the question: what a prompt's length depends on."""
+    *_, size = view_sizes(example)  # the crop's, which comes last
+    return size, example.question
+
+
 def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limit: int) -> None:
     """Raise an error if the prompt of an example, with full image or crop, is too long."""
     for example in examples:

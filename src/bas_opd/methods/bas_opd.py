@@ -11,7 +11,7 @@ from bas_opd.algorithm import Stages, train_step
 from bas_opd.methods.method import Prompts
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import StudentWeights
-from bas_opd.types import Part, StepReport
+from bas_opd.types import BudgetKind, Part, StepReport
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class BasOpd:
     model: VisionLanguageModel
     stages: Stages
     query_ratio: Decimal
+    budget: BudgetKind = "calls"
     _selector_before: dict[str, Tensor] | None = field(default=None, init=False)
     """The selector as it was before the step in progress."""
 
@@ -30,7 +31,7 @@ class BasOpd:
         batch = prompts.take()
         with self.stages.clock.phase("rollout"):
             self.stages.policy.load_weights(self.model.trainable(), batch.step)
-        report = train_step(self.stages, batch, self.query_ratio)
+        report = train_step(self.stages, batch, self.query_ratio, self.budget)
         self._selector_before = None
         return report
 

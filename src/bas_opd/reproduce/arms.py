@@ -46,10 +46,10 @@ OURS = (
     ArmSpec("random6", "random25", ("select.query_ratio=0.0625",)),
     ArmSpec("random12", "random25", ("select.query_ratio=0.125",)),
     ArmSpec("random50", "random25", ("select.query_ratio=0.5",)),
-    ArmSpec("covering6", "random25", ("select.policy=covering", "select.query_ratio=0.0625")),
-    ArmSpec("covering12", "random25", ("select.policy=covering", "select.query_ratio=0.125")),
-    ArmSpec("covering25", "random25", ("select.policy=covering", "select.query_ratio=0.25")),
-    ArmSpec("covering50", "random25", ("select.policy=covering", "select.query_ratio=0.5")),
+    ArmSpec("covering6", "covering25", ("select.query_ratio=0.0625",)),
+    ArmSpec("covering12", "covering12"),
+    ArmSpec("covering25", "covering25"),
+    ArmSpec("covering50", "covering25", ("select.query_ratio=0.5",)),
 )
 """Arms that the paper does not have."""
 ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in (*PAPER, *OURS)}

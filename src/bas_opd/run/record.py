@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bas_opd.errors import DataError
-from bas_opd.types import FEATURES, Crop, QueryReport, StepReport
+from bas_opd.types import (
+    FEATURES,
+    Budget,
+    BudgetKind,
+    Candidates,
+    Costs,
+    Crop,
+    Grade,
+    QueryReport,
+    StepReport,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,8 +172,20 @@ class QueryRecord(StepRecord):
     has_entropy: bool
     query_ratio: str
     budget: int
+    budget_kind: BudgetKind = "calls"
+    """What `budget`, `spent` and `full_cost` count; records of version 0.1 are in calls."""
+    spent: int | None = None
+    """What the selected rows cost."""
+    full_cost: int | None = None
+    """What all candidates would have cost."""
+    costs: list[int] | None = None
+    """What each candidate costs by itself, where the budget is in tokens."""
+    openings: list[int] | None = None
+    """What the first queried row of each prompt costs in addition, where prompts cost something."""
     texts: list[int] | None = None
     """Which text of its prompt each candidate is: repeated responses have the same number."""
+    grades: list[Grade] | None = None
+    """Whether each candidate is right, where selection used it."""
     selected: list[int]
     explored: list[int]
     scores: list[float | None]
@@ -190,12 +212,43 @@ class QueryRecord(StepRecord):
             raise ValueError("features and feature_names differ in length")
         if len(self.selected) != len(self.utility):
             raise ValueError("selected and utility differ in length")
+        for name in ("costs", "texts", "grades"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.candidates):
+                raise ValueError(f"candidates and {name} differ in length")
+        if min([0, *(self.costs or ()), *(self.openings or ())]) < 0:
+            raise ValueError("costs are negative")
+        if self.openings is not None and len(self.openings) != len(self.examples):
+            raise ValueError("examples and openings differ in length")
+        if (self.budget_kind == "calls") != (self.costs is None):
+            raise ValueError("costs belong to a budget in tokens, and only to that")
         return self
 
     @property
     def teacher_tokens(self) -> int:
         """Tokens that the teacher computed, prompts counted."""
         return self.processed_tokens
+
+    @property
+    def prompt_of(self) -> dict[int, int]:
+        """Candidate row -> the place of its example."""
+        return {row: row // self.per_prompt for row in self.candidates}
+
+    @property
+    def text_of(self) -> dict[int, int] | None:
+        """Candidate row -> the number of its text among those of its prompt, where on record."""
+        return None if self.texts is None else dict(zip(self.candidates, self.texts, strict=True))
+
+    def budget_of(self, limit: int) -> Budget:
+        """Return a budget of the step's kind, with what its rows cost."""
+        if self.costs is None:
+            return Budget(limit=limit, kind=self.budget_kind)
+        costs = Costs(
+            rows=dict(zip(self.candidates, self.costs, strict=True)),
+            prompts=self.prompt_of,
+            openings=dict(enumerate(self.openings or ())),
+        )
+        return Budget(limit=limit, kind=self.budget_kind, costs=costs)
 
     @property
     def is_empty(self) -> bool:
@@ -310,7 +363,14 @@ def step_event(
 def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], dict[str, Any]]:
     candidates, selection, teacher = queries.candidates, queries.selection, queries.teacher
     rows = list(candidates.rows)
-    calls = len(teacher.rows)  # What the teacher did, not what it was allowed to do.
+    budget = Budget.of(selection.budget)
+    # What the teacher did, not what it was allowed to do.
+    calls = len(teacher.rows)
+    done = {
+        "calls": calls,
+        "scored_tokens": teacher.scored_tokens,
+        "processed_tokens": teacher.processed_tokens,
+    }
     asked = {
         "candidates": rows,
         "candidate_tokens": int(report.rollouts.lengths[rows].sum()),
@@ -318,19 +378,45 @@ def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], 
         "features": candidates.values.tolist(),
         "has_entropy": candidates.has_entropy,
         "query_ratio": str(queries.query_ratio),
-        "budget": selection.limit,
+        "budget": budget.limit,
+        "budget_kind": budget.kind,
+        "spent": selection.spent,
+        "full_cost": budget.spent(rows),
+        **_prices(budget, rows, prompts=len(report.rollouts.examples)),
+        "texts": _text_numbers(candidates),
+        **({} if candidates.grades is None else {"grades": list(candidates.grades)}),
         "selected": list(selection.rows),
         "explored": sorted(selection.explored),
         "scores": [selection.scores.get(row) for row in rows],
         "utility": [report.update.observed.get(row) for row in selection.rows],
         "scored": list(teacher.rows),
-        "calls": calls,
-        "overrun": max(0, calls - selection.limit),
-        "scored_tokens": teacher.scored_tokens,
-        "processed_tokens": teacher.processed_tokens,
+        **done,
+        "overrun": max(0, done[budget.kind] - budget.limit),
         "prefilled_prompts": teacher.prefilled_prompts,
     }
     return asked, {"learned": queries.learned, "dropped_labels": report.update.dropped}
+
+
+def _prices(budget: Budget, rows: Sequence[int], *, prompts: int) -> dict[str, Any]:
+    """Return what rows and prompts cost in tokens; nothing for a budget in calls."""
+    if budget.costs is None:
+        return {}
+    openings = budget.costs.openings
+    return {
+        "costs": [budget.costs.rows[row] for row in rows],
+        "openings": [openings.get(p, 0) for p in range(prompts)] if openings else None,
+    }
+
+
+def _text_numbers(candidates: Candidates) -> list[int] | None:
+    """Number the texts of each prompt in the order in which they first appear."""
+    if candidates.texts is None or candidates.prompts is None:
+        return None
+    known: dict[int, dict[Any, int]] = {}
+    return [
+        (texts := known.setdefault(prompt, {})).setdefault(text, len(texts))
+        for prompt, text in zip(candidates.prompts, candidates.texts, strict=True)
+    ]
 
 
 def _shown(

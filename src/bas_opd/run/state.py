@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from bas_opd.algorithm import Stages
+from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import crop_view, full_view
+from bas_opd.data.views import crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, DataError
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
@@ -30,7 +31,7 @@ from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.ledger import Ledger
 from bas_opd.select import build_selector
 from bas_opd.teacher import SelfTeacher
-from bas_opd.types import Hooks
+from bas_opd.types import Grade, Hooks, Rollouts
 
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
@@ -41,6 +42,14 @@ def check_data(config: Config, data: PreparedSet) -> None:
         raise DataError(
             f"None of the {len(data.examples):,} examples in {data.folder} has a crop, so the "
             "teacher could never be asked. Prepare the data with crop boxes or crop images."
+        )
+    if config.select.correctness and not any(
+        example.answer for example in data.examples if example.has_crop
+    ):
+        raise DataError(
+            f"select.correctness is true, but no example with a crop in {data.folder} has an "
+            "answer to compare responses with. Prepare the data with answers, or set "
+            "select.correctness=false."
         )
 
 
@@ -55,10 +64,13 @@ def build_method(config: Config, hooks: Hooks | None = None) -> BasOpd:
     return BasOpd(
         model=model,
         query_ratio=config.select.query_ratio,
+        budget=config.select.budget,
         stages=Stages(
             policy=Sampler(model, full_view, sampling, hooks),
-            selector=build_selector(**config.select.model_dump(exclude={"query_ratio"})),
-            teacher=SelfTeacher(model, crop_view, **config.teacher.model_dump(), hooks=hooks),
+            selector=build_selector(**config.select.model_dump(exclude={"query_ratio", "budget"})),
+            teacher=SelfTeacher(
+                model, crop_view, **config.teacher.model_dump(), hooks=hooks, size=crop_size
+            ),
             learner=Learner(model, OptimizerSettings(**config.optim.model_dump()), hooks),
             objective=partial(
                 Distillation,
@@ -66,7 +78,21 @@ def build_method(config: Config, hooks: Hooks | None = None) -> BasOpd:
                 settings=DistillSettings(**config.distill.model_dump()),
             ),
             clock=Clock(model.device),
+            grade=partial(_graded, model) if config.select.correctness else None,
         ),
+    )
+
+
+def _graded(
+    model: VisionLanguageModel, rollouts: Rollouts, rows: Sequence[int]
+) -> tuple[Grade, ...]:
+    """Compare the responses of rows with the answers of their examples."""
+    return tuple(
+        grade(
+            model.processor.decode(rollouts.tokens[row, : int(rollouts.lengths[row])]),
+            rollouts.example_of(row).answer,
+        )
+        for row in rows
     )
 
 

@@ -1,20 +1,20 @@
 """Whether a run did what its settings say: budget, choice, ledger and files, from its records.
 
-Imports no torch, and trusts nothing that can be recomputed. Only random draws need torch, and are
-recomputed on request.
+Imports no torch, and trusts nothing that can be recomputed. Only random draws and predictions need
+torch, and are recomputed on request.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from bas_opd.budget import exploration_quota, query_budget
+from bas_opd.budget import query_budget
 from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
@@ -23,10 +23,8 @@ from bas_opd.run.history import RunHistory, collect_history
 from bas_opd.run.ledger import TOKEN_COSTS, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
 from bas_opd.run.record import QueryRecord, StepRecord, first_problem
-from bas_opd.select.rules import PolicyRule, policy_rule, ranked
-
-Draw = Callable[[str, int, Sequence[int], int], set[int]]
-"""(stage, step, rows, count) -> the rows that the run must have drawn."""
+from bas_opd.run.replaying import Replay, selection_problems
+from bas_opd.select.rules import PolicyRule, policy_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ class Verification:
     planned_steps: int | None
     is_finished: bool
     recomputed_draws: bool
-    """Whether every random draw was recomputed; without any there is nothing to recompute."""
+    """Whether every random draw and prediction was recomputed, if there are any."""
     checks: tuple[Check, ...]
 
     @property
@@ -80,7 +78,7 @@ def verify(
     config, settings = _settings(history)
     steps = history.queries
     rule = policy_rule(config.select.policy) if config else None
-    draw = _draws(config.select.seed) if draws and config else None
+    replay = Replay(config.select) if draws and config else None
     checks = [
         _check("records", damage, f"{len(history.steps)} steps, chain intact"),
         _check("settings", settings, "hash and run.json agree"),
@@ -92,8 +90,12 @@ def verify(
     else:
         select = config.select
         checks += [
-            _check("budget", _budget(steps, config), f"K of {select.query_ratio}"),
-            _check("selection", _selection(steps, select, rule, draw), _scope(rule, draw)),
+            _check("budget", _budget(steps, config), _budget_note(select)),
+            _check(
+                "selection",
+                selection_problems(steps, select, rule, replay),
+                _scope(rule, replay),
+            ),
         ]
     checks += [
         _check("cost", _cost(steps), "calls and tokens"),
@@ -111,7 +113,7 @@ def verify(
         steps=len(history.steps),
         planned_steps=history.planned,
         is_finished=history.finished is not None,
-        recomputed_draws=draw is not None or not (rule and rule.draws_at_random),
+        recomputed_draws=replay is not None or not (rule and rule.draws_at_random),
         checks=tuple(checks),
     )
 
@@ -192,16 +194,13 @@ def _budget(steps: Sequence[QueryRecord], config: Config) -> Iterator[str]:
                 f"step {step.step}: response_tokens has {len(step.response_tokens)} rows, not "
                 f"{len(step.examples)} x {step.per_prompt}."
             )
-        where, allowed = f"step {step.step}", query_budget(select.query_ratio, len(step.candidates))
+        where = f"step {step.step}"
         if step.query_ratio != str(select.query_ratio):
             yield f"{where}: query_ratio is {step.query_ratio}, not {select.query_ratio}."
-        if step.budget != allowed:
-            yield (
-                f"{where}: budget is {step.budget}, but floor({select.query_ratio} x "
-                f"{len(step.candidates)}) is {allowed}."
-            )
-        if len(step.selected) > allowed:
-            yield f"{where}: selected holds {len(step.selected)} rows, more than K = {allowed}."
+        if step.budget_kind != select.budget:
+            yield f"{where}: budget_kind is {step.budget_kind}, not {select.budget}."
+        for problem in (*_prices(step), *_spending(step, select)):
+            yield f"{where}: {problem}"
         if len(set(step.selected)) != len(step.selected):
             yield f"{where}: selected names a row twice."
         if outside := set(step.selected) - set(step.candidates):
@@ -210,71 +209,54 @@ def _budget(steps: Sequence[QueryRecord], config: Config) -> Iterator[str]:
             yield f"{where}: explored names row {min(outside)}, which was not selected."
 
 
-def _selection(
-    steps: Sequence[QueryRecord], select: SelectConfig, rule: PolicyRule, draw: Draw | None
-) -> Iterator[str]:
-    """S is what the policy chooses, and the policy learns when its replay says so (Alg. 1)."""
-    held, is_trained = 0, False
-    for step in steps:
-        for problem in _choice(step, select, rule, draw, is_trained=is_trained):
-            yield f"step {step.step}: {problem}"
-        held = min(select.replay_capacity, held + step.labels)
-        must_learn = rule.learns and step.labels > 0 and held >= select.replay_start
-        if step.learned != must_learn:
-            yield f"step {step.step}: learned is {step.learned}, with {held} labels in the replay."
-        is_trained |= must_learn
+def _prices(step: QueryRecord) -> Iterator[str]:
+    """What each row costs in tokens is what its response has, and repeats are as long."""
+    openings = step.openings or [0] * len(step.examples)
+    for row, cost in zip(step.candidates, step.costs or (), strict=bool(step.costs)):
+        tokens, opening = step.response_tokens[row], openings[row // step.per_prompt]
+        # A row that does not share its prompt pays for it too, and how long that is is not known.
+        known = step.budget_kind == "scored_tokens" or opening > 0
+        own = tokens - (step.budget_kind == "processed_tokens")
+        if cost < own or (known and cost != own):
+            yield f"costs has {cost} for row {row}, but {own} of its tokens are {step.budget_kind}."
+    if step.budget_kind == "scored_tokens" and any(openings):
+        yield "openings charges prompts, but only response tokens are scored."
+    tokens_of: dict[tuple[int, int], int] = {}
+    for row, text in (step.text_of or {}).items():
+        tokens = step.response_tokens[row]
+        if tokens_of.setdefault((row // step.per_prompt, text), tokens) != tokens:
+            yield f"texts has row {row} as a repeat of another, but their lengths differ."
 
 
-def _choice(
-    step: QueryRecord,
-    select: SelectConfig,
-    rule: PolicyRule,
-    draw: Draw | None,
-    *,
-    is_trained: bool,
-) -> Iterator[str]:
-    chosen, explored = set(step.selected), set(step.explored)
-    count = query_budget(select.query_ratio, len(step.candidates))
-    quota = 0
-    if rule.ranks_by is not None:
-        with_entropy, without = rule.ranks_by
-        scores = step.feature_of(with_entropy if step.has_entropy else without)
-        if step.score_of != scores:
-            yield f"scores are not the feature that the {rule.name} policy ranks by."
-    elif rule.learns and is_trained:
-        scores = step.score_of
-        quota = exploration_quota(select.exploration, count)
-    else:
-        if step.score_of:
-            yield "scores were recorded, but nothing was ranked yet."
-        if explored:
-            yield "explored names rows, but nothing was ranked yet."
-        if len(chosen) != count:
-            yield f"selected holds {len(chosen)} rows, but {count} were to be drawn."
-        elif draw and chosen != draw("uniform", step.step, step.candidates, count):
-            yield "selected is not what the seed draws."
+def _spending(step: QueryRecord, select: SelectConfig) -> Iterator[str]:
+    full = step.budget_of(0).spent(step.candidates)
+    allowed = query_budget(select.query_ratio, full)
+    if step.full_cost != full and not (step.full_cost is None and step.budget_kind == "calls"):
+        yield f"full_cost is {step.full_cost}, but its candidates make {full}."
+    if step.budget != allowed:
+        yield (f"budget is {step.budget}, but floor({select.query_ratio} x {full}) is {allowed}.")
+    if not set(step.selected) <= set(step.candidates):
         return
-    order = ranked(step.candidates, scores)
-    best, rest = set(order[: count - quota]), order[count - quota :]
-    if chosen - explored != best:
-        yield f"selected holds other rows than the {len(best)} of the highest scores."
-    if len(explored) != quota:
-        yield f"explored holds {len(explored)} rows, but {quota} are to be drawn."
-    elif draw and explored != draw("explore", step.step, rest, quota):
-        yield "explored is not what the seed draws."
+    budget = step.budget_of(allowed)
+    spent = budget.spent(step.selected)
+    if step.spent != spent and not (step.spent is None and step.budget_kind == "calls"):
+        yield f"spent is {step.spent}, but its selected rows make {spent}."
+    if spent > allowed and budget.kind == "calls":
+        yield f"selected holds {spent} rows, more than K = {allowed}."
+    elif spent > allowed:
+        yield f"selected costs {spent} {budget.unit}, more than K = {allowed}."
 
 
-def _draws(seed: int) -> Draw:
-    from bas_opd.select.draws import addressed_generator, draw_rows
-
-    return lambda stage, step, rows, count: set(
-        draw_rows(rows, count, addressed_generator(stage, seed, step))
-    )
+def _budget_note(select: SelectConfig) -> str:
+    kind = "" if select.budget == "calls" else f" in {select.budget}"
+    return f"K of {select.query_ratio}{kind}"
 
 
-def _scope(rule: PolicyRule, draw: Draw | None) -> str:
-    is_unchecked = rule.draws_at_random and draw is None
-    return rule.name + ("; random draws not recomputed" if is_unchecked else "")
+def _scope(rule: PolicyRule, replay: Replay | None) -> str:
+    if replay is not None or not rule.draws_at_random:
+        return rule.name
+    what = "random draws and predictions" if rule.learns else "random draws"
+    return f"{rule.name}; {what} not recomputed"
 
 
 def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
@@ -285,7 +267,7 @@ def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
             yield f"{where}: scored and selected name different rows."
         expected = {
             "calls": len(step.scored),
-            "overrun": max(0, step.calls - step.budget),
+            "overrun": max(0, getattr(step, step.budget_kind) - step.budget),
             "candidate_tokens": step.tokens_of(step.candidates),
         }
         if set(step.scored) <= set(step.candidates):
@@ -296,6 +278,16 @@ def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
         for name, value in expected.items():
             if getattr(step, name) != value:
                 yield f"{where}: {name} is {getattr(step, name)}, but its rows make {value}."
+        if step.budget_kind == "processed_tokens" and step.spent is not None:
+            openings = step.openings or [0] * len(step.examples)
+            # A prompt whose rows are charged one by one may be computed for several at once.
+            is_known = all(openings[row // step.per_prompt] for row in step.selected)
+            least = step.spent if is_known else 0
+            if not least <= step.processed_tokens <= step.spent:
+                yield (
+                    f"{where}: processed_tokens is {step.processed_tokens}, but its rows make "
+                    f"{step.spent}."
+                )
         if step.overrun:
             yield f"{where}: overrun is {step.overrun}: the teacher was asked too much."
 

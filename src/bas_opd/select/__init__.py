@@ -9,21 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bas_opd.budget import exploration_quota, query_budget
+    from bas_opd.budget import exploration_quota, query_budget, step_budget
     from bas_opd.select.build import build_selector
-    from bas_opd.select.features import features_from, rollout_features
+    from bas_opd.select.covering import cover, mid_ranks
+    from bas_opd.select.features import GradeRows, features_from, rollout_features
     from bas_opd.select.learned import LearnedSelector
     from bas_opd.select.learning import LearningSelector
     from bas_opd.select.losses import selector_loss
     from bas_opd.select.normaliser import RunningNormaliser
     from bas_opd.select.policies import EntropySelector, FullSelector, RandomSelector, Selector
     from bas_opd.select.predictor import UtilityPredictor
-    from bas_opd.select.regressed import RegressedSelector
+    from bas_opd.select.regressed import CoveringSelector, RegressedSelector
     from bas_opd.select.replay import Labels, ReplayBuffer
 
 __all__ = [
+    "CoveringSelector",
     "EntropySelector",
     "FullSelector",
+    "GradeRows",
     "Labels",
     "LearnedSelector",
     "LearningSelector",
@@ -34,24 +37,28 @@ __all__ = [
     "Selector",
     "UtilityPredictor",
     "build_selector",
+    "cover",
     "exploration_quota",
     "features_from",
+    "mid_ranks",
     "query_budget",
     "rollout_features",
     "selector_loss",
+    "step_budget",
 ]
 
 _HOMES = {
-    "bas_opd.budget": ("exploration_quota", "query_budget"),
+    "bas_opd.budget": ("exploration_quota", "query_budget", "step_budget"),
     "bas_opd.select.build": ("build_selector",),
-    "bas_opd.select.features": ("features_from", "rollout_features"),
+    "bas_opd.select.covering": ("cover", "mid_ranks"),
+    "bas_opd.select.features": ("GradeRows", "features_from", "rollout_features"),
     "bas_opd.select.learned": ("LearnedSelector",),
     "bas_opd.select.learning": ("LearningSelector",),
     "bas_opd.select.losses": ("selector_loss",),
     "bas_opd.select.normaliser": ("RunningNormaliser",),
     "bas_opd.select.policies": ("EntropySelector", "FullSelector", "RandomSelector", "Selector"),
     "bas_opd.select.predictor": ("UtilityPredictor",),
-    "bas_opd.select.regressed": ("RegressedSelector",),
+    "bas_opd.select.regressed": ("CoveringSelector", "RegressedSelector"),
     "bas_opd.select.replay": ("Labels", "ReplayBuffer"),
 }
 """Module -> the names above that it defines."""

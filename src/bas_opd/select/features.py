@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from bas_opd.types import Candidates, Rollouts
+from bas_opd.types import Candidates, Grade, Rollouts
+
+GradeRows = Callable[[Rollouts, Sequence[int]], tuple[Grade, ...]]
+"""Says whether rows are right."""
 
 
-def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Candidates:
-    """Return C with phi of every row, from what the sampler measured (Eq. 5; Alg. 1, line 4)."""
+def rollout_features(
+    rollouts: Rollouts, candidates: Sequence[int], grade: GradeRows | None = None
+) -> Candidates:
+    """Return C with phi of every row, from what the sampler measured (Eq. 5; Alg. 1, line 4).
+
+    With `grade`, it also says which rows are right; the paper uses no answers.
+    """
     rows = list(candidates)
+    lengths = rollouts.lengths[rows].tolist()
     crops = [rollouts.example_of(row).crop for row in rows]
     values = features_from(
         rollouts.logprobs[rows],
@@ -26,7 +35,12 @@ def rollout_features(rollouts: Rollouts, candidates: Sequence[int]) -> Candidate
         values=values,
         has_entropy=rollouts.entropies is not None,
         prompts=tuple(rollouts.prompt_of(row) for row in rows),
-        tokens=tuple(rollouts.lengths[rows].tolist()),
+        tokens=tuple(lengths),
+        texts=tuple(
+            tuple(ids[:length])
+            for ids, length in zip(rollouts.tokens[rows].tolist(), lengths, strict=True)
+        ),
+        grades=grade(rollouts, rows) if grade else None,
     )
 
 

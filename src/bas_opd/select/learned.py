@@ -36,6 +36,7 @@ class LearnedSelector(LearningSelector):
         half_life: float = 10,
         rank_weight: float = 0.2,
         min_gap: float = 1e-6,
+        coverage: bool = False,
     ) -> None:
         if min(replay_batch, updates_per_step) < 1:
             raise ConfigError(
@@ -49,6 +50,7 @@ class LearnedSelector(LearningSelector):
             replay_capacity=replay_capacity,
             replay_start=replay_start,
             half_life=half_life,
+            coverage=coverage,
         )
         self.replay_batch = replay_batch
         self.updates_per_step = updates_per_step

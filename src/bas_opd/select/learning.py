@@ -12,10 +12,11 @@ from torch import Tensor
 
 from bas_opd.budget import exploration_quota
 from bas_opd.errors import ConfigError
+from bas_opd.select.covering import mid_ranks
 from bas_opd.select.normaliser import RunningNormaliser
 from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
 from bas_opd.select.replay import ReplayBuffer
-from bas_opd.types import Budget, Candidates, Selection
+from bas_opd.types import FEATURES, Budget, Candidates, Selection
 
 
 class LearningSelector(ABC):
@@ -24,6 +25,9 @@ class LearningSelector(ABC):
     Until the first update, rows are drawn as `RandomSelector` draws them with the same seed: the
     selection then has no `scores` and marks nothing as `explored`.
     """
+
+    gain = staticmethod(mid_ranks)
+    """What a row gains by its score, where rows are chosen to cover."""
 
     def __init__(
         self,
@@ -34,6 +38,8 @@ class LearningSelector(ABC):
         replay_capacity: int,
         replay_start: int,
         half_life: float,
+        coverage: bool = False,
+        columns: int = len(FEATURES),
     ) -> None:
         exploration_quota(exploration, 0)  # a bad ratio fails here, not after the warm-up
         if not 1 <= replay_start <= replay_capacity:
@@ -45,16 +51,26 @@ class LearningSelector(ABC):
         self.exploration = exploration
         self.replay_start = replay_start
         self.half_life = half_life
+        self.coverage = coverage
+        """Whether rows are chosen to cover the prompts, by `cover`, rather than by rank."""
         self.is_trained = False
         """Whether the prediction has been updated, and rows are therefore ranked by it."""
-        self.normaliser = RunningNormaliser(momentum)
-        self.replay = ReplayBuffer(replay_capacity)
+        self.normaliser = RunningNormaliser(momentum, columns=columns)
+        self.replay = ReplayBuffer(replay_capacity, columns=columns)
 
     def select(self, candidates: Candidates, budget: Budget | int, *, step: int) -> Selection:
         """Update the normaliser on C and choose K rows of it (Alg. 1, lines 4-10)."""
+        candidates = self._seen(candidates)
         self.normaliser.update(candidates.values)
         if not self.is_trained:
-            return uniform_selection(candidates, budget, seed=self.seed, step=step)
+            return uniform_selection(
+                candidates,
+                budget,
+                seed=self.seed,
+                step=step,
+                coverage=self.coverage,
+                prior=self._prior(candidates),
+            )
         return explored_selection(
             candidates,
             budget,
@@ -62,11 +78,13 @@ class LearningSelector(ABC):
             exploration=self.exploration,
             seed=self.seed,
             step=step,
+            coverage=self.coverage,
+            gain=self.gain,
         )
 
     def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> bool:
         """Store the labels and update from replay; True if that happened (Alg. 1, line 14)."""
-        stored = self.replay.observe(candidates, utility, step=step)
+        stored = self.replay.observe(self._seen(candidates), utility, step=step)
         if stored == 0 or len(self.replay) < self.replay_start:
             return False
         self._update(step)
@@ -77,8 +95,16 @@ class LearningSelector(ABC):
         """Return the predicted utility of each row; None before the first update."""
         if not self.is_trained:
             return [None] * len(candidates)
-        predicted = self._in_utility(self.predict(candidates.values)).tolist()
+        predicted = self._in_utility(self.predict(self._seen(candidates).values)).tolist()
         return [value if math.isfinite(value) else None for value in predicted]
+
+    def _seen(self, candidates: Candidates) -> Candidates:
+        """Return the candidates with the features that the prediction reads."""
+        return candidates
+
+    def _prior(self, candidates: Candidates) -> dict[int, float]:
+        """Return the scores that coverage goes by before the first update; none: all the same."""
+        return {}
 
     @abstractmethod
     def predict(self, values: Tensor) -> Tensor:

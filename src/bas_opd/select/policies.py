@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from bas_opd.budget import exploration_quota
 from bas_opd.errors import BudgetError
+from bas_opd.select.choice import Gain, covering, in_order
+from bas_opd.select.covering import mid_ranks
 from bas_opd.select.draws import addressed_generator, draw_rows
 from bas_opd.select.rules import RULES, ranked
 from bas_opd.types import FEATURES, Budget, Candidates, Selection
@@ -67,11 +69,11 @@ class FullSelector(_Fixed):
     """Query every candidate: plain on-policy distillation."""
 
     def select(self, candidates: Candidates, budget: Budget | int, *, step: int) -> Selection:
-        limit = Budget.of(budget).limit
-        if limit < len(candidates):
+        budget = Budget.of(budget)
+        if budget.limit < budget.spent(candidates.rows):
             raise BudgetError(
                 f"The full policy queries all {len(candidates)} candidates of step {step}, but the "
-                f"budget is {limit}. Set the query ratio to 1 or choose another policy."
+                f"budget is {budget.limit}. Set the query ratio to 1 or choose another policy."
             )
         return Selection(rows=tuple(sorted(candidates.rows)), budget=budget)
 
@@ -79,31 +81,51 @@ class FullSelector(_Fixed):
 class RandomSelector(_Fixed):
     """Query rows drawn uniformly without replacement, a pure function of (seed, step)."""
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, coverage: bool = False) -> None:
         self.seed = seed
+        self.coverage = coverage
 
     def select(self, candidates: Candidates, budget: Budget | int, *, step: int) -> Selection:
-        return uniform_selection(candidates, budget, seed=self.seed, step=step)
+        return uniform_selection(
+            candidates, budget, seed=self.seed, step=step, coverage=self.coverage
+        )
 
 
 class EntropySelector(_Fixed):
     """Query the rows of highest mean token entropy, or mean NLL where no entropy is known."""
+
+    def __init__(self, *, coverage: bool = False) -> None:
+        self.coverage = coverage
 
     def select(self, candidates: Candidates, budget: Budget | int, *, step: int) -> Selection:
         features = RULES["entropy"].ranks_by
         assert features is not None
         column = FEATURES.index(features[0] if candidates.has_entropy else features[1])
         scores = finite_scores(candidates.rows, candidates.values[:, column].tolist())
-        chosen = ranked(candidates.rows, scores)[: affordable(candidates, budget)]
+        chosen = best_rows(candidates, Budget.of(budget), scores, coverage=self.coverage)
         return Selection(rows=tuple(sorted(chosen)), budget=budget, scores=scores)
 
 
 def uniform_selection(
-    candidates: Candidates, budget: Budget | int, *, seed: int, step: int
+    candidates: Candidates,
+    budget: Budget | int,
+    *,
+    seed: int,
+    step: int,
+    coverage: bool = False,
+    prior: Mapping[int, float] | None = None,
 ) -> Selection:
-    """Choose K candidates uniformly without replacement (Alg. 1, line 6)."""
-    generator = addressed_generator("uniform", seed, step)
-    chosen = draw_rows(candidates.rows, affordable(candidates, budget), generator)
+    """Choose candidates uniformly without replacement, as many as fit (Alg. 1, line 6).
+
+    With coverage the random order decides only between rows that add as much. A prior is what rows
+    are covered by before anything is learned.
+    """
+    budget, generator = Budget.of(budget), addressed_generator("uniform", seed, step)
+    order = draw_rows(candidates.rows, len(candidates), generator)
+    if coverage:
+        chosen = covering(order, prior or {}, budget, **_responses(candidates))
+    else:
+        chosen = in_order(order, budget)
     return Selection(rows=tuple(sorted(chosen)), budget=budget)
 
 
@@ -115,13 +137,28 @@ def explored_selection(
     exploration: float | str | Decimal,
     seed: int,
     step: int,
+    coverage: bool = False,
+    gain: Gain = mid_ranks,
 ) -> Selection:
-    """Choose the K - K_e highest scores and K_e of the rest at random (Alg. 1, lines 8-10)."""
-    order = ranked(candidates.rows, scores)
-    count = affordable(candidates, budget)
-    explore = exploration_quota(exploration, count)
-    best, rest = order[: count - explore], order[count - explore :]
-    explored = draw_rows(rest, explore, addressed_generator("explore", seed, step))
+    """Choose the K - K_e highest scores and K_e of the rest at random (Alg. 1, lines 8-10).
+
+    In tokens, the scores choose what fits into their share, and exploration what then still fits.
+    """
+    budget = Budget.of(budget)
+    limit = min(budget.limit, budget.spent(candidates.rows))
+    explore = exploration_quota(exploration, limit)
+    best = best_rows(
+        candidates, budget, scores, limit=limit - explore, coverage=coverage, gain=gain
+    )
+    rest = draw_rows(
+        set(candidates.rows) - set(best),
+        len(candidates) - len(best),
+        addressed_generator("explore", seed, step),
+    )
+    # Without coverage, what no high score fits into is explored with; with it, what is left has
+    # only repeated texts to pay for.
+    most = budget.spent(best) + explore if coverage else limit
+    explored = in_order(rest, budget, limit=most, beside=best)
     return Selection(
         rows=tuple(sorted(best + explored)),
         budget=budget,
@@ -130,12 +167,34 @@ def explored_selection(
     )
 
 
-def affordable(candidates: Candidates, budget: Budget | int) -> int:
-    """Return how many rows to choose: the budget, or every candidate if that is fewer."""
-    limit = Budget.of(budget).limit
-    if limit < 0:
-        raise BudgetError(f"The budget is {limit} queries; it cannot be negative.")
-    return min(limit, len(candidates))
+def best_rows(
+    candidates: Candidates,
+    budget: Budget,
+    scores: Mapping[int, float],
+    *,
+    limit: int | None = None,
+    coverage: bool,
+    gain: Gain = mid_ranks,
+) -> list[int]:
+    """Choose rows by their scores: the highest that fit or, with coverage, those that cover."""
+    if not coverage:
+        return in_order(ranked(candidates.rows, scores), budget, limit=limit)
+    rows = sorted(candidates.rows)
+    return covering(rows, scores, budget, limit=limit, gain=gain, **_responses(candidates))
+
+
+def _responses(candidates: Candidates) -> dict[str, Any]:
+    """Return the prompt and the text of each row, which coverage needs."""
+    if candidates.prompts is None:
+        raise ValueError(
+            "Coverage needs the prompt of each row. Pass Candidates(..., prompts=...), and texts "
+            "so that repeated responses are known."
+        )
+    rows, texts = candidates.rows, candidates.texts
+    return {
+        "prompts": dict(zip(rows, candidates.prompts, strict=True)),
+        "texts": None if texts is None else dict(zip(rows, texts, strict=True)),
+    }
 
 
 def finite_scores(rows: Sequence[int], scores: Sequence[float]) -> dict[int, float]:

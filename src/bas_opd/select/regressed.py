@@ -1,4 +1,6 @@
-"""The regressed policy: the same features and labels as the learned one, fitted in closed form.
+"""The regressed policy, and the covering one that chooses by its predictions.
+
+Both have the same features and labels as the learned policy, fitted in closed form.
 
 Not of the paper. `docs/selector-study.md` has the evidence and its limits.
 """
@@ -6,14 +8,17 @@ Not of the paper. `docs/selector-study.md` has the evidence and its limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bas_opd.select.choice import grade_scores
 from bas_opd.select.learning import LearningSelector
 from bas_opd.select.replay import Labels
-from bas_opd.types import FEATURES
+from bas_opd.types import FEATURES, Candidates
 
 
 class RegressedSelector(LearningSelector):
@@ -37,6 +42,8 @@ class RegressedSelector(LearningSelector):
         replay_capacity: int = 8192,
         replay_start: int = 96,
         half_life: float = 100,
+        coverage: bool = False,
+        columns: int = len(FEATURES),
     ) -> None:
         super().__init__(
             seed=seed,
@@ -45,9 +52,11 @@ class RegressedSelector(LearningSelector):
             replay_capacity=replay_capacity,
             replay_start=replay_start,
             half_life=half_life,
+            coverage=coverage,
+            columns=columns,
         )
         self.coefficients = torch.zeros(
-            _terms(torch.zeros(1, len(FEATURES))).shape[1], dtype=torch.float64, device="cpu"
+            _terms(torch.zeros(1, columns)).shape[1], dtype=torch.float64, device="cpu"
         )
 
     @torch.no_grad()
@@ -87,6 +96,30 @@ class RegressedSelector(LearningSelector):
 
     def _load_learned(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         self.coefficients = parts[""]["coefficients"].clone()
+
+
+class CoveringSelector(RegressedSelector):
+    """Cover the prompts of a step with different responses, those of high prediction first.
+
+    The prediction is that of `RegressedSelector`, the choice that of `cover`. Before the first fit
+    all rows gain the same, and a random order decides between them. With `correctness`, a seventh
+    feature says whether a row is right, and before the first fit wrong rows come first.
+    """
+
+    def __init__(self, *, seed: int = 0, correctness: bool = False, **settings: Any) -> None:
+        columns = len(FEATURES) + correctness
+        super().__init__(seed=seed, **{**settings, "coverage": True, "columns": columns})
+        self.correctness = correctness
+
+    def _seen(self, candidates: Candidates) -> Candidates:
+        if not self.correctness:
+            return candidates
+        scores = self._prior(candidates)
+        column = torch.tensor([scores[row] for row in candidates.rows], dtype=torch.float64)
+        return replace(candidates, values=torch.cat([candidates.values, column[:, None]], 1))
+
+    def _prior(self, candidates: Candidates) -> dict[int, float]:
+        return grade_scores(candidates.rows, candidates.grades) if self.correctness else {}
 
 
 def _terms(x: Tensor) -> Tensor:

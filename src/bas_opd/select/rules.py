@@ -13,7 +13,7 @@ from typing import Literal
 
 from bas_opd.errors import ConfigError
 
-PolicyName = Literal["full", "random", "entropy", "learned", "regressed"]
+PolicyName = Literal["full", "random", "entropy", "learned", "regressed", "covering"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class PolicyRule:
     """The feature that rows are ranked by, with and without known entropies."""
     learns: bool = False
     """Whether rows are ranked by predictions once the replay holds enough labels."""
+    covers: bool = False
+    """Whether rows are always chosen to cover the prompts; other policies may be told to."""
 
     def label(self, query_ratio: Decimal) -> str:
         """Return the policy and its budget in the paper's words: full, learned-25, random-10."""
@@ -39,6 +41,7 @@ class PolicyRule:
 RULES: dict[str, PolicyRule] = {
     rule.name: rule
     for rule in (
+        PolicyRule(name="covering", draws_at_random=True, learns=True, covers=True),
         PolicyRule(name="learned", draws_at_random=True, learns=True),
         PolicyRule(name="regressed", draws_at_random=True, learns=True),
         PolicyRule(name="entropy", ranks_by=("mean_entropy", "mean_nll")),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bas_opd.teacher.self_teacher import LocalScores, SelfTeacher, TeacherMode
-from bas_opd.types import Part, Rollouts, TeacherScores
+from bas_opd.types import BudgetKind, Costs, Part, Rollouts, TeacherScores
 
 
 class Teacher(Protocol):
@@ -12,6 +12,13 @@ class Teacher(Protocol):
 
     def score(self, rollouts: Rollouts, rows: Sequence[int]) -> TeacherScores:
         """Score exactly `rows` (Alg. 1, line 11); no rows, no computation."""
+        ...
+
+    def costs(self, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind) -> Costs | None:
+        """Return what querying each of `rows` would cost in tokens of a kind; None if not known.
+
+        Asked for budgets in tokens only, and before anything is computed.
+        """
         ...
 
     def follow(self) -> None:
@@ -23,4 +30,11 @@ class Teacher(Protocol):
         ...
 
 
-__all__ = ["LocalScores", "SelfTeacher", "Teacher", "TeacherMode"]
+def query_costs(
+    teacher: Teacher, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind
+) -> Costs | None:
+    """Return what a teacher says that rows cost; in calls there is nothing to ask."""
+    return None if kind == "calls" else teacher.costs(rollouts, rows, kind)
+
+
+__all__ = ["LocalScores", "SelfTeacher", "Teacher", "TeacherMode", "query_costs"]

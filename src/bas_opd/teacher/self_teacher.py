@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,9 +13,11 @@ from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import HeadWeights, ShadowWeights
-from bas_opd.types import FullLogits, Hooks, Part, Rollouts, View
+from bas_opd.types import BudgetKind, Costs, Example, FullLogits, Hooks, Part, Rollouts, View
 
 TeacherMode = Literal["ema", "frozen", "live"]
+ViewSize = Callable[[Example], tuple[tuple[int, int], str]]
+"""What a view will show: width and height of its picture, read without opening it, and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class SelfTeacher:
     """The student's own network under slowly moving weights, with a view of its own.
 
     `ema` moves its weights after each valid update, `frozen` never; `live` has none and uses the
-    student's. `view` decides what it sees of an example: for BAS-OPD, the crop.
+    student's. `view` decides what it sees of an example: for BAS-OPD, the crop. `size` is the size
+    of that view; without it the cost of a prompt is not known in advance.
     """
 
     def __init__(
@@ -58,14 +61,38 @@ class SelfTeacher:
         tau: float = 0.05,
         tokens_per_batch: int = 16_384,
         hooks: Hooks | None = None,
+        size: ViewSize | None = None,
     ) -> None:
         self.model = model
         self.view = view
+        self.size = size
         self.hooks = hooks or Hooks()
         self.mode = mode
         self.tau = tau
         self.tokens_per_batch = tokens_per_batch
         self.weights = ShadowWeights(model, is_empty=mode == "live")
+
+    def costs(self, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind) -> Costs | None:
+        """Return what querying each of `rows` would cost in tokens; no view is opened.
+
+        A prompt is processed once for all its rows, and the last token of a response is never fed.
+        Where the rollouts of a prompt may not fit into one batch together, its rows are charged the
+        prompt each, which is the most that they can cost.
+        """
+        if kind == "scored_tokens":
+            return Costs(rows={row: int(rollouts.lengths[row]) for row in rows})
+        if self.size is None:
+            return None
+        own, openings = {}, {}
+        for group in group_by_prompt(rows, rollouts):
+            size, text = self.size(rollouts.examples[group.number])
+            length = self.model.processor.prompt_length(size, text)
+            is_shared = length + len(group.rows) * group.longest <= self.tokens_per_batch
+            openings[group.number] = length if is_shared else 0
+            for row in group.rows:
+                own[row] = int(rollouts.lengths[row]) - 1 + (0 if is_shared else length)
+        prompts = {row: rollouts.prompt_of(row) for row in rows}
+        return Costs(rows=own, prompts=prompts, openings=openings)
 
     @torch.no_grad()
     def score(self, rollouts: Rollouts, rows: Sequence[int]) -> LocalScores:

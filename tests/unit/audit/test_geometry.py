@@ -184,12 +184,12 @@ def test_batches_without_both_kinds_of_rows_are_left_out(
     trained: Path, quiet: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budgets = iter([0, 3])
-    monkeypatch.setattr(geometry, "query_budget", lambda *_: next(budgets))
+    monkeypatch.setattr(geometry, "step_budget", lambda *_: next(budgets))
     notices: list[str] = []
     subject = subject_of(trained, Hooks(notice=notices.append), checkpoints=1, pairs=2)
     audit = audit_geometry(subject, quiet)
     assert [p.selected for p in audit.checkpoints[0].pairs] == [3]
     assert notices[-1].startswith("At step 5, 1 of 2 batches are left out")
-    monkeypatch.setattr(geometry, "query_budget", lambda *_: 0)
+    monkeypatch.setattr(geometry, "step_budget", lambda *_: 0)
     with pytest.raises(BasOpdError, match="gave a pair of gradients"):
         audit_geometry(subject, quiet)

@@ -17,9 +17,9 @@ def settings(arm: str | ArmSpec) -> dict[str, object]:
 
 
 def test_every_arm_is_a_preset_over_finesearch_and_no_two_are_alike() -> None:
-    trained = [arm for arm in ARMS if arm != "base" and not arm.startswith("covering")]
+    trained = [arm for arm in ARMS if arm != "base"]
     configs = [settings(arm) for arm in trained]
-    assert len({str(config) for config in configs}) == len(trained) == 17
+    assert len({str(config) for config in configs}) == len(trained) == 21
     for arm, config in zip(trained, configs, strict=True):
         assert config["run.steps"] == 111
         assert config["rollout.max_response_tokens"] == 24

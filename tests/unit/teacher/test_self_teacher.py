@@ -10,7 +10,7 @@ import torch
 from stage_fixtures import crop_teacher, draw, make_examples, make_model
 
 from bas_opd.data.images import open_crop
-from bas_opd.data.views import crop_view
+from bas_opd.data.views import crop_size, crop_view
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import SelfTeacher, TeacherMode
@@ -84,6 +84,63 @@ def test_its_tokens_are_counted_as_scored_and_as_processed(
     assert scores.scored_tokens == responses
     # The last token of each of the three responses is predicted, never read.
     assert scores.processed_tokens == responses - 3 + sum(crops)
+
+
+@pytest.mark.parametrize("family", ["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
+def test_what_it_says_a_query_costs_is_what_it_then_counts(
+    family: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    model = make_model(request.getfixturevalue(family))
+    rollouts = draw(model, make_examples(tmp_path))
+    candidates = rollouts.candidates()
+    teacher = crop_teacher(model, size=crop_size)
+    processed = teacher.costs(rollouts, candidates, "processed_tokens")
+    scored = teacher.costs(rollouts, candidates, "scored_tokens")
+    assert processed is not None
+    assert scored is not None
+    for rows in (candidates, (0,), (0, 1), (0, 4), (1, 2, 7), ()):
+        scores = teacher.score(rollouts, rows)
+        assert processed.of(rows) == scores.processed_tokens
+        assert scored.of(rows) == scores.scored_tokens
+
+
+def test_a_prompt_that_may_be_cut_apart_is_charged_to_each_of_its_rows(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    rows = rollouts.candidates()
+    teacher = crop_teacher(model, size=crop_size, tokens_per_batch=1)
+    costs = teacher.costs(rollouts, rows, "processed_tokens")
+    assert costs is not None
+    assert not any(costs.openings.values())
+    for chosen in ((0, 1, 2, 7), rows):
+        assert costs.of(chosen) == teacher.score(rollouts, chosen).processed_tokens
+    # In between, some rows share a pass after all, and cost less than they were charged.
+    longest = max(costs.rows.values()) + int(rollouts.lengths.max())
+    teacher = crop_teacher(model, size=crop_size, tokens_per_batch=longest)
+    costs = teacher.costs(rollouts, rows, "processed_tokens")
+    assert costs is not None
+    assert teacher.score(rollouts, rows).processed_tokens <= costs.of(rows)
+
+
+def test_saying_what_a_query_costs_opens_no_view(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+
+    def never(_: Example) -> tuple[Any, str]:
+        raise AssertionError("a view was opened")
+
+    teacher = SelfTeacher(model, never, size=crop_size)
+    assert teacher.costs(rollouts, rollouts.candidates(), "processed_tokens")
+
+
+def test_a_teacher_that_does_not_know_the_size_of_its_view_cannot_say_what_a_prompt_costs(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    assert crop_teacher(model).costs(rollouts, (0,), "processed_tokens") is None
+    assert crop_teacher(model).costs(rollouts, (0,), "scored_tokens") is not None
 
 
 @pytest.mark.parametrize(("mode", "share"), [("ema", 0.05), ("frozen", 0.0), ("live", 1.0)])
