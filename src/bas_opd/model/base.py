@@ -1,4 +1,4 @@
-"""The small base model that comes with the package."""
+"""The small base models that come with the package, one for each version of FineSearch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 from bas_opd.errors import ModelError
 
 LEARNT_KINDS = ("attribute", "number", "digit", "count", "existence", "neighbour", "pair")
-"""The kinds of FineSearch question that it has learnt; it has not learnt `position`."""
+"""The kinds of FineSearch question that they have learnt; the first has not learnt `position`."""
 
 
-def small_base() -> Path:
-    """Return the folder of the trained small model, an ordinary checkpoint."""
-    folder = Path(str(files("bas_opd.model"))) / "small_base"
+_FOLDERS = {"finesearch": "small_base", "finesearch2": "small_base2"}
+
+
+def small_base(version: str = "finesearch") -> Path:
+    """Return the folder of the small model trained for a version of FineSearch, a checkpoint."""
+    folder = Path(str(files("bas_opd.model"))) / _FOLDERS[version]
     if not (folder / "model.safetensors").is_file():
         raise ModelError(
             f"The small base model is missing from {folder}: the package was installed without its "

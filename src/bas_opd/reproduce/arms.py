@@ -16,7 +16,7 @@ FULL = "full"
 
 @dataclass(frozen=True, slots=True)
 class ArmSpec:
-    """One way to train: a preset over `finesearch.toml`, and settings on top of it."""
+    """One way to train: a preset over that of the task, and settings on top of it."""
 
     name: str
     preset: str
@@ -76,14 +76,16 @@ def effective(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(each for each in overrides if arm_config(FULL, 0, [*somewhere, each]) != plain)
 
 
-def arm_config(arm: str | ArmSpec, seed: int, settings: Sequence[str]) -> Config:
+def arm_config(
+    arm: str | ArmSpec, seed: int, settings: Sequence[str], *, task: str = "finesearch"
+) -> Config:
     """Return the configuration of one run: seed 0 has the paper's two seeds, 1 the next two.
 
     `settings` come after those of the arm, and so win.
     """
     spec = ARMS[arm] if isinstance(arm, str) else arm
     seeds = [f"run.seed={FIRST_SEED + seed}", f"select.seed={seed}"]
-    common = preset("finesearch")
+    common = preset(task)
     if not spec.preset:
         return load_config(common, [*spec.settings, *settings, *seeds])
     return load_config(preset(spec.preset), [*spec.settings, *settings, *seeds], over=common)

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Literal
 
 from bas_opd.config import preset
+from bas_opd.data.finesearch.make import TITLES
 from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
 from bas_opd.files import sha256, write_text
@@ -50,6 +51,7 @@ class Request:
 
     out: Path
     scale: str = "small"
+    task: str = "finesearch"
     arms: tuple[str, ...] | None = None
     seeds: int = 5
     """Runs of each arm, unless a study says which."""
@@ -83,6 +85,7 @@ class Request:
         """Ask for a study, or a part of it, with the base, the data and the steps of its file."""
         return cls(
             out=out,
+            task=study.declared.task,
             arms=arms,
             study=study,
             only_seeds=seeds,
@@ -189,15 +192,15 @@ def common_inputs(request: Request, progress: Progress, *, split: Literal["val",
     n = request.test_n if split == "test" else min(request.val_n, request.test_n)
     return Inputs(
         request=request,
-        base=request.base or small_base(),
-        train=_split(folder, "train", request.train_n, progress),
-        questions=_split(folder, split, n, progress),
+        base=request.base or small_base(request.task),
+        train=_split(request.task, folder, "train", request.train_n, progress),
+        questions=_split(request.task, folder, split, n, progress),
         split=split,
     )
 
 
 def _split(
-    folder: Path, split: Literal["train", "val", "test"], n: int, progress: Progress
+    task: str, folder: Path, split: Literal["train", "val", "test"], n: int, progress: Progress
 ) -> PreparedSet:
     """Load a split, or draw it if there is none."""
     place = folder / split
@@ -207,7 +210,13 @@ def _split(
         progress.message(f"Drawing {place}.")
         workers = os.cpu_count() or 1
         return make_finesearch(
-            place, split=split, size="small", n=n, kinds=LEARNT_KINDS, workers=workers
+            place,
+            split=split,
+            size="small",
+            n=n,
+            kinds=LEARNT_KINDS,
+            workers=workers,
+            version=task,
         )
     prepared = PreparedSet.load(place)
     if len(prepared) != n:
@@ -239,7 +248,8 @@ def plan_runs(
     The base is evaluated once. `label` names runs of one arm and seed under other settings.
     """
     base, train, questions = base_hash(inputs.base), inputs.train, inputs.questions
-    drawn = f"FineSearch, split {inputs.split}, size small"
+    task = TITLES[inputs.request.task]
+    drawn = f"{task}, split {inputs.split}, size small"
     is_finesearch = read_manifest(questions.folder).source.startswith(drawn)
     order = [(arm, None) for arm in arms if not arm.preset]
     for seed in sorted({seed for seeds in arms.values() for seed in seeds}):
@@ -247,7 +257,7 @@ def plan_runs(
     runs = []
     for arm, seed in order:
         name = arm.name if seed is None else f"{arm.name}-{seed}{label}"
-        config = arm_config(arm, seed or 0, inputs.settings(name))
+        config = arm_config(arm, seed or 0, inputs.settings(name), task=inputs.request.task)
         planned = Planned(
             study=None if study is None else study.hash,
             arm=arm.name,
@@ -261,7 +271,7 @@ def plan_runs(
             learning_rate=config.optim.learning_rate,
             train=train.fingerprint,
             train_n=len(train),
-            task="FineSearch" if is_finesearch else "Own data",
+            task=task if is_finesearch else "Own data",
             split=inputs.split,
             questions=questions.fingerprint,
             base=base,

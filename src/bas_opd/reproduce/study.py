@@ -24,7 +24,7 @@ from bas_opd.run.record import first_problem
 STUDY = "study.toml"
 """The copy of the file that stands beside the results."""
 SMALL = "small"
-"""Names the base that comes with the package."""
+"""Names the base that comes with the package for the task."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -97,6 +97,7 @@ class StudyFile(Part):
     """The content of a study's file."""
 
     title: str
+    task: Literal["finesearch", "finesearch2"] = "finesearch"
     base: str = SMALL
     """`small`, or the folder of a model relative to the file."""
     steps: int = Field(gt=0)
@@ -146,7 +147,9 @@ class Study:
     def base(self) -> Path:
         """The folder of the base model."""
         name = self.declared.base
-        return small_base() if name == SMALL else (self.path.parent / name).resolve()
+        if name == SMALL:
+            return small_base(self.declared.task)
+        return (self.path.parent / name).resolve()
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -183,7 +186,8 @@ def read_study(path: Path) -> Study:
     study = Study(path=path, hash=sha256(path), declared=declared)
     for arm in study.arms:
         try:
-            arm_config(arm, 0, ["model.path=x", "data.path=x", *study.overrides])
+            settings = ["model.path=x", "data.path=x", *study.overrides]
+            arm_config(arm, 0, settings, task=declared.task)
         except ConfigError as error:
             raise ConfigError(f"{path}: the arm {arm.name} cannot be run. {error}") from None
     return study
