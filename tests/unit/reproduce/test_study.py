@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,15 @@ def test_what_is_no_study_is_refused(
     assert file.read_text() != FILE
     with pytest.raises(ConfigError, match=complaint):
         read_study(file)
+
+
+def test_the_study_in_the_documentation_is_one(file: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/commands.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```toml\n(title.*?)^```", page, re.DOTALL | re.MULTILINE)
+    file.write_text(example)
+    study = read_study(file)
+    assert [arm.name for arm in study.arms] == ["base", "full", "fewer2", "random30"]
+    assert len(study.declared.comparisons) == 2
 
 
 def test_the_base_of_a_study_is_beside_its_file_or_the_small_one(file: Path) -> None:
