@@ -170,7 +170,7 @@ def test_the_primary_comparisons_are_evaluated_as_declared(file: Path, tmp_path:
     met = lines["- **fewer2 against full, non-inferiority"]
     # Both have half right at every seed, the base a quarter: no difference, a margin of 12.5.
     assert ": met**; +0.00 points (95 % CI over seeds and questions +0.00 to +0.00, 4 seeds)" in met
-    assert "50% of the" in met
+    assert "50 % of the" in met
     better = lines["- **random12-matched against fewer2, superiority"]
     assert ": met**; +" in better
     assert "2 seeds" in better
