@@ -10,7 +10,7 @@ from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.reproduce.arms import BASE, FULL
 from bas_opd.reproduce.policies import base_hash
 from bas_opd.reproduce.results import read_results
-from bas_opd.reproduce.table import policies_table, replace_table
+from bas_opd.reproduce.table import folder_table, replace_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs/results/policies"
@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs/results.md").read_text(encoding="utf-8")
 
 
 def test_the_published_table_is_that_of_its_records() -> None:
-    assert replace_table(PAGE, policies_table(read_results(RESULTS))) == PAGE
+    assert replace_table(PAGE, folder_table(RESULTS)) == PAGE
 
 
 def test_the_records_are_of_the_shipped_base_over_at_least_five_seeds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,7 +167,7 @@ def arms_of_results(results: Sequence[RunResult]) -> list[Arm]:
 
 def source_of(results: Sequence[RunResult]) -> str:
     """Return what the arms were measured on, in a sentence."""
-    seeds = max((result.seed or 0) for result in results) + 1
+    seeds = max(Counter(result.arm for result in results).values())
     task, n = results[0].task, results[0].n
     return (
         f"{task}, small model: {n:,} questions, {seeds} seeds; 95 % Student-t confidence intervals."

@@ -196,7 +196,7 @@ def _verdict(verdict: Verdict) -> str:
     )
     if declared.margin is not None and verdict.gain is not None:
         points += (
-            f", margin {100 * verdict.margin:.2f}: {declared.margin:.0%} of the "
+            f", margin {100 * verdict.margin:.2f}: {100 * declared.margin:.0f} % of the "
             f"{100 * verdict.gain:.2f} points that {declared.against} gains over the base"
         )
     return f"- {claim}: {'met' if verdict.is_met else 'not met'}**; {points}."

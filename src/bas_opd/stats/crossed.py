@@ -40,6 +40,8 @@ class CrossedInterval(Interval):
     """Standard error if only the seeds were drawn anew."""
     over_questions: float
     """Standard error if only the questions were drawn anew."""
+    question_error: float
+    """The part of `over_questions` that more seeds would not reduce."""
 
 
 def crossed_interval(
@@ -66,7 +68,7 @@ def crossed_interval(
     in_kind = numpy.zeros((groups, len(per_kind)), dtype=bool)
     in_kind[cluster, kind] = True
     units = in_kind.sum(0)
-    of_seeds = of_questions = reach = math.inf
+    of_seeds = of_questions = lasting = reach = math.inf
     if seeds > 1 and units.min() > 1:
         correction = numpy.sqrt(units / (units - 1))
         deviations = (d - _sums(d, kind)[:, kind] / per_kind[kind]) * weights * correction[kind]
@@ -76,7 +78,8 @@ def crossed_interval(
         of_kinds = (parts * parts.sum(1, keepdims=True)).sum(0)  # add up to the questions' part
         of_seeds, of_questions = float(means.var(ddof=1)) / seeds, float(of_kinds.sum())
         rest = float(by_cluster.var(0, ddof=1).sum()) / seeds
-        variance = max(of_seeds, of_questions, of_seeds + of_questions - rest)
+        lasting = max(0.0, of_questions - rest)
+        variance = max(of_seeds + lasting, of_questions)
         reach = 0.0
         if variance:
             spread = of_seeds**2 / (seeds - 1) + float((of_kinds**2 / (units - 1)).sum())
@@ -89,6 +92,7 @@ def crossed_interval(
         questions=questions,
         over_seeds=math.sqrt(of_seeds),
         over_questions=math.sqrt(of_questions),
+        question_error=math.sqrt(lasting),
     )
 
 
@@ -105,8 +109,8 @@ def seeds_needed(
 
     That is if there is no difference: the interval of the difference is then above minus the margin
     with that probability. `seed_deviation` is the standard deviation over seeds of a pilot's paired
-    differences (`over_seeds` x sqrt(n)). `question_error`, the pilot's `over_questions`, does not
-    shrink with more seeds; none is returned where it alone forbids that power.
+    differences (`over_seeds` x sqrt(n)), `question_error` the pilot's own, which does not shrink
+    with more seeds; none is returned where it alone forbids that power.
     """
     if question_error and _power(margin / question_error, most, level) < power:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ def test_the_primary_comparisons_are_evaluated_as_declared(file: Path, tmp_path:
     met = lines["- **fewer2 against full, non-inferiority"]
     # Both have half right at every seed, the base a quarter: no difference, a margin of 12.5.
     assert ": met**; +0.00 points (95 % CI over seeds and questions +0.00 to +0.00, 4 seeds)" in met
-    assert "50% of the" in met
+    assert "50 % of the" in met
     better = lines["- **random12-matched against fewer2, superiority"]
     assert ": met**; +" in better
     assert "2 seeds" in better
@@ -276,6 +277,15 @@ def test_what_is_no_study_is_refused(
     assert file.read_text() != FILE
     with pytest.raises(ConfigError, match=complaint):
         read_study(file)
+
+
+def test_the_study_in_the_documentation_is_one(file: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/commands.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```toml\n(title.*?)^```", page, re.DOTALL | re.MULTILINE)
+    file.write_text(example)
+    study = read_study(file)
+    assert [arm.name for arm in study.arms] == ["base", "full", "fewer2", "random30"]
+    assert len(study.declared.comparisons) == 2
 
 
 def test_the_base_of_a_study_is_beside_its_file_or_the_small_one(file: Path) -> None:

@@ -75,6 +75,17 @@ def test_it_is_as_wide_as_a_bootstrap_over_both_ways() -> None:
     assert interval.half_width == pytest.approx(bootstrap, rel=0.1)
 
 
+def test_what_more_seeds_do_not_reduce_is_told_apart() -> None:
+    random = numpy.random.default_rng(9)
+    clusters = [place // 2 for place in range(4000)]
+    for question_sd in (0.0, 1.0):
+        values = drawn(random, 4, 2000, seed_sd=0.1, question_sd=question_sd, sd=2.0)
+        found = crossed_interval(values, clusters=clusters)
+        lasting, rest = question_sd / math.sqrt(2000), 2.0 / math.sqrt(4 * 2000)
+        assert found.question_error == pytest.approx(lasting, abs=0.007)
+        assert found.over_questions == pytest.approx(math.hypot(lasting, rest), rel=0.1)
+
+
 def test_seeds_that_do_not_differ_leave_the_interval_over_questions() -> None:
     values = numpy.random.default_rng(3).normal(size=(1, 500)).repeat(40, 0)
     interval = crossed_interval(values)
