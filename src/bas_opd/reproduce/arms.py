@@ -28,6 +28,8 @@ ARMS = (
     "covering25",
 )
 """Each but the base is a preset of that name over `finesearch.toml`."""
+USUAL = tuple(arm for arm in ARMS if not arm.startswith("covering"))
+"""The arms that are trained if none are named."""
 FIRST_SEED = 42
 """The paper's training seed (Table 6); its selector seed is 0 (Table 5)."""
 

@@ -19,7 +19,7 @@ from bas_opd.data.records import PreparedSet, read_manifest
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
 from bas_opd.files import sha256
 from bas_opd.model.base import LEARNT_KINDS, small_base
-from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config, check_arms
+from bas_opd.reproduce.arms import BASE, FULL, USUAL, arm_config, check_arms
 from bas_opd.reproduce.pool import Work, run_side_by_side
 from bas_opd.reproduce.results import Planned, Run, RunResult, identity, read_result
 from bas_opd.reproduce.table import policies_table
@@ -81,7 +81,7 @@ def reproduce(request: Request, progress: Progress) -> str:
             f"(installed in {folder}), each for `bas-opd train`."
         )
     rates = None if request.rates is None else parse_rates(request.rates)
-    arms = check_arms(request.arms or ARMS)
+    arms = check_arms(request.arms or USUAL)
     inputs = common_inputs(request, progress, split="test" if rates is None else "val")
     if rates is None:
         runs = plan_runs(inputs, request.out / "results", arms=arms, seeds=request.seeds)

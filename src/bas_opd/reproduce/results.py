@@ -165,9 +165,21 @@ class RunResult(Planned):
         return self.outcomes.count("1") / self.n
 
 
+LATER = (
+    ("select.budget", "calls"),
+    ("select.coverage", False),
+    ("select.correctness", False),
+)
+"""Settings that came after results were published, with the defaults at which they change none."""
+
+
 def identity(config: Config, *, train: str, questions: str, base: str) -> str:
     """Return the hash of all that a result depends on, independent of paths."""
-    settings = {key: value for key, value in flat(dump(config)).items() if key not in PATHS}
+    settings = {
+        key: value
+        for key, value in flat(dump(config)).items()
+        if key not in PATHS and (key, value) not in LATER
+    }
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

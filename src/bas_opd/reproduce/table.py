@@ -9,7 +9,7 @@ from statistics import fmean
 
 from bas_opd.errors import DataError
 from bas_opd.files import write_text
-from bas_opd.reproduce.arms import ARMS, BASE, FULL, effective
+from bas_opd.reproduce.arms import ARMS, BASE, FULL, USUAL, effective
 from bas_opd.reproduce.results import Cost, RunResult
 from bas_opd.stats.intervals import Interval, mean_interval, paired_difference
 from bas_opd.text import ends_of, ends_text, markdown_table, plus_minus
@@ -95,7 +95,7 @@ def _heading(results: Sequence[RunResult]) -> str:
         [
             f"bas-opd reproduce policies --scale small --out DIR --seeds {seeds}",
             f"--train-n {any_result.train_n} --test-n {any_result.n}",
-            *([] if arms == ARMS else [f"--arms {','.join(arms)}"]),
+            *([] if arms == USUAL else [f"--arms {','.join(arms)}"]),
             *effective(any_result.overrides),
         ]
     )

@@ -9,6 +9,10 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+P = TypeVar("P", bound=Hashable)
+"""Whatever names a prompt."""
 
 
 def mid_ranks(scores: Sequence[float]) -> list[float]:
@@ -35,10 +39,10 @@ def worth(total: float) -> float:
 
 def cover(
     gains: Sequence[float],
-    prompts: Sequence[Hashable],
+    prompts: Sequence[P],
     texts: Sequence[Hashable] | None = None,
     costs: Sequence[int] | None = None,
-    openings: Mapping[Hashable, int] | None = None,
+    openings: Mapping[P, int] | None = None,
     *,
     limit: int,
 ) -> list[int]:
@@ -53,7 +57,7 @@ def cover(
     """
     _check(gains, prompts, texts, costs)
     own = [1] * len(gains) if costs is None else costs
-    waiting: dict[Hashable, list[int]] = {}
+    waiting: dict[P, list[int]] = {}
     # The best row of a prompt comes last, where it is cheap to take away.
     for row in sorted(range(len(gains)), key=lambda r: (_rate(gains[r], own[r]), -r)):
         waiting.setdefault(prompts[row], []).append(row)
@@ -61,7 +65,7 @@ def cover(
     opening = {prompt: (openings or {}).get(prompt, 0) for prompt in waiting}
     heap: list[tuple[float, int]] = []
 
-    def offer(prompt: Hashable) -> None:
+    def offer(prompt: P) -> None:
         """Enter the next row of a prompt; what it adds depends on its own prompt alone."""
         if rows := waiting[prompt]:
             row = rows[-1]
@@ -71,7 +75,7 @@ def cover(
     for prompt in waiting:
         offer(prompt)
     chosen: list[int] = []
-    seen: set[tuple[Hashable, Hashable]] = set()
+    seen: set[tuple[P, Hashable]] = set()
     while heap:
         row = heapq.heappop(heap)[1]
         prompt = prompts[row]
