@@ -49,7 +49,8 @@ def cover(
     """Choose rows greedily for F(S) = sum over prompts of sqrt(sum of gains of different texts).
 
     Each choice is the row that adds most to F for its cost and still fits into `limit`; of equals,
-    the first. Rows are numbered as in `gains` and come back in the order chosen.
+    the first. The rows of a prompt come in the order of their gain for their own cost. Rows are
+    numbered as in `gains` and come back in the order chosen.
 
     `costs` is what each row costs, one if not given; `openings` what the first chosen row of a
     prompt costs in addition. A text that its prompt has already adds nothing and is never chosen,

@@ -96,13 +96,13 @@ def test_runs_with_a_budget_in_tokens_are_sound(
     settings.append(f"select.query_ratio={'1' if policy == 'full' else '0.4'}")
     run = small_run(tmp_path, small_qwen35, *settings)
     assert problems(verify(run, draws=True)) == {}
-    for number in range(3):
-        step = step_of(events_of(run), number)
+    steps = [step_of(events_of(run), number) for number in range(3)]
+    for step in steps:
         assert step["budget_kind"] == kind
         assert step[kind] == step["spent"] <= step["budget"]
-    assert any(step_of(events_of(run), number)["selected"] for number in range(3))
+    assert any(step["selected"] for step in steps)
     if policy == "learned" and kind == "scored_tokens":
-        assert step["explored"]
+        assert steps[-1]["explored"]
 
 
 def test_a_covering_run_in_processed_tokens_is_sound(covered: Path) -> None:
