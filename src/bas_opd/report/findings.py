@@ -110,7 +110,7 @@ def budget_sentence(run: Run) -> str:
     none = "the one step did not ask"
     if len(run.steps) > 1:
         none = f"none of the {len(run.steps):,} steps asked"
-    full = "|C|" if kind == "calls" else f"the {unit}s of full querying"
+    full = "|C|" if kind == "calls" else f"x {unit}s of full querying"
     return (
         f"Overrun 0: {none} the teacher more than its "
         f"K = floor({run.config.select.query_ratio:f} {full}), at most {most:,}. K is fixed before "
