@@ -218,10 +218,11 @@ def test_an_empty_response_is_no_candidate(train: Train, tmp_path: Path) -> None
     assert row not in step["candidates"]
 
 
-def test_a_budget_of_no_query_trains_nothing_and_says_so(train: Train, tmp_path: Path) -> None:
+def test_a_budget_of_no_query_is_refused_before_anything_is_written(
+    train: Train, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     ended = train(run, "select.query_ratio=0.01")
-    assert ended.code == 0, ended.output
-    assert "empty: no row was selected" in ended.output
-    ledger = final_state(run)["ledger"]
-    assert (ledger["empty_steps"], ledger["calls"], ledger["student_tokens"]) == (4, 0, 0)
+    assert ended.code == 2, ended.output
+    assert "K pays for no query at any step" in ended.output
+    assert not run.exists()

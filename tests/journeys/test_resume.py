@@ -44,6 +44,35 @@ def whole(small_qwen35: Path, data: Path, tmp_path: Path) -> Path:
     return loop.train(tiny(small_qwen35, data, tmp_path / "whole", *OFTEN), Silent()).directory
 
 
+COVERING = (
+    *OFTEN,
+    "select.policy=covering",
+    "select.correctness=true",
+    "select.budget=processed_tokens",
+    "select.query_ratio=0.6",
+)
+
+
+@pytest.mark.parametrize("poll_number", [8, 17])
+def test_a_covering_run_stopped_anywhere_ends_in_the_same_state(
+    poll_number: int,
+    small_qwen35: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = loop.train(tiny(small_qwen35, data, tmp_path / "whole", *COVERING), Silent()).directory
+    assert any(score is not None for score in events_of(whole)[-2]["scores"])
+    config = tiny(small_qwen35, data, tmp_path / "run", *COVERING)
+    with monkeypatch.context() as patch:
+        stop_at(patch, poll_number)
+        with pytest.raises(PreemptionError):
+            loop.train(config, Silent())
+    loop.train(config, Silent())
+    assert_same_end(whole, tmp_path / "run")
+    assert verify(tmp_path / "run", draws=True).is_sound
+
+
 @pytest.mark.parametrize("poll_number", [1, 3, 8, 9, 12, 17, 25])
 def test_stopped_anywhere_it_ends_in_the_same_state(
     poll_number: int,

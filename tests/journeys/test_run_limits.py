@@ -28,10 +28,11 @@ def test_empty_steps_are_not_bad_steps(small_qwen35: Path, boxes: Path, tmp_path
         boxes,
         tmp_path / "run",
         *SMALL_STEPS,
-        "select.query_ratio=0.001",
+        "select.query_ratio=0.07",  # K = 1 of 16 candidates, 0 of 12
         "run.max_bad_steps=1",
     )
-    assert loop.train(config, Silent()).totals["empty_steps"] == 4
+    totals = loop.train(config, Silent()).totals
+    assert 0 < totals["empty_steps"] < totals["steps"]
 
 
 def test_only_bad_steps_in_a_row_stop_a_run(

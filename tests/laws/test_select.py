@@ -6,7 +6,7 @@ import random
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, floor
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -194,6 +194,11 @@ def test_exploration_takes_its_quota_from_the_remainder(
     assert set(selection.rows) - selection.explored == set(order[: chosen - quota])
 
 
+def _in_order(column: tuple[Any, ...] | None, order: torch.Tensor) -> tuple[Any, ...]:
+    assert column is not None
+    return tuple(column[i] for i in order.tolist())
+
+
 @pytest.mark.parametrize("policy", SELECTIVE)
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10**6))
@@ -206,8 +211,8 @@ def test_the_order_of_the_candidates_changes_nothing(
         rows=tuple(features.rows[i] for i in order.tolist()),
         values=features.values[order],
         has_entropy=features.has_entropy,
-        prompts=tuple((features.prompts or ())[i] for i in order.tolist()),
-        texts=tuple((features.texts or ())[i] for i in order.tolist()),
+        prompts=_in_order(features.prompts, order),
+        texts=_in_order(features.texts, order),
     )
     rows = build_selector(policy).select(features, budget, step=step).rows
     assert build_selector(policy).select(shuffled, budget, step=step).rows == rows

@@ -51,6 +51,8 @@ def lines(plan: Plan) -> Iterator[str]:
     yield ""
     for name, value in (*_queries(plan), *_sizes(plan)):
         yield f"{name:<18}{value}"
+    for warning in plan.warnings:
+        yield f"Warning: {warning}"
     if plan.unknown:
         yield f"The model could not be measured. {plan.unknown}"
     for name, value in _time(plan):
@@ -62,8 +64,9 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.most_budget != plan.least_budget:
         budget += f" to {plan.most_budget:,}"
     yield "steps", f"{plan.steps:,}, of {plan.rollouts_per_step:,} rollouts each"
-    yield "K per step", budget
-    yield "teacher calls", f"{plan.calls:,} of {plan.candidates:,} candidates"
+    about = "" if plan.budget_kind == "calls" else "about "
+    yield "K per step", f"{about}{budget} {plan.budget_kind.replace('_', ' ')}"
+    yield "teacher calls", f"{about}{plan.calls:,} of {plan.candidates:,} candidates"
     tokens = plan.tokens
     yield "scored tokens", f"about {tokens.scored:,}, if responses have {tokens.response}"
     yield "sampled tokens", f"about {tokens.sampled:,}, if responses have {tokens.response}"

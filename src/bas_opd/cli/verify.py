@@ -42,6 +42,8 @@ def verify(
                 typer.echo(f"    {printable(problem)}")
             if len(check.problems) > SHOWN:
                 typer.echo(f"    and {len(check.problems) - SHOWN:,} more")
+        for remark in result.remarks:
+            typer.echo(printable(remark))
         typer.echo(f"{run}: {'sound' if result.is_sound else 'NOT sound'}.")
     if not result.is_sound:
         raise typer.Exit(4)

@@ -169,15 +169,17 @@ def _card(source: _Source, dtype: Precision, *, use: str) -> str:
     front += [] if is_local else [f"base_model: {json.dumps(config.model.path)}"]
     moment = f"{source.step}" if source.is_final else f"{source.step} of {source.planned}"
     training = f"LoRA rank {config.lora.rank}, merged" if config.lora.rank else "all parameters"
+    kind = config.select.budget.replace("_", " ")
+    counted = "candidates" if kind == "calls" else f"{kind} of full querying"
     facts = {
         "base model": f"{name}, whose license applies",
         "steps": moment,
         "trained": f"{training}; saved in {dtype}",
         "selection policy": config.select.policy,
-        "budget": f"{config.select.query_ratio} of the candidates of each step",
+        "budget": f"{config.select.query_ratio} of the {counted} of each step",
         "teacher calls": f"{ledger['calls']:,} of {ledger['candidates']:,} candidates",
         "teacher scored tokens": f"{ledger['scored_tokens']:,} of {ledger['candidate_tokens']:,}",
-        "calls over budget": f"{ledger['overrun']:,}",
+        f"{kind} over budget": f"{ledger['overrun']:,}",
         "dataset fingerprint": f"`{source.fingerprint}`",
         "made with": f"bas-opd {bas_opd.__version__}",
     }

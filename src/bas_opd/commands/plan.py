@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,29 @@ from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import view_sizes
-from bas_opd.errors import ModelError
+from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
 from bas_opd.model.size import ModelSize, model_size
+from bas_opd.run.forecast import (
+    Batches,
+    candidate_counts,
+    check_queries,
+    never_ranks,
+    planned_batches,
+)
 from bas_opd.run.loop import planned_steps
 from bas_opd.run.record import total_tokens
 from bas_opd.run.state import build_method
-from bas_opd.types import Example
+from bas_opd.types import BudgetKind, Example
 
 MEAN_RESPONSE = 87
 """Tokens of a mean response in the paper: 2,167,850 scored in 24,864 calls (Table 7)."""
 
 FP32 = 4
+
+Lengths = Mapping[str, Sequence[int]]
+"""Example -> tokens of its prompt with the full image and, if there is one, with the crop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +109,18 @@ class Plan:
     steps: int
     rollouts_per_step: int
     candidates: int
+    budget_kind: BudgetKind
     least_budget: int
     most_budget: int
+    """K of a step; in tokens, an estimate by the assumed length of responses."""
     calls: int
     tokens: Tokens
     memory: Memory | None
     disk: Disk | None
     unknown: str | None
     """Why the model could not be measured, if it could not."""
+    warnings: tuple[str, ...]
+    """Why the run would be refused, or would select nothing by prediction."""
     probe: Probe | None
 
 
@@ -114,13 +128,8 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     """Compute the cost of a run from its settings, its data and its image headers."""
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
-    per_prompt, ratio = config.rollout.per_prompt, config.select.query_ratio
-    prompts = PromptStream(
-        data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
-    )
-    batches = [prompts.take().examples for _ in range(total)]
-    candidates = [per_prompt * sum(e.has_crop for e in batch) for batch in batches]
-    budgets = [query_budget(ratio, count) for count in candidates]
+    batches = planned_batches(config, data, total)
+    candidates = candidate_counts(config, batches)
     processor, memory, unknown = None, None, None
     try:
         processor = Processor.load(
@@ -130,20 +139,24 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         memory = measure(config)
     except ModelError as error:
         unknown = str(error)
+    lengths = _lengths(batches, processor) if processor else None
+    budgets = [_budget(config, batch, lengths) for batch in batches]
     return Plan(
         config=dump(config),
         config_hash=config_hash(config),
         steps=total,
-        rollouts_per_step=per_prompt * config.rollout.prompts_per_step,
+        rollouts_per_step=config.rollout.per_prompt * config.rollout.prompts_per_step,
         candidates=sum(candidates),
-        least_budget=min(budgets),
-        most_budget=max(budgets),
-        calls=sum(budgets),
-        tokens=_tokens(config, batches, budgets, processor),
+        budget_kind=config.select.budget,
+        least_budget=min(limit for limit, _ in budgets),
+        most_budget=max(limit for limit, _ in budgets),
+        calls=sum(calls for _, calls in budgets),
+        tokens=_tokens(config, batches, [calls for _, calls in budgets], lengths),
         memory=memory,
         disk=disk(config, memory, total) if memory else None,
         unknown=unknown,
-        probe=_probe(config, prompts, total) if probe else None,
+        warnings=tuple(_warnings(config, batches, lengths)),
+        probe=_probe(config, data, total) if probe else None,
     )
 
 
@@ -187,22 +200,64 @@ def kept_steps(run: RunConfig, steps: int) -> list[int]:
     return [step for step in old if run.keep_every and step % run.keep_every == 0] + new
 
 
-def _tokens(
-    config: Config,
-    batches: Sequence[Sequence[Example]],
-    budgets: Sequence[int],
-    processor: Processor | None,
-) -> Tokens:
-    per_prompt = config.rollout.per_prompt
-    response = min(MEAN_RESPONSE, config.rollout.max_response_tokens)
-    scored = response * sum(budgets)
-    sampled = response * per_prompt * sum(map(len, batches))
-    if processor is None:
-        return Tokens(response=response, scored=scored, sampled=sampled)
-    lengths = {
+def _lengths(batches: Batches, processor: Processor) -> Lengths:
+    return {
         e.id: [processor.prompt_length(size, e.question) for size in view_sizes(e)]
         for e in {e.id: e for batch in batches for e in batch}.values()
     }
+
+
+def _budget(config: Config, batch: Sequence[Example], lengths: Lengths | None) -> tuple[int, int]:
+    """Return K of a step in the unit of the budget, and how many calls it pays for.
+
+    In tokens both are estimates: every response has the assumed length, and every crop the mean.
+    """
+    rows, ratio = candidate_counts(config, [batch])[0], config.select.query_ratio
+    response = _response(config)
+    if config.select.budget == "calls":
+        return query_budget(ratio, rows), query_budget(ratio, rows)
+    if config.select.budget == "scored_tokens" or lengths is None:
+        limit = query_budget(ratio, rows * response)
+        return limit, limit // response
+    crops = [lengths[e.id][1] for e in batch if e.has_crop]
+    limit = query_budget(ratio, sum(crops) + rows * (response - 1))
+    if not crops:
+        return limit, 0
+    # Prompts are opened as long as the budget lasts, then their further rows fill what is left.
+    first, further = sum(crops) / len(crops) + response - 1, max(1, response - 1)
+    opened = min(len(crops), int(limit / first))
+    most = config.rollout.per_prompt * opened
+    return limit, min(most, opened + int((limit - opened * first) / further))
+
+
+def _response(config: Config) -> int:
+    return min(MEAN_RESPONSE, config.rollout.max_response_tokens)
+
+
+def _touched(config: Config, rows: int, calls: int) -> float:
+    """Return the expected share of prompts with a selected row, if rows are drawn at random."""
+    others = max(0, rows - config.rollout.per_prompt)
+    return 1 - math.comb(others, calls) / math.comb(rows, calls)
+
+
+def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iterator[str]:
+    try:
+        check_queries(config, batches, (lambda e: lengths[e.id][1]) if lengths else None)
+    except ConfigError as error:
+        yield str(error)
+    if notice := never_ranks(config, batches):
+        yield notice
+
+
+def _tokens(
+    config: Config, batches: Batches, budgets: Sequence[int], lengths: Lengths | None
+) -> Tokens:
+    per_prompt = config.rollout.per_prompt
+    response = _response(config)
+    scored = response * sum(budgets)
+    sampled = response * per_prompt * sum(map(len, batches))
+    if lengths is None:
+        return Tokens(response=response, scored=scored, sampled=sampled)
     teacher = student = 0.0
     prefilled = 0
     for batch, budget in zip(batches, budgets, strict=True):
@@ -210,8 +265,7 @@ def _tokens(
         candidates = [lengths[e.id] for e in batch if e.has_crop]
         rows = per_prompt * len(candidates)
         read = budget * (response - 1)  # the last token is predicted, never read
-        # Expected share of prompts with at least one selected row, if rows were drawn at random.
-        share = 1 - math.comb(max(0, rows - per_prompt), budget) / math.comb(rows, budget)
+        share = _touched(config, rows, budget)
         copies = share if config.optim.share_prompts else per_prompt * budget / max(rows, 1)
         teacher += share * sum(crop for _, crop in candidates) + read
         student += copies * sum(image for image, _ in candidates) + read
@@ -224,11 +278,13 @@ def _tokens(
     return Tokens(response=response, scored=scored, **parts, total=total_tokens(**parts))
 
 
-def _probe(config: Config, prompts: PromptStream, total: int) -> Probe:
+def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
     """Run the first two steps and discard them; nothing is written."""
     method = build_method(config)
     device = method.model.device
-    prompts.cursor = 0
+    prompts = PromptStream(
+        data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+    )
     spent: list[float] = []
     phases: dict[str, float] = {}
     for step in range(2):

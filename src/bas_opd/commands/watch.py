@@ -66,7 +66,8 @@ class _Follower:
         view = console.view
         if event["event"] in ("started", "resumed"):
             if select := (event.get("config") or {}).get("select"):
-                view.title = f"{select['policy']}, query ratio {select['query_ratio']}"
+                kind = select.get("budget", "calls").replace("_", " ")
+                view.title = f"{select['policy']}, query ratio {select['query_ratio']} of {kind}"
             view.total = event["steps"]
             if event["event"] == "resumed":
                 view.resumed += 1

@@ -96,22 +96,25 @@ def _accuracy_tile(run: Run) -> tuple[str, str]:
 
 
 def budget_sentence(run: Run) -> str:
-    """Return whether any step made more calls than its budget allowed."""
+    """Return whether any step asked more of the teacher than its budget allowed."""
     if not run.steps:
         return "No step is on record yet, so nothing was asked."
-    over = sum(step.calls > step.budget for step in run.steps)
+    over = sum(step.used > step.budget for step in run.steps)
+    kind = run.config.select.budget
+    unit = kind.replace("_", " ").removesuffix("s")
     most = max(step.budget for step in run.steps)
     if over:
         return (
             f"{over:,} of {len(run.steps):,} steps asked the teacher more than K allowed; the "
-            f"worst by {counted(run.totals['overrun'], 'call')}."
+            f"worst by {counted(run.totals['overrun'], unit)}."
         )
     none = "the one step did not ask"
     if len(run.steps) > 1:
         none = f"none of the {len(run.steps):,} steps asked"
+    full = "|C|" if kind == "calls" else f"x {unit}s of full querying"
     return (
         f"Overrun 0: {none} the teacher more than its "
-        f"K = floor({run.config.select.query_ratio:f} |C|), at most {most:,}. K is fixed before "
+        f"K = floor({run.config.select.query_ratio:f} {full}), at most {most:,}. K is fixed before "
         "the teacher is asked anything."
     )
 
@@ -126,7 +129,9 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     if not checked.is_sound:
         yield "The records did not pass every check, so nothing on this page is certain."
     if not checked.recomputed_draws:
-        yield "Random draws were not recomputed; `bas-opd verify RUN --draws` does that."
+        what = "Random draws and predictions" if run.rule.learns else "Random draws"
+        yield f"{what} were not recomputed; `bas-opd verify RUN --draws` does that."
+    yield from checked.remarks
     yield from _evaluation_gaps(run)
     sources = {audit.source for audit in run.utility_audits}
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):

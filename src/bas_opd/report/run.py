@@ -57,7 +57,10 @@ class Run:
     @property
     def policy(self) -> str:
         """How rows were selected, in the paper's words: full, learned-25, random-10."""
-        return self.rule.label(self.config.select.query_ratio)
+        select = self.config.select
+        kind = "" if select.budget == "calls" else f" of {select.budget.replace('_', ' ')}"
+        covering = ", covering" if select.coverage and not self.rule.covers else ""
+        return f"{self.rule.label(select.query_ratio)}{kind}{covering}"
 
     @property
     def leaves_nothing(self) -> bool:

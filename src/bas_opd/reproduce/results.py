@@ -21,9 +21,6 @@ from bas_opd.run.record import QueryRecord
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
 """Settings that are paths; the hash of their content identifies a run instead."""
-LATER = {"select.budget": "calls", "select.coverage": False}
-"""Settings that came after the first results, with what all runs before did. With that value they
-are no part of an identity, so that earlier results keep theirs."""
 
 
 class Part(BaseModel):
@@ -189,12 +186,21 @@ class RunResult(Planned):
         return self.outcomes.count("1") / self.n
 
 
+LATER = (
+    ("select.budget", "calls"),
+    ("select.coverage", False),
+    ("select.correctness", False),
+)
+"""Settings that came after results were published, with the defaults at which they change none.
+With these they are no part of an identity, so that earlier results keep theirs."""
+
+
 def identity(config: Config, *, train: str, questions: str, base: str) -> str:
     """Return the hash of all that a result depends on, independent of paths."""
     settings = {
         key: value
         for key, value in flat(dump(config)).items()
-        if key not in PATHS and not (key in LATER and value == LATER[key])
+        if key not in PATHS and (key, value) not in LATER
     }
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

@@ -16,11 +16,12 @@ from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import check_prompts
+from bas_opd.data.views import check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
 from bas_opd.files import sha256, sync
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
+from bas_opd.run.forecast import check_queries, never_ranks, planned_batches
 from bas_opd.run.history import collect_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
@@ -44,6 +45,8 @@ def train(config: Config, console: RunProgress, *, overwrite: bool = False) -> R
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
     check_data(config, data)
+    batches = planned_batches(config, data, total)
+    check_queries(config, batches)
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
     with (
@@ -58,11 +61,16 @@ def train(config: Config, console: RunProgress, *, overwrite: bool = False) -> R
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
         hooks = Hooks(poll=stop.poll, notice=console.message)
+        if notice := never_ranks(config, batches):
+            console.message(notice)
         method = build_method(config, hooks)
         identity |= model_identity(method.model)
         check_prompts(
             data.examples, method.model.processor.prompt_length, config.data.max_prompt_tokens
         )
+        if config.select.budget == "processed_tokens":
+            length = method.model.processor.prompt_length
+            check_queries(config, batches, lambda example: length(*crop_size(example)))
         prompts = PromptStream(
             data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
         )

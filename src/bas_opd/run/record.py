@@ -239,6 +239,11 @@ class QueryRecord(StepRecord):
         """Candidate row -> the number of its text among those of its prompt, where on record."""
         return None if self.texts is None else dict(zip(self.candidates, self.texts, strict=True))
 
+    @property
+    def used(self) -> int:
+        """What the teacher did, in the unit of the budget."""
+        return int(getattr(self, self.budget_kind))
+
     def budget_of(self, limit: int) -> Budget:
         """Return a budget of the step's kind, with what its rows cost."""
         if self.costs is None:

@@ -51,6 +51,8 @@ class Verification:
     recomputed_draws: bool
     """Whether every random draw and prediction was recomputed, if there are any."""
     checks: tuple[Check, ...]
+    remarks: tuple[str, ...] = ()
+    """What is in order but surely not meant."""
 
     @property
     def is_sound(self) -> bool:
@@ -115,7 +117,28 @@ def verify(
         is_finished=history.finished is not None,
         recomputed_draws=replay is not None or not (rule and rule.draws_at_random),
         checks=tuple(checks),
+        remarks=tuple(_remarks(history, config, rule)) if config and rule else (),
     )
+
+
+def _remarks(history: RunHistory, config: Config, rule: PolicyRule) -> Iterator[str]:
+    steps = [step for step in history.queries if step.candidates]
+    empty = [step for step in steps if not step.selected]
+    if 2 * len(empty) > len(steps):
+        ratio, kind = config.select.query_ratio, config.select.budget
+        yield (
+            f"In {len(empty):,} of {len(steps):,} steps the teacher was asked nothing: "
+            f"select.query_ratio={ratio} in {kind} paid for no query. Raise select.query_ratio or "
+            "rollout.prompts_per_step."
+        )
+    is_ranked = any(step.score_of for step in steps)
+    if rule.learns and history.finished is not None and not is_ranked:
+        labels = sum(step.labels for step in steps)
+        yield (
+            f"The {rule.name} policy ranked no row: it learns from {config.select.replay_start} "
+            f"labels on (select.replay_start), and the run observed {labels:,}. All rows were "
+            "drawn at random."
+        )
 
 
 def _check(name: str, problems: Iterable[str], note: str = "") -> Check:
@@ -267,7 +290,7 @@ def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
             yield f"{where}: scored and selected name different rows."
         expected = {
             "calls": len(step.scored),
-            "overrun": max(0, getattr(step, step.budget_kind) - step.budget),
+            "overrun": max(0, step.used - step.budget),
             "candidate_tokens": step.tokens_of(step.candidates),
         }
         if set(step.scored) <= set(step.candidates):

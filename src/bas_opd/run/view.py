@@ -113,6 +113,9 @@ def shown_total(name: str, totals: Mapping[str, Any]) -> str:
 
 def _query_parts(step: QueryRecord) -> list[str]:
     queries = f"queries {step.calls}/{step.budget}"
+    if step.budget_kind != "calls":
+        unit = step.budget_kind.replace("_", " ")
+        queries = f"queries {step.calls}, {step.used:,}/{step.budget:,} {unit}"
     if step.explored:
         queries += f" ({len(step.explored)} explored)"
     parts = [queries, f"tokens {_share(step.scored_tokens, step.candidate_tokens)}"]

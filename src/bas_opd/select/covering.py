@@ -9,6 +9,10 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+P = TypeVar("P", bound=Hashable)
+"""Whatever names a prompt."""
 
 
 def mid_ranks(scores: Sequence[float]) -> list[float]:
@@ -35,17 +39,18 @@ def worth(total: float) -> float:
 
 def cover(
     gains: Sequence[float],
-    prompts: Sequence[Hashable],
+    prompts: Sequence[P],
     texts: Sequence[Hashable] | None = None,
     costs: Sequence[int] | None = None,
-    openings: Mapping[Hashable, int] | None = None,
+    openings: Mapping[P, int] | None = None,
     *,
     limit: int,
 ) -> list[int]:
     """Choose rows greedily for F(S) = sum over prompts of sqrt(sum of gains of different texts).
 
     Each choice is the row that adds most to F for its cost and still fits into `limit`; of equals,
-    the first. Rows are numbered as in `gains` and come back in the order chosen.
+    the first. The rows of a prompt come in the order of their gain for their own cost. Rows are
+    numbered as in `gains` and come back in the order chosen.
 
     `costs` is what each row costs, one if not given; `openings` what the first chosen row of a
     prompt costs in addition. A text that its prompt has already adds nothing and is never chosen,
@@ -53,7 +58,7 @@ def cover(
     """
     _check(gains, prompts, texts, costs)
     own = [1] * len(gains) if costs is None else costs
-    waiting: dict[Hashable, list[int]] = {}
+    waiting: dict[P, list[int]] = {}
     # The best row of a prompt comes last, where it is cheap to take away.
     for row in sorted(range(len(gains)), key=lambda r: (_rate(gains[r], own[r]), -r)):
         waiting.setdefault(prompts[row], []).append(row)
@@ -61,7 +66,7 @@ def cover(
     opening = {prompt: (openings or {}).get(prompt, 0) for prompt in waiting}
     heap: list[tuple[float, int]] = []
 
-    def offer(prompt: Hashable) -> None:
+    def offer(prompt: P) -> None:
         """Enter the next row of a prompt; what it adds depends on its own prompt alone."""
         if rows := waiting[prompt]:
             row = rows[-1]
@@ -71,7 +76,7 @@ def cover(
     for prompt in waiting:
         offer(prompt)
     chosen: list[int] = []
-    seen: set[tuple[Hashable, Hashable]] = set()
+    seen: set[tuple[P, Hashable]] = set()
     while heap:
         row = heapq.heappop(heap)[1]
         prompt = prompts[row]

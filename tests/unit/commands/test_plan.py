@@ -56,6 +56,29 @@ def test_a_plan_predicts_the_run(rank: int, small_qwen35: Path, tmp_path: Path) 
     assert (planned.memory.trained < planned.memory.parameters) == bool(rank)
 
 
+@pytest.mark.parametrize("kind", ["scored_tokens", "processed_tokens"])
+def test_a_plan_estimates_a_budget_in_tokens(kind: str, small_qwen35: Path, tmp_path: Path) -> None:
+    settings = (*SETTINGS, f"select.budget={kind}", "select.query_ratio=0.6")
+    planned = plan(small_config(tmp_path, small_qwen35, *settings))
+    run = small_run(tmp_path, small_qwen35, *settings)
+    steps = [event for event in events_of(run) if event["event"] == "step"]
+    assert planned.budget_kind == kind
+    assert planned.most_budget == pytest.approx(max(s["budget"] for s in steps), rel=0.15)
+    assert planned.calls == pytest.approx(events_of(run)[-1]["totals"]["calls"], rel=0.4)
+
+
+def test_a_plan_marks_a_run_that_would_be_refused_and_one_that_never_ranks(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    assert plan(small_config(tmp_path, small_qwen35)).warnings == ()
+    (refused,) = plan(
+        small_config(tmp_path, small_qwen35, "select.query_ratio=0.01", "select.policy=random")
+    ).warnings
+    assert refused.startswith("select.query_ratio is 0.01, so K pays for no query at any step")
+    (never,) = plan(small_config(tmp_path, small_qwen35, "select.replay_start=99")).warnings
+    assert never.startswith("The learned policy will rank no row of this run")
+
+
 def test_a_live_teacher_takes_no_memory(small_qwen35: Path, tmp_path: Path) -> None:
     live = plan(small_config(tmp_path, small_qwen35, "teacher.mode=live")).memory
     ema = plan(small_config(tmp_path, small_qwen35)).memory

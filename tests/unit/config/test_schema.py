@@ -26,6 +26,23 @@ def test_the_full_policy_asks_about_every_candidate() -> None:
     assert build(select={"policy": "full", "query_ratio": 1}).select.query_ratio == 1
 
 
+def test_the_full_policy_has_nothing_to_cover() -> None:
+    with pytest.raises(ValidationError, match="would leave out repeated responses"):
+        build(select={"policy": "full", "query_ratio": 1, "coverage": True})
+
+
+@pytest.mark.parametrize("policy", ["random", "entropy", "learned", "regressed"])
+def test_correctness_is_refused_where_the_policy_does_not_use_it(policy: str) -> None:
+    with pytest.raises(ValidationError, match=f"the {policy} policy does not use it"):
+        build(select={"policy": policy, "correctness": True})
+    assert build(select={"policy": "covering", "correctness": True})
+
+
+def test_a_budget_counts_what_is_known_to_be_counted() -> None:
+    with pytest.raises(ValidationError, match="'calls', 'scored_tokens' or 'processed_tokens'"):
+        build(select={"budget": "tokens"})
+
+
 def test_a_replay_that_could_never_start_is_refused() -> None:
     with pytest.raises(ValidationError, match="would never learn"):
         build(select={"replay_start": 97, "replay_capacity": 96})

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import parse_step, step_event
+from bas_opd.run.record import QueryRecord, parse_step, step_event
 from bas_opd.teacher import LocalScores
 from bas_opd.types import (
+    Budget,
     Candidates,
+    Costs,
     Crop,
     Example,
     Prompt,
@@ -193,6 +195,45 @@ def test_totals_are_a_copy() -> None:
     charge(ledger, report())
     ledger.totals()["seconds"]["rollout"] = 99.0
     assert ledger.seconds["rollout"] == 2.0
+
+
+def test_the_event_of_a_budget_in_tokens_says_what_rows_and_prompts_cost() -> None:
+    costs = Costs(
+        rows={0: 0, 1: 1, 4: 2}, prompts={0: 0, 1: 0, 4: 2}, openings={0: 10, 2: 12, 1: 11}
+    )
+    budget = Budget(limit=26, kind="processed_tokens", costs=costs)
+    made = queried(report(), selection=Selection(rows=(1, 4), budget=budget))
+    event = step_event(made, decode=words, examples=0)
+    assert event["costs"] == [0, 1, 2]
+    assert event["openings"] == [10, 11, 12]
+    assert (event["budget"], event["spent"], event["full_cost"]) == (26, 25, 25)
+    assert event["overrun"] == 1  # of the 27 that the teacher says it processed
+    record = parse_step(event)
+    assert isinstance(record, QueryRecord)
+    assert record.used == 27
+    assert record.budget_of(26).spent((1, 4)) == 25
+
+
+def test_texts_are_numbered_within_their_prompt() -> None:
+    candidates = replace(
+        queries_of(report()).candidates, prompts=(0, 0, 2), texts=((5, 6), (7,), (7,))
+    )
+    event = step_event(queried(report(), candidates=candidates), decode=words, examples=0)
+    assert event["texts"] == [0, 1, 0]
+    again = replace(candidates, texts=((7,), (7,), (5, 6)))
+    event = step_event(queried(report(), candidates=again), decode=words, examples=0)
+    assert event["texts"] == [0, 0, 0]
+
+
+def test_grades_are_on_record_where_they_were_used() -> None:
+    candidates = replace(queries_of(report()).candidates, grades=("right", "wrong", "unread"))
+    event = step_event(queried(report(), candidates=candidates), decode=words, examples=0)
+    assert event["grades"] == ["right", "wrong", "unread"]
+
+
+def queries_of(report: StepReport) -> QueryReport:
+    assert report.queries is not None
+    return report.queries
 
 
 def test_the_event_holds_everything_of_the_step() -> None:

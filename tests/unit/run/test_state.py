@@ -36,7 +36,7 @@ def defaults(stage: Any) -> dict[str, Any]:
     ("section", "stage", "elsewhere"),
     [
         (RolloutConfig, SamplingSettings, {"prompts_per_step"}),
-        (SelectConfig, LearnedSelector, {"policy", "query_ratio"}),
+        (SelectConfig, LearnedSelector, {"policy", "query_ratio", "budget", "correctness"}),
         (DistillConfig, DistillSettings, set()),
         (TeacherConfig, SelfTeacher, set()),
         (OptimConfig, OptimizerSettings, set()),

@@ -97,13 +97,13 @@ def test_runs_with_a_budget_in_tokens_are_sound(
     settings.append(f"select.query_ratio={'1' if policy == 'full' else '0.4'}")
     run = small_run(tmp_path, small_qwen35, *settings)
     assert problems(verify(run, draws=True)) == {}
-    for number in range(3):
-        step = step_of(events_of(run), number)
+    steps = [step_of(events_of(run), number) for number in range(3)]
+    for step in steps:
         assert step["budget_kind"] == kind
         assert step[kind] == step["spent"] <= step["budget"]
-    assert any(step_of(events_of(run), number)["selected"] for number in range(3))
+    assert any(step["selected"] for step in steps)
     if policy == "learned" and kind == "scored_tokens":
-        assert step["explored"]
+        assert steps[-1]["explored"]
 
 
 def test_a_covering_run_in_processed_tokens_is_sound(covered: Path) -> None:
@@ -262,6 +262,25 @@ def test_records_without_the_fields_of_later_versions_are_sound(run: Path) -> No
             event.pop(name, None)
     rewrite(run, events)
     assert problems(verify(run, draws=True)) == {}
+
+
+def test_a_run_that_asked_nothing_in_most_steps_is_named(run: Path) -> None:
+    events = events_of(run)
+    empty: dict[str, Any] = {"selected": [], "utility": [], "explored": [], "scored": []}
+    for number in range(3):
+        step_of(events, number).update(empty)
+    rewrite(run, events)
+    (remark,) = verify(run).remarks
+    assert remark.startswith("In 3 of 5 steps the teacher was asked nothing: select.query_ratio=")
+
+
+def test_a_learning_policy_that_never_ranked_a_row_is_named(
+    run: Path, small_qwen35: Path, tmp_path: Path
+) -> None:
+    assert verify(run).remarks == ()
+    short = small_run(tmp_path / "short", small_qwen35, "run.steps=2", "select.replay_start=99")
+    (remark,) = verify(short).remarks
+    assert remark.startswith("The learned policy ranked no row: it learns from 99 labels on")
 
 
 def test_verifying_imports_no_torch(run: Path) -> None:

@@ -73,6 +73,11 @@ def test_a_view_shows_the_last_step_curves_and_shares_of_time() -> None:
     assert "time 12 s: rollout 75%, teacher 25%" in text
 
 
+def test_a_view_says_what_a_budget_in_tokens_counts() -> None:
+    tokens = step(0, budget_kind="scored_tokens", budget=12, costs=[5] * 4)
+    assert "queries 2, 10/12 scored tokens (1 explored)" in watched(tokens).line()
+
+
 def test_a_loss_that_is_not_known_leaves_a_gap() -> None:
     run = watched(step(0), step(1, loss=None, is_valid=False), step(2))
     text = "\n".join(run.lines())

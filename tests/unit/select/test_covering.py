@@ -294,6 +294,14 @@ def test_the_explored_rows_of_a_covering_choice_are_random_ones_not_chosen() -> 
     assert set(selection.rows) - selection.explored == {candidates.rows[i] for i in picked}
 
 
+def test_exploration_has_its_share_and_no_more_where_only_repeats_are_left() -> None:
+    selector = LearnedSelector(coverage=True, replay_start=10, exploration="0.1")
+    selector.learn(_candidates(), {row: row / 40 for row in range(3, 13)}, step=0)
+    selection = selector.select(_candidates(1), 40, step=1)
+    assert len(selection.rows) - len(selection.explored) == 30  # six texts of five prompts
+    assert len(selection.explored) == 4
+
+
 @pytest.mark.parametrize("policy", ["random", "entropy", "learned", "regressed"])
 def test_coverage_reaches_the_policy_that_is_built_by_name(policy: str) -> None:
     candidates = _candidates()

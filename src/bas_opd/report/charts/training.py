@@ -52,7 +52,7 @@ SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
 
 
 def budget_chart(run: Run) -> Chart | None:
-    """Draw the calls of each step as a column, and its K as the line they must not cross."""
+    """Draw what each step used as a column, and its K as the line they must not cross."""
     if not run.steps:
         return None
     gap = 0.15 if len(run.steps) < 60 else 0.05
@@ -62,27 +62,28 @@ def budget_chart(run: Run) -> Chart | None:
         bars.append(
             Bar(
                 x=(number - 0.5 + gap, number + 0.5 - gap),
-                y=(0.0, step.calls),
-                style="ranked" if step.calls <= step.budget else "over",
-                title=f"step {number}: {step.calls:,} of {step.budget:,}",
+                y=(0.0, step.used),
+                style="ranked" if step.used <= step.budget else "over",
+                title=f"step {number}: {step.used:,} of {step.budget:,}",
             )
         )
         edge += [(number - 0.5, step.budget), (number + 0.5, step.budget)]
     steps = axis("step", (0.5, len(run.steps) + 0.5))
     whole = tuple((value, name) for value, name in steps.ticks if value == int(value))
-    highest = max(max(step.calls, step.budget) for step in run.steps)
+    highest = max(max(step.used, step.budget) for step in run.steps)
+    unit = run.config.select.budget.replace("_", " ")
     return Chart(
-        title="Calls against K, step by step",
-        label=f"Teacher calls of each step against its budget. {budget_sentence(run)}",
+        title=f"{unit.capitalize()} against K, step by step",
+        label=f"Teacher {unit} of each step against its budget. {budget_sentence(run)}",
         panels=(
             Panel(
                 x=Axis(name="step", low=steps.low, high=steps.high, ticks=whole),
-                y=value_axis("teacher calls", [0, 1.04 * highest]),
+                y=value_axis(f"teacher {unit}", [0, 1.04 * highest]),
                 shapes=(*bars, Line(points=tuple(edge), style="edge")),
             ),
         ),
         keys=(
-            Key(label="teacher calls", style="ranked", forms=("bar",)),
+            Key(label=f"teacher {unit}", style="ranked", forms=("bar",)),
             Key(label="budget K", style="edge", forms=("line",)),
         ),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from page_fixtures import page_of, section, words_of
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
-from run_fixtures import events_of, rewrite
+from run_fixtures import events_of, rewrite, small_run
 from shapes import make_pictures
 
 from bas_opd.data.records import PreparedSet
@@ -88,6 +88,15 @@ def test_a_run_over_budget_is_not_said_to_have_kept_it(run: Path) -> None:
     words = words_of(page_of(run))
     assert "The budget was exceeded" in words
     assert "1 of 5 steps asked the teacher more than K allowed; the worst by 1 call." in words
+
+
+def test_a_page_says_what_a_budget_in_tokens_counts(small_qwen35: Path, tmp_path: Path) -> None:
+    settings = ("select.policy=covering", "select.budget=scored_tokens", "run.steps=2")
+    words = words_of(page_of(small_run(tmp_path, small_qwen35, *settings)))
+    assert "covering-25 of scored tokens" in words
+    assert "K = floor(0.25 x scored tokens of full querying), at most" in words
+    assert "Random draws and predictions were not recomputed" in words
+    assert "The covering policy ranked no row" in words
 
 
 def test_an_unfinished_run_is_called_that(pictures: PreparedSet, tmp_path: Path) -> None:

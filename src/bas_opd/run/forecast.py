@@ -1,0 +1,90 @@
+"""What is known of the queries of a run before it starts. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import ROUND_CEILING, Context, Decimal
+
+from bas_opd.budget import query_budget
+from bas_opd.config.schema import Config
+from bas_opd.data.order import PromptStream
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import ConfigError
+from bas_opd.select.rules import policy_rule
+from bas_opd.types import Example
+
+Batches = Sequence[Sequence[Example]]
+CropLength = Callable[[Example], int]
+"""Returns the tokens of the prompt that the teacher sees of an example."""
+
+
+def planned_batches(config: Config, data: PreparedSet, steps: int) -> list[tuple[Example, ...]]:
+    """Return the examples of every step."""
+    prompts = PromptStream(
+        data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+    )
+    return [prompts.take().examples for _ in range(steps)]
+
+
+def candidate_counts(config: Config, batches: Batches) -> list[int]:
+    """Return how many candidates each step has, if no response is empty."""
+    return [config.rollout.per_prompt * sum(e.has_crop for e in batch) for batch in batches]
+
+
+def check_queries(config: Config, batches: Batches, crop_length: CropLength | None = None) -> None:
+    """Refuse a budget that pays for no query at any step, however short or long responses are.
+
+    What prompts cost in processed tokens is known with `crop_length` only.
+    """
+    ratio = config.select.query_ratio
+    most = [_most(config, batch, crop_length) for batch in batches]
+    if any(full and query_budget(ratio, full) >= least for least, full in most):
+        return
+    shares = [(least, full) for least, full in most if full]
+    if not shares:
+        return  # without any crop, which the check of the data names
+    needed = min(smallest_ratio(least, full) for least, full in shares)
+    raise ConfigError(
+        f"select.query_ratio is {ratio}, so K pays for no query at any step: the teacher would "
+        f"never be asked, and nothing learned. Set select.query_ratio to at least {needed:f}, or "
+        "raise rollout.prompts_per_step."
+    )
+
+
+def _most(
+    config: Config, batch: Sequence[Example], crop_length: CropLength | None
+) -> tuple[int, int]:
+    """Return the least that a query of a step costs, and the most that all of them can."""
+    rows = candidate_counts(config, [batch])[0]
+    if config.select.budget == "calls":
+        return 1, rows
+    longest = config.rollout.max_response_tokens
+    if config.select.budget == "scored_tokens" or crop_length is None:
+        return 1, rows * longest
+    prompts = [crop_length(example) for example in batch if example.has_crop]
+    return min(prompts, default=1), sum(prompts) + rows * (longest - 1)
+
+
+def smallest_ratio(least: int, full: int) -> Decimal:
+    """Return the smallest share of `full` that is at least `least`, in four digits."""
+    return Context(prec=4, rounding=ROUND_CEILING).divide(Decimal(least), Decimal(full))
+
+
+def never_ranks(config: Config, batches: Batches) -> str:
+    """Return why a policy that learns would rank no row of this run; nothing where it can."""
+    select = config.select
+    if not policy_rule(select.policy).learns:
+        return ""
+    # The labels of the last step come too late.
+    labels = candidate_counts(config, batches)[:-1]
+    if select.budget == "calls":  # in tokens, any number of candidates may fit
+        labels = [query_budget(select.query_ratio, count) for count in labels]
+    held = sum(labels)
+    if held >= select.replay_start:
+        return ""
+    return (
+        f"The {select.policy} policy will rank no row of this run: it learns from "
+        f"{select.replay_start} labels on (select.replay_start), and its steps bring at most "
+        f"{held} before the last. All rows will be drawn at random. Lower select.replay_start or "
+        "take more steps."
+    )
