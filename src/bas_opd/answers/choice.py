@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from bas_opd.answers import cues
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
@@ -22,6 +23,7 @@ from bas_opd.answers.labels import (
 from bas_opd.answers.language import last_correction, sentences
 from bas_opd.answers.options import Ballot
 from bas_opd.answers.sealed import Sealed, last_sealed
+from bas_opd.answers.turns import read_first_turn
 from bas_opd.answers.verdicts import elected
 from bas_opd.answers.wording import by_words
 
@@ -41,6 +43,8 @@ _OPENING = re.compile(
     r"[^\w{]{0,3}?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)s? )?(?=[(\[A-Z]|[a-z]\)|[a-z]\b)"
 )
 _NO_MORE = re.compile(r"\W{0,3}$")
+_SMALL_LABEL = re.compile(r"([a-z])[.)]?")
+_SMALL_LINE = re.compile(r"^[a-z][.)]?\n", re.M)
 _DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
 _TEXT_LEAD_END = re.compile(
     r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|and\b|but\b|maybe\b|perhaps\b|possibly\b)"
@@ -50,35 +54,43 @@ _PREDICATES = re.compile(
 )
 
 
-def choice(output: str, options: Mapping[str, str]) -> Answer:
-    """Read which of the options, letter -> text, an output commits to."""
+def choice(output: str, options: Mapping[str, str], *, was_cut: bool | None = None) -> Answer:
+    """Read which of the options, letter -> text, an output commits to.
+
+    `was_cut` says whether the output reached the token limit; None if that is unknown.
+    """
     text = clean(output)
     if not text:
         return NONE
-    ballot = Ballot(options)
-    sealed = last_sealed(text)
-    return _unsealed(sealed, ballot) if sealed else _read(plain(text), ballot)
+    return read_first_turn(text, partial(_read_turn, Ballot(options)), was_cut)
 
 
-def _unsealed(sealed: Sealed, ballot: Ballot) -> Answer:
+def _read_turn(ballot: Ballot, text: str, was_cut: bool | None) -> Answer:
+    sealed = last_sealed(text, was_cut)
+    if sealed is None:
+        return _read(plain(text), ballot, was_cut)
+    return _unsealed(sealed, ballot, was_cut)
+
+
+def _unsealed(sealed: Sealed, ballot: Ballot, was_cut: bool | None) -> Answer:
     content = plain(sealed.content)
     if not content:
         return NONE
     if not sealed.is_closed or sealed.is_one_of_several:
         return DEFERRED
-    inside = _read(content, ballot)
-    rest = _read(plain(sealed.rest), ballot)
+    inside = _read(content, ballot, was_cut=False)
+    rest = _read(plain(sealed.rest), ballot, was_cut)
     if rest.status != "answered" or rest == inside:
         return DEFERRED if last_correction(sealed.rest) else inside
     return rest if last_correction(sealed.rest) else DEFERRED
 
 
-def _read(text: str, ballot: Ballot) -> Answer:
+def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     if not text:
         return NONE
     whole = _whole(text, ballot)
     if whole is not None:
-        return whole
+        return whole if _WHOLE.match(text) or not was_cut else NONE
     if _only_letters(text, ballot):
         return DEFERRED
     text = _without_echo(_DIALOGUE.sub("", text), ballot)
@@ -87,11 +99,19 @@ def _read(text: str, ballot: Ballot) -> Answer:
         return DEFERRED
     if low.endswith("?") and cues.ASKS.match(low[:-1]):
         return DEFERRED
-    reader = Reader(text, low, ballot)
+    reader = Reader(text, low, ballot, was_cut)
     stated = reader.last()
+    heads = _heads(text, low, ballot)
+    lead = _labelled(text, low, ballot, reader.clauses, heads)
+    last = None if was_cut else _last(text, low, ballot, reader, heads, is_led=lead is not None)
+    if last and "\n" in text and 0 <= reader.turned <= text.rfind("\n") + 1:
+        return last  # "Wait, ..." and a last line that is a label
     if stated is not None and not stated.is_weak:
         return _verdict(stated.verdict)
-    edge = _edge(text, low, ballot, reader.clauses)
+    lead = lead or _worded(low, ballot)
+    if was_cut:
+        return lead or NONE
+    edge = DEFERRED if lead and last and lead != last else lead or last
     if stated is not None:
         is_torn = edge is not None and edge.value != stated.verdict
         return DEFERRED if is_torn else _verdict(stated.verdict)
@@ -100,7 +120,7 @@ def _read(text: str, ballot: Ballot) -> Answer:
         is_torn = edge is not None and weighed is not None and edge.value != weighed
         is_settled = not is_torn and not reader.is_taken_back
         return (edge or answered(str(weighed))) if is_settled else DEFERRED
-    return by_words(text, ballot)
+    return by_words(text, ballot, was_cut)
 
 
 def _verdict(verdict: str) -> Answer:
@@ -112,8 +132,7 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
     match = _WHOLE.match(text)
     if match:
         letter = match[1].upper()
-        bare = text.strip(" .") == match[1]
-        if bare and ballot.is_ambiguous(match[1]):
+        if match[1].islower() and ballot.is_ambiguous(match[1]):
             return DEFERRED
         if letter in ballot.keys:
             return answered(ballot.keys[letter])
@@ -148,27 +167,32 @@ def _without_echo(text: str, ballot: Ballot) -> str:
     return text
 
 
-def _edge(text: str, low: str, ballot: Ballot, clauses: Clauses) -> Answer | None:
-    """Read an output that begins with a label, or whose last line or sentence is one."""
-    heads = _heads(text, low, ballot)
-    lead = _labelled(text, low, ballot, clauses, heads)
+def _last(
+    text: str, low: str, ballot: Ballot, reader: Reader, heads: list[Label], *, is_led: bool
+) -> Answer | None:
+    """Read an output whose last line or sentence is a label, or the text of an option."""
     last = None
     starts = {start for start, _ in list(sentences(text))[-2:]} | {text.rfind("\n") + 1}
     opening = label_at(text, low, 0, ballot)
     settled = own_text_end(low, opening, ballot) if opening else 0
-    listed = [each for each in heads if not clauses.deny(each.start, each.end)]
+    listed = [
+        each
+        for each in heads
+        if each.start >= reader.turned and not reader.clauses.deny(each.start, each.end)
+    ]
     for start in sorted(start for start in starts if start >= max(settled, 1)):
         label = label_at(text, low, start + (text[start : start + 1] == " "), ballot)
         is_last = label and _NO_MORE.match(text, own_text_end(low, label, ballot))
-        if label and is_last and (lead or not _is_item(label, listed)):
+        if label and is_last and (is_led or not _is_item(label, listed)):
             last = _checked(text, low, label, ballot)
     if last is None and "\n" in text:
-        named = ballot.exact(text[text.rfind("\n") + 1 :])
+        line = text[text.rfind("\n") + 1 :]
+        small = None if _SMALL_LINE.search(text) else _SMALL_LABEL.fullmatch(line)
+        if small and not ballot.is_ambiguous(small[1]) and small[1].upper() in ballot.keys:
+            return answered(ballot.keys[small[1].upper()])
+        named = ballot.exact(line)
         last = answered(named) if named else None
-    lead = lead or _worded(low, ballot)
-    if lead and last and lead != last:
-        return DEFERRED
-    return lead or last
+    return last
 
 
 def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:

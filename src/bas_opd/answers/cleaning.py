@@ -19,6 +19,9 @@ _LINE_ENDS = re.compile(r" ?\n[ \n]*")
 _REPEATED = re.compile(r"([^\w\s])\1{3,}")
 _THOUGHT = re.compile(r"<(/?)(?:think|thinking|thought|reasoning|analysis|scratchpad)>", re.I)
 _BOX_TOKEN = re.compile(r"<\|(begin|end)_of_box\|>")
+_TURN_END = re.compile(
+    r"<\|(?:im_end|endoftext|eot_id|end_of_text|end)\|>|</s>|<(?:eos|end_of_turn)>"
+)
 _SPECIAL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:bos|eos|pad|end_of_turn)>")
 _LETTERS = str.maketrans({
     "\u2018": "'", "\u2019": "'", "\u201a": "'", "\u00b4": "'", "\u02bc": "'", "\u2032": "'",
@@ -41,7 +44,9 @@ def clean(output: str) -> str | None:
         spoken = _spoken(text)
         if spoken is None:
             return None
-        text = _BOX_TOKEN.sub(lambda match: f"<{'/' * (match[1] == 'end')}answer>", spoken)
+        said = _TURN_END.split(spoken, maxsplit=1)[0]  # What follows is an invented next turn.
+        text = said if _SPECIAL.sub("", said).strip() else spoken
+        text = _BOX_TOKEN.sub(lambda match: f"<{'/' * (match[1] == 'end')}answer>", text)
         text = _SPECIAL.sub(" ", text)
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}\n{text[-_LONGEST // 2 :]}"

@@ -11,6 +11,7 @@ from bas_opd.answers.labels import (
     Label,
     has_company,
     is_contradicted,
+    is_name,
     label_at,
     labels,
     own_text_end,
@@ -40,9 +41,11 @@ class Commitment:
 class Reader:
     """Finds the statements of one output that choose."""
 
-    def __init__(self, text: str, low: str, ballot: Ballot) -> None:
-        self._text, self._low, self._ballot = text, low, ballot
+    def __init__(self, text: str, low: str, ballot: Ballot, was_cut: bool | None) -> None:
+        self._text, self._low, self._ballot, self._was_cut = text, low, ballot, was_cut
         self.clauses = Clauses(low)
+        self.turned = max((match.end() for match in CORRECTION.finditer(low)), default=-1)
+        """Where the last correction ends; -1 if there is none."""
         self.is_taken_back = False
 
     def last(self) -> Commitment | None:
@@ -52,8 +55,7 @@ class Reader:
             [*self._announced(), *confirmed],
             key=lambda each: (each.place, not each.is_weak),
         )
-        corrections = [match.end() for match in CORRECTION.finditer(self._low)]
-        turned = corrections[-1] if corrections else -1
+        turned = self.turned
         self.is_taken_back = turned > 3 and not any(each.place >= turned - 1 for each in found)
         if not found:
             return None
@@ -97,7 +99,7 @@ class Reader:
                     found[place] = Commitment(
                         place=place,
                         verdict=verdict,
-                        is_weak=strength < 2 or (is_opinion and not is_labelled),
+                        is_weak=strength < (3 if self._was_cut else 2) or (is_opinion and not is_labelled),
                         is_hedged=bool(cues.HEDGE.search(self.clauses.around(place, place)[0])),
                     )
         return list(found.values())
@@ -123,7 +125,8 @@ class Reader:
         if label is not None:
             return self._labelled(label, strength)
         named = self._ballot.text_at(self._low, place) if strength else None
-        if named is not None and cues.TEXT_END.match(self._low, named.end):
+        is_whole = named and not (self._was_cut and named.end == len(self._low))
+        if named and is_whole and cues.TEXT_END.match(self._low, named.end):
             return named.key
         return self._described(place, is_opinion=is_opinion) if strength == 3 else None
 
@@ -139,7 +142,8 @@ class Reader:
     def _labelled(self, label: Label, strength: int) -> str | None:
         text, low, ballot = self._text, self._low, self._ballot
         letter = text[label.start : label.end].strip("()[] ")
-        if not label.is_bracketed and ballot.is_ambiguous(letter) and label.letter in ballot.keys:
+        is_bare = strength < 3 and not label.is_bracketed
+        if (is_bare or letter.islower()) and ballot.is_ambiguous(letter):
             return AMBIGUOUS
         if label.letter not in ballot.keys:
             named = ballot.exact(letter)
@@ -170,7 +174,7 @@ class Reader:
         }
         if named:
             return named.pop() if len(named) == 1 else AMBIGUOUS
-        is_open = 0 < len(phrase.split()) <= 5 and not is_cut(phrase)
+        is_open = 0 < len(phrase.split()) <= 5 and not is_cut(phrase, self._was_cut)
         return AMBIGUOUS if is_open and not is_opinion and not cues.VAGUE.match(phrase) else None
 
     def _is_confirmed(self, label: Label) -> bool:
@@ -182,11 +186,18 @@ class Reader:
             is_right = pattern.match(self._low, end + is_bracketed)
         return is_right is not None and not cues.CONDITION.match(self._low, is_right.end())
 
+    def _ends_own_text(self, label: Label) -> bool:
+        """Return whether a letter ends the text of its own option ("Point B")."""
+        text = self._ballot.texts.get(self._ballot.keys[label.letter], "")
+        return len(text) > 1 and self._low.endswith(text, 0, label.end)
+
     def _confirmed(self) -> list[Commitment]:
         """Find options that are said to be right."""
         found = []
         for label in labels(self._text, self._low, self._ballot):
             if not self._is_confirmed(label) or is_contradicted(self._low, label, self._ballot):
+                continue
+            if is_name(self._text, label) and not self._ends_own_text(label):
                 continue
             before, after = self.clauses.around(label.start, label.end)
             is_denied = NEGATION.search(before) or cues.NOT_SOON.match(after)

@@ -23,7 +23,7 @@ ANSWER = re.compile(
     r"(?:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)? (?:with|for)|opt(?:ing)? for"
     r"|vote for|settle on|lean(?:ing)? (?:towards?|to)|say|guess|answer|conclude|believe|think)\b"
     r"|(?:^|[.,;:!?\n] ?)(?:so |thus |therefore,? |please )?(?:choose|pick|select|choosing"
-    r"|picking|selecting|going with|go with)\b"
+    r"|picking|selecting|going with|go with)\b(?!')"
     r"|(?:正确)?(?:答案?|选项)(?:应该|应当|就)?(?:应?[是为]|选择?|:)"
     r"|[我应故选]选择?"
     r"|(?<![挑可])选择?(?=[ (]?[a-z])|正解は|答えは|정답은|답은|정답 ?:|答え ?:|उत्तर:?|जवाब:?"
@@ -47,7 +47,7 @@ POINTER = re.compile(
     r"|:(?= [(\[]?[a-z][)\]]?\W{0,2}$)",
 )
 GAP = re.compile(
-    r"(?:[ \n:,>\"*-]|\b(?:option|choice|letter|answer|most|likely|probably|clearly|definitely"
+    r"(?:[ \n:,>\"*]|-(?!\d)|\b(?:option|choice|letter|answer|most|likely|probably|clearly|definitely"
     r"|certainly"
     r"|therefore|thus|then|indeed|simply|just|correct|right|one|labell?ed|number|is|it|it's"
     r"|that|this|that's"

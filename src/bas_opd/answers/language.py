@@ -16,7 +16,7 @@ _SENTENCE_END = re.compile(
     r"|[?!.](?=[^\x00-\x7f])|\n"
 )
 CLAUSE_END = re.compile(
-    r"[,;:()]|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
+    r"[,;:]|\((?! ?[a-z] ?\))|(?<!\b[a-z])(?<!\b[a-z] )\)|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
     r"|(?<!thing )(?<!all )\bbut\b|\b(?:however|while|whereas|although|though|because|since|so"
     r"|therefore|thus|hence|which)\b",
 )
@@ -39,6 +39,13 @@ CORRECTION = re.compile(
     r"|closer)"
     r"|re-?(?:checking|examining|considering|evaluating))\b",
 )
+NO_OPTION = re.compile(
+    r"\b(?:none|neither)(?: one)?(?: of)?(?: the| these| those)?(?: given| listed| provided"
+    r"| available| other)? (?:above|options?|choices?|answers?|two)\b|\bnone of (?:these|those)\b"
+    r"(?=\W{0,3}$)|\bno (?:(?:correct|valid|matching|suitable|right|such) )?(?:option|choice)\b"
+    r"|\bno (?:correct|valid|matching|suitable) answer\b|^neither\W{0,2}$"
+)
+"""Words that reject every option, which is no "no" either."""
 _ABLE = (
     r"(?:determined?|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)|provided?|help|assist|known?"
     r"|confirm(?:ed)?|make out|read|discern(?:ed)?|verif(?:y|ied)|infer(?:red)?|ascertain(?:ed)?"
@@ -88,12 +95,13 @@ _REFUSAL = re.compile(
     r"|لا (?:أعرف|أستطيع|يمكن|أعلم|أدري)|غير (?:واضح|معروف|متأكد)|عذرا|آسف"
     r"|पता नहीं|नहीं (?:पता|कह|बता)|ไม่(?:ทราบ|รู้|แน่ใจ|สามารถ|แน่นอน)|לא (?:יודע|ניתן|ברור|בטוח)",
 )
-_DANGLING = re.compile(
-    r"(?:\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as"
+_DANGLING_WORD = re.compile(
+    r"\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as"
     r"|(?:that|because|since|as|and|if|where|which|so|,) it|has|have|because|than|into|its|their"
     r"|this|these|appears|looks|seems|says|reads|includes|contains|very|i|we|would|should"
-    r"|option|there|can|will|if|not quite|so|based)|[,:;(\[{=+/\u3001]|\s-)$"
+    r"|option|there|can|will|if|not quite|so|based)$"
 )
+_DANGLING_MARK = re.compile(r"(?:[,:;(\[{=+/\u3001]|\s-)$")
 _WHOLE_ENDS = frozenset(".!?)]}\"'%\u2026")
 
 
@@ -144,11 +152,22 @@ def after_refusal(text: str) -> str:
 _TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i had to)\b")
 
 
-def is_cut(text: str) -> bool:
-    """Return whether a text stops in the middle of a sentence."""
-    if not text or text[-1] in _WHOLE_ENDS:
-        return False
-    if _DANGLING.search(text):
+def is_cut(text: str, was_cut: bool | None = None) -> bool:
+    """Return whether a text stops before its end, as its generator says or as its end shows.
+
+    A text that ended by itself may lack a full stop, but ends with no "the".
+    """
+    if was_cut or not text or text[-1] in _WHOLE_ENDS:
+        return bool(was_cut)
+    end = text[-40:]
+    if _DANGLING_WORD.search(end):
         return True
+    return was_cut is None and _DANGLING_MARK.search(end) is not None
+
+
+def may_be_cut(text: str, was_cut: bool | None) -> bool:
+    """Return whether a long text without a full stop may have been cut, if nobody knows."""
+    if was_cut is not None or not text or text[-1] in _WHOLE_ENDS:
+        return False
     tail = text[text.rfind("\n") + 1 :]
     return len(tail.split()) > 3 and len(text.split()) > 20
