@@ -36,6 +36,8 @@ _LEAD_END = re.compile(
     r"[.):,;\]]|\s?[-\u2013\u2014:=](?=\s|\w)|\n|$| \(|\s?(?:because|since|as|rather than"
     r"|instead of|not|and not)\b|!"
 )
+_ALONE = re.compile(r"[.)\]]{1,2}(?:\s|$)|\n|$")
+_EQUATION = re.compile(r" ?=")
 _LETTER = re.compile(r"\b[A-Z]\b")
 _MARKS = " \n.,;:!?()[]-/&|>=→"
 _LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")
@@ -110,7 +112,7 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return _verdict(stated.verdict)
     lead = lead or _worded(low, ballot)
     if was_cut:
-        return lead or NONE
+        return (lead if _stands_alone(text, low, ballot) else None) or NONE
     edge = DEFERRED if lead and last and lead != last else lead or last
     if stated is not None:
         is_torn = edge is not None and edge.value != stated.verdict
@@ -231,11 +233,22 @@ def _labelled(
     label = opening and label_at(text, low, opening.end(), ballot)
     if not label or clauses.deny(label.start, label.end):
         return None
-    if not (_LEAD_END.match(low, label.end) or has_own_text(low, label, ballot)):
+    is_apart = _LEAD_END.match(low, label.end) and not _EQUATION.match(low, label.end)
+    if not (is_apart or has_own_text(low, label, ballot)):
         return None
     if _is_item(label, heads) and not text.startswith("\n", label.end):
         return None
     return _checked(text, low, label, ballot)
+
+
+def _stands_alone(text: str, low: str, ballot: Ballot) -> bool:
+    """Return whether the first label is an answer by itself, and no heading ("Option A: red")."""
+    opening = _OPENING.match(text)
+    label = opening and label_at(text, low, opening.end(), ballot)
+    if not label:
+        return True
+    end = own_text_end(low, label, ballot)
+    return not low.startswith(":", label.end) and _ALONE.match(low, end) is not None
 
 
 def _checked(text: str, low: str, label: Label, ballot: Ballot) -> Answer | None:

@@ -86,6 +86,8 @@ _COMMAND = re.compile(
 )
 _LATEX_MARK = re.compile(r"\\[()\[\],;! ]|\\(?:left|right|quad|displaystyle)\b|\${1,2}(?!\d)")
 _LATEX_SYMBOL = re.compile(r"\\([%$#&_{}])")
+_LATEX_SIGN = re.compile(r"\\(pi|pm|sqrt|times|cdot)(?![a-z])")
+_SIGNS = {"pi": "π", "pm": "±", "sqrt": "√", "times": "\u00d7", "cdot": "·"}
 _DEGREE = re.compile(r"\^ ?\{?\\circ\}?|\\degree")
 _FENCE = re.compile(r"```[a-z]{0,10}\n?")
 _TAG = re.compile(
@@ -116,6 +118,7 @@ def plain(text: str) -> str:
             (_LATEX_MARK, " "),
         ):
             text = pattern.sub(left, text)
+        text = _LATEX_SIGN.sub(lambda sign: _SIGNS[sign[1]], text)
     if "<" in text or "```" in text:
         text = _TAG.sub(" ", _FENCE.sub("", text))
     text = _HEAD.sub("", _RULE.sub("", text))

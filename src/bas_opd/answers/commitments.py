@@ -184,7 +184,9 @@ class Reader:
             is_bracketed = self._low.startswith(")", end)
             pattern = cues.RIGHT if is_bracketed else cues.RIGHT_AFTER_TEXT
             is_right = pattern.match(self._low, end + is_bracketed)
-        return is_right is not None and not cues.CONDITION.match(self._low, is_right.end())
+        if is_right is None or (self._was_cut and not cues.FIRM.search(is_right[0])):
+            return False
+        return not cues.CONDITION.match(self._low, is_right.end())
 
     def _ends_own_text(self, label: Label) -> bool:
         """Return whether a letter ends the text of its own option ("Point B")."""

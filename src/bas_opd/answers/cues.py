@@ -79,14 +79,22 @@ RIGHT = re.compile(
     r"|[.)\]]? (?:best|correctly|accurately) (?:fits|matches|describes|answers|represents)"
     r"|[.)\]]? ?[✅✓✔]|[.)\]]? it is\b"
 )
+FIRM = re.compile(r"\b(?:correct|right|answer|best|choice|option)\b")
+"""What a text that was cut must say of an option: a mere "yes" may be one of several."""
 RIGHT_AFTER_TEXT = re.compile(
     r" ?(?:[-\u2013\u2014:(,] ?)?(?:is )?(?:(?:correct|right|true)\b|[✅✓✔])"
 )
-CONDITION = re.compile(
-    r"\W{0,2}(?:only )?(?:if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b)|when|unless\b)"
+_IF = (
+    r"(?:if (?:by that )?you mean|if (?:by that )?you are asking"
+    r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
+CONDITION = re.compile(rf"\W{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)")
+_SUPPOSES = (
+    rf"(?:\b(?:unless\b|{_IF})|(?:^|[.;!?\n] ?)(?:had|should) (?:it|the|this|that|they|you)\b)"
+)
+SUPPOSITION = re.compile(rf"{_SUPPOSES}|\b(?:whether|suppose|assuming)\b")
 SUPPOSED = re.compile(
-    r"\b(?:unless|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))[^.;!?\n]{1,120}, "
+    rf"{_SUPPOSES}[^.;!?\n]{{1,120}}, "
     r"(?:(?!\bbut\b|\bso\b|\bhowever\b)[^.;!?\n]){0,40}$"
 )
 RUN = re.compile(r"(?:[(\[]?\b[a-z]\b[)\]]?(?:,? (?:and|or|nor) |, ?|/)){1,8}(?:option )?[(\[]?$")

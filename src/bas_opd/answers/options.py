@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.frames import Frame, distinct
@@ -18,6 +20,9 @@ _ARTICLE = re.compile(r"^(?:an?|the) (?=\S)")
 _EDGES = " \n.,;:!?\"'()[]{}*"
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
 _LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
+_BESIDE = re.compile(
+    r"\W{1,3}(?:(?:and|or|nor|not|maybe|perhaps|possibly|rather than|instead of|the)\W{1,2}){0,4}"
+)
 _OPEN = re.compile(r"\b(?:or|might|could|may|maybe|perhaps|possibly|if|whether)\b|\?")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _SMALL = "a an the is are was were be being been his her their its my your this that"
@@ -118,11 +123,24 @@ class Ballot:
         """Find option texts in a text in lower case; of those that overlap, the longest."""
         if self.is_numeric:
             return self._amounts(low)
-        return _found(low, self.texts) or [
-            each
-            for each in _found(low, self._frame.cores)
-            if self._frame.holds(low, each.start, each.end)
+        whole = _found(low, self.texts)
+        cores = _found(low, self._frame.cores) if self._frame.cores else []
+        if not cores:
+            return whole
+        found = sorted(
+            [*whole, *(each for each in cores if not _overlaps(each, whole))],
+            key=lambda each: each.start,
+        )
+        spans = {(each.start, each.end) for each in whole}
+        held = [
+            (each.start, each.end) in spans or (not whole and self._frame.holds(low, each.start, each.end))
+            for each in found
         ]
+        for place, (before, after) in enumerate(pairwise(found)):
+            # "the second or the third": what holds for one holds for both.
+            if _BESIDE.fullmatch(low, before.end, after.start):
+                held[place] = held[place + 1] = held[place] or held[place + 1]
+        return [each for each, holds in zip(found, held, strict=True) if holds]
 
     def told(self, low: str) -> str | None:
         """Return the one option that a sentence states in other words ("is riding a bike")."""
@@ -152,6 +170,12 @@ class Ballot:
         if is_other or is_bound or amount.is_range:
             return ""
         return self.values.get(amount.value, "")
+
+
+def _overlaps(core: Mention, whole: list[Mention]) -> bool:
+    """Return whether a core is part of the whole text of an option."""
+    place = bisect_right(whole, core.start, key=lambda each: each.start) - 1
+    return place >= 0 and core.start < whole[place].end
 
 
 def _gist(low: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from functools import partial
 
+from bas_opd.answers.amounts import names_another
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.comparison import compare, is_named, is_same
@@ -25,7 +26,7 @@ from bas_opd.answers.turns import read_first_turn
 from bas_opd.answers.yes_no import yes_no
 
 _STATED = re.compile(
-    r"\b(?:answer|ans)(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=]\s?|\n| (?:is|would be|should be"
+    r"\b(?:answer|ans|(?:final|correct) (?:value|result|number|count|total))(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=]\s?|\n| (?:is|would be|should be"
     r"|must be)(?:: ?|\n| ))"
     r"|答案(?:是|为|:) ?|ответ ?[:\u2014\u2013-] ?|(?:respuesta|resposta|risposta|réponse"
     r"|antwort)(?: (?:es|é|è|est|ist) | ?: ?)",
@@ -35,7 +36,7 @@ _TRAILER = re.compile(
     r",? (?:rather than|instead of|as opposed to|unlike|because|since|as (?:shown|seen|indicated"
     r"|it|the)|which|based on|according to)\b|\n"
     r"|; |(?:, (?:not|as|and it|so|i (?:think|believe|guess|would say)|probably|likely)\b)"
-    r"|\s[-\u2013\u2014]\s",
+    r"|\s[-\u2013\u2014]\s(?!\d)",
     re.I,
 )
 _PLACE = re.compile(
@@ -45,6 +46,7 @@ _PLACE = re.compile(
 _POLARITY = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 _LONGEST_CLAIM_WORDS = 25
 _LAST_LINE_WORDS = 6
+_TURNS = re.compile(r"\W{0,2}(?:but|however|yet|although|though)\b", re.I)
 _STATES = re.compile(r"\b(?:is|are|was|were|has|have)\b")
 
 
@@ -150,6 +152,10 @@ def _is_fragment(sentence: str) -> bool:
 
 def _agrees(rest: str, reference: str) -> bool:
     """Return whether the sentences that follow an answer name nothing that could replace it."""
-    return all(
-        compare(rest[start:end], reference) is not False for start, end in sentences(rest[:4000])
+    said = [rest[start:end] for start, end in sentences(rest[:4000])]
+    if said and _TURNS.match(said[0]):
+        return False
+    return not any(
+        names_another(lowered(each), lowered(reference)) or compare(each, reference) is False
+        for each in said
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from bas_opd.answers import cues
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.clauses import Clauses
 from bas_opd.answers.cleaning import lowered
@@ -25,9 +26,6 @@ _SEVERAL = re.compile(
     r"\b(?:none|neither)(?: one)? of (?:the|these|those|them)\b"
     r"|\ball of (?:the|these)|\bboth (?:of|are|options|answers|choices|[A-Z]\b)",
     re.I,
-)
-_SUPPOSITION = re.compile(
-    r"\bif\b(?! (?:i|we|you|forced|pressed|anything)\b)|\b(?:whether|suppose|assuming|unless)\b"
 )
 _CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
 _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
@@ -70,8 +68,10 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         text = after_refusal(text)
     if not text or is_cut(text, was_cut):
         return NONE
+    if _SEVERAL.search(text) or cues.SUPPOSITION.search(lowered(text)):
+        return DEFERRED
     text, low = _without_asides(text)
-    if _SEVERAL.search(text) or NO_OPTION.search(low) or _SUPPOSITION.search(low):
+    if NO_OPTION.search(low):
         return DEFERRED
     clauses = Clauses(low)
     spoken = ballot.mentions(low)
