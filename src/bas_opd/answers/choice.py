@@ -82,6 +82,8 @@ def _unsealed(sealed: Sealed, ballot: Ballot, was_cut: bool | None) -> Answer:
         return DEFERRED
     inside = _read(content, ballot, was_cut=False)
     rest = _read(plain(sealed.rest), ballot, was_cut)
+    if inside.status == "deferred" and rest.status == "answered":
+        return rest
     if rest.status != "answered" or rest == inside:
         return DEFERRED if last_correction(sealed.rest) else inside
     return rest if last_correction(sealed.rest) else DEFERRED
@@ -147,6 +149,9 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
 def _only_letters(text: str, ballot: Ballot) -> bool:
     """Return whether an output is several letters of the options and nothing else ("B? C?")."""
     letters = _LETTER.findall(text)
+    label = label_at(text, lowered(text), 0, ballot)
+    if label and has_own_text(lowered(text), label, ballot):
+        return False
     if len(set(letters)) < 2 or _LETTER.sub("", text).strip(_MARKS):
         return False
     return all(each in ballot.keys and not ballot.exact(each) for each in letters)
@@ -185,7 +190,8 @@ def _last(
     for start in sorted(start for start in starts if start >= max(settled, 1)):
         label = label_at(text, low, start + (text[start : start + 1] == " "), ballot)
         is_last = label and _NO_MORE.match(text, own_text_end(low, label, ballot))
-        if label and is_last and (is_led or not _is_item(label, listed)):
+        is_announced = text[:start].rstrip().endswith(":")
+        if label and is_last and (is_led or is_announced or not _is_item(label, listed)):
             last = _checked(text, low, label, ballot)
     if last is None and "\n" in text:
         line = text[text.rfind("\n") + 1 :]
@@ -205,9 +211,16 @@ def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
             continue
         opening = _OPENING.match(text, start + (text[start : start + 1] == " "))
         label = opening and label_at(text, low, opening.end(), ballot)
-        if label and _LEAD_END.match(low, label.end) and not has_company(text, low, label, ballot):
+        if label and _is_apart(low, label, ballot) and not has_company(text, low, label, ballot):
             found.append(label)
     return found
+
+
+def _is_apart(low: str, label: Label, ballot: Ballot) -> bool:
+    """Return whether a label is separate from what follows; "A = 5" is a variable."""
+    if _LEAD_END.match(low, label.end) is None:
+        return False
+    return not _EQUATION.match(low, label.end) or has_own_text(low, label, ballot)
 
 
 def _is_item(label: Label, heads: list[Label]) -> bool:
@@ -233,8 +246,7 @@ def _labelled(
     label = opening and label_at(text, low, opening.end(), ballot)
     if not label or clauses.deny(label.start, label.end):
         return None
-    is_apart = _LEAD_END.match(low, label.end) and not _EQUATION.match(low, label.end)
-    if not (is_apart or has_own_text(low, label, ballot)):
+    if not (_is_apart(low, label, ballot) or has_own_text(low, label, ballot)):
         return None
     if _is_item(label, heads) and not text.startswith("\n", label.end):
         return None

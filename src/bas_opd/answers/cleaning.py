@@ -86,6 +86,8 @@ _COMMAND = re.compile(
 )
 _LATEX_MARK = re.compile(r"\\[()\[\],;! ]|\\(?:left|right|quad|displaystyle)\b|\${1,2}(?!\d)")
 _LATEX_SYMBOL = re.compile(r"\\([%$#&_{}])")
+_FORMULA = re.compile(r"\$(?=\S)([^$\n]{0,98}[^$\n\s])\$(?!\d)")
+_ROOT = re.compile(r"(?:(?<=\d) )?(?:\u221a ?(?:\{ ?(\w{1,10}) ?\})?|(π))")
 _LATEX_SIGN = re.compile(r"\\(pi|pm|sqrt|times|cdot)(?![a-z])")
 _SIGNS = {"pi": "π", "pm": "±", "sqrt": "√", "times": "\u00d7", "cdot": "·"}
 _DEGREE = re.compile(r"\^ ?\{?\\circ\}?|\\degree")
@@ -110,6 +112,7 @@ def plain(text: str) -> str:
         return text
     if "\\" in text or "$" in text:
         for pattern, left in (
+            (_FORMULA, r"\1"),
             (_LATEX_SYMBOL, r"\1"),
             (_FRACTION, r"\1/\2"),
             (_DEGREE, "°"),
@@ -119,6 +122,8 @@ def plain(text: str) -> str:
         ):
             text = pattern.sub(left, text)
         text = _LATEX_SIGN.sub(lambda sign: _SIGNS[sign[1]], text)
+    if "\u221a" in text or "π" in text:
+        text = _ROOT.sub(lambda sign: sign[2] or f"\u221a{sign[1] or ''}", text)
     if "<" in text or "```" in text:
         text = _TAG.sub(" ", _FENCE.sub("", text))
     text = _HEAD.sub("", _RULE.sub("", text))

@@ -50,9 +50,9 @@ class Reader:
 
     def last(self) -> Commitment | None:
         """Return the statement that counts: the last one, if not retracted or contradicted."""
-        confirmed = self._confirmed()
+        confirmed, announced = self._confirmed(), self._announced()
         found = sorted(
-            [*self._announced(), *confirmed],
+            [*announced, *confirmed],
             key=lambda each: (each.place, not each.is_weak),
         )
         turned = self.turned
@@ -65,7 +65,9 @@ class Reader:
             last = found[-1] if is_settled else self._torn(last)
         firm = {each.verdict for each in found if not each.is_hedged}
         hedged = {each.verdict for each in found if each.is_hedged}
-        if last in confirmed and turned < 0 and len({each.verdict for each in confirmed}) > 1:
+        stated = {each.verdict for each in announced if not each.is_weak}
+        is_one_of_several = last in confirmed and len({each.verdict for each in confirmed}) > 1
+        if is_one_of_several and turned < 0 and stated != {last.verdict}:
             return self._torn(last)
         if self.is_taken_back or (last.is_hedged and (len(hedged) > 1 or firm - hedged)):
             return self._torn(last)
@@ -82,6 +84,7 @@ class Reader:
             (cues.POINTER, 0),
             (cues.CONCLUSION, 1),
             (CORRECTION, 2),
+            (cues.HEADING, 3),
             (cues.ANSWER, 3),
         ):
             for match in deque(cue.finditer(self._low), maxlen=_MOST_STATEMENTS):
@@ -92,6 +95,8 @@ class Reader:
                     continue
                 if strength == 0 and "\n" in said:
                     continue  # what "matches" ends a line, and the next begins with a label
+                if cue is cues.HEADING and self._is_listed(place):
+                    continue
                 is_opinion = strength == 3 and cues.OPINION.match(match[0]) is not None
                 verdict = self._object(place, strength, said, is_opinion=is_opinion)
                 if verdict is not None and not self._is_idle(match.start(), place):
@@ -103,6 +108,11 @@ class Reader:
                         is_hedged=bool(cues.HEDGE.search(self.clauses.around(place, place)[0])),
                     )
         return list(found.values())
+
+    def _is_listed(self, place: int) -> bool:
+        """Return whether a line with a label is followed by another such line."""
+        after = self._low.find("\n", place) + 1
+        return after > 0 and label_at(self._text, self._low, after, self._ballot) is not None
 
     def _is_idle(self, start: int, end: int) -> bool:
         """Return whether a statement is denied, hypothetical or a question."""
@@ -152,7 +162,7 @@ class Reader:
         is_one_of_several = has_company(text, low, label, ballot)
         if is_supposed or is_one_of_several or is_contradicted(low, label, ballot):
             return AMBIGUOUS
-        _, after = self.clauses.around(label.start, label.end)
+        _, after = self.clauses.around(label.start, own_text_end(low, label, ballot))
         if cues.DENIED_LABEL.match(after):
             return None
         return ballot.keys[label.letter]

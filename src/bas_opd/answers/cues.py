@@ -34,6 +34,10 @@ ANSWER = re.compile(
     r"|(?:respuesta|resposta|risposta|réponse|antwort|opción|opção"
     r"|opzione)(?: \w{2,9})?(?: (?:es|é|è|est|ist)\b| ?:)",
 )
+HEADING = re.compile(
+    r"\b(?:is|be|was|select|choose|with)(?: (?:likely|option|choice))?:\n(?=[(\[][a-z][)\]]|[a-z][.):])"
+)
+"""A line that announces the label at the beginning of the next."""
 CONCLUSION = re.compile(
     r"\b(?:so|therefore|thus|hence|consequently|overall|accordingly|in (?:conclusion|summary|short)"
     r"|to (?:conclude|summari[sz]e)|finally|leaving|leaves|must be|has to be)"
@@ -88,7 +92,7 @@ _IF = (
     r"(?:if (?:by that )?you mean|if (?:by that )?you are asking"
     r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
-CONDITION = re.compile(rf"\W{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)")
+CONDITION = re.compile(rf"[ ,(]{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)")
 _SUPPOSES = (
     rf"(?:\b(?:unless\b|{_IF})|(?:^|[.;!?\n] ?)(?:had|should) (?:it|the|this|that|they|you)\b)"
 )

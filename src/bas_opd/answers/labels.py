@@ -19,7 +19,7 @@ _SEPARATOR = re.compile(
 _INTRODUCES = re.compile(
     r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|options?|choice|answer|letter|as|to|with|for|so|and"
     r"|or|nor|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
-    r"|makes?|that|both|neither|either|because|since|if|while|not|than"
+    r"|mak(?:es?|ing)|that|both|neither|either|because|since|if|while|not|than"
     r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
     r"|[\u0370-\u1fff\u2e80-\uffff])[ \"']{0,3}$",
     re.I,

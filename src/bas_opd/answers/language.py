@@ -16,7 +16,7 @@ _SENTENCE_END = re.compile(
     r"|[?!.](?=[^\x00-\x7f])|\n"
 )
 CLAUSE_END = re.compile(
-    r"[,;:]|\((?! ?[a-z] ?\))|(?<!\b[a-z])(?<!\b[a-z] )\)|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
+    r"[,;:()]|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
     r"|(?<!thing )(?<!all )\bbut\b|\b(?:however|while|whereas|although|though|because|since|so"
     r"|therefore|thus|hence|which)\b",
 )

@@ -18,6 +18,7 @@ from bas_opd.answers.units import unit_of
 
 _ARTICLE = re.compile(r"^(?:an?|the) (?=\S)")
 _EDGES = " \n.,;:!?\"'()[]{}*"
+_FORMULA = re.compile(r"[√π^\\]")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
 _LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
 _BESIDE = re.compile(
@@ -92,7 +93,7 @@ class Ballot:
             return None
         low = normal(phrase)
         for key, text in self.texts.items():
-            if text == low:
+            if text == low or (_FORMULA.search(low) and text.replace(" ", "") == low.replace(" ", "")):
                 return key
         for key, text in self._frame.cores.items():
             if text == low:

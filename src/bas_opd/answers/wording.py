@@ -32,6 +32,11 @@ _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
+_CONCLUDES = re.compile(r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|in conclusion)\b")
+_PREFERS = re.compile(
+    r"\b(?:most|more|best|better|closer|closest|correspond(?:s|ing)?|matches|shares the same"
+    r"|appropriate|likely)\b"
+)
 _ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
 _QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
 _WORDY = re.compile(r"[\w+#-]")
@@ -99,6 +104,7 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return DEFERRED
     if len(keys | letters) != 1 or "" in keys:
         told = None if every or spoken else ballot.told(low)
+        told = told or _claimed(low, bounds, [(each.start, ballot.keys[each.letter]) for each in named] + [(each.start, each.key) for each in mentions])
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
@@ -118,6 +124,18 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
 def _is_unended(text: str, was_cut: bool | None, mentions: list[Mention]) -> bool:
     """Return whether a text may have been cut and does not end with the option that it names."""
     return may_be_cut(text, was_cut) and not (mentions and len(text) - mentions[-1].end < 3)
+
+
+def _claimed(low: str, bounds: list[tuple[int, int]], named: list[tuple[int, str]]) -> str | None:
+    """Return the option that the first or the last sentence prefers to others, by name."""
+    claims = set()
+    for place, (start, end) in enumerate(bounds):
+        sentence = low[start:end]
+        is_last = place == len(bounds) - 1 or _CONCLUDES.match(sentence)
+        keys = {key for at, key in named if start <= at < end}
+        if (place == 0 or is_last) and keys and _PREFERS.search(sentence):
+            claims |= keys if not cues.HEDGE.search(sentence) else {""}
+    return claims.pop() if len(claims) == 1 and "" not in claims else None
 
 
 def _is_mixed(low: str, named: Mention) -> bool:
