@@ -97,7 +97,7 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return whole if _WHOLE.match(text) or not was_cut else NONE
     if _only_letters(text, ballot):
         return DEFERRED
-    text = _without_echo(_DIALOGUE.sub("", text), ballot)
+    text = _without_echo(_DIALOGUE.sub("", ballot.plain(text)), ballot)
     low = lowered(text)
     if not any(char.isalnum() for char in text):
         return DEFERRED
@@ -112,7 +112,7 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return last  # "Wait, ..." and a last line that is a label
     if stated is not None and not stated.is_weak:
         return _verdict(stated.verdict)
-    lead = lead or _worded(low, ballot)
+    lead = lead or _worded(text, low, ballot)
     if was_cut:
         return (lead if _stands_alone(text, low, ballot) else None) or NONE
     edge = DEFERRED if lead and last and lead != last else lead or last
@@ -228,12 +228,15 @@ def _is_item(label: Label, heads: list[Label]) -> bool:
     return any(each.letter != label.letter for each in heads)
 
 
-def _worded(low: str, ballot: Ballot) -> Answer | None:
+def _worded(text: str, low: str, ballot: Ballot) -> Answer | None:
     """Read an output that begins with the text of an option and then explains it."""
     named = None if ballot.is_numeric else ballot.text_at(low, 0)
     apart = named and _TEXT_LEAD_END.match(low, named.end)
     if named is None or apart is None or len(low[apart.end() : apart.end() + 60].split()) < 4:
         return None
+    label = label_at(text, low, named.end + 1, ballot)
+    if label and ballot.keys.get(label.letter, named.key) != named.key:
+        return DEFERRED  # "blue (C)"
     others = [each for each in ballot.mentions(low) if each.key != named.key]
     is_torn = any(_PREDICATES.search(low, max(0, each.start - 30), each.start) for each in others)
     return DEFERRED if is_torn else answered(named.key)

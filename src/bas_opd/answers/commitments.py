@@ -12,6 +12,7 @@ from bas_opd.answers.labels import (
     has_company,
     is_contradicted,
     is_name,
+    joins_another,
     label_at,
     labels,
     own_text_end,
@@ -62,20 +63,31 @@ class Reader:
         last = next((each for each in reversed(found) if not each.is_weak), found[-1])
         if found[-1].is_weak and found[-1].verdict != last.verdict:
             is_settled = found[-1].place >= turned > last.place or last.is_hedged
-            last = found[-1] if is_settled else self._torn(last)
+            last = found[-1] if is_settled else self._torn_at(last.place)
         firm = {each.verdict for each in found if not each.is_hedged}
         hedged = {each.verdict for each in found if each.is_hedged}
         stated = {each.verdict for each in announced if not each.is_weak}
         is_one_of_several = last in confirmed and len({each.verdict for each in confirmed}) > 1
-        if is_one_of_several and turned < 0 and stated != {last.verdict}:
-            return self._torn(last)
-        if self.is_taken_back or (last.is_hedged and (len(hedged) > 1 or firm - hedged)):
-            return self._torn(last)
+        is_torn = is_one_of_several and turned < 0 and stated != {last.verdict}
+        is_torn |= turned < 0 and len(stated - {AMBIGUOUS, OUTSIDE}) > 2
+        is_torn |= last.is_hedged and (len(hedged) > 1 or bool(firm - hedged))
+        if is_torn or self.is_taken_back or self._ends_with_several(last.place):
+            return self._torn_at(last.place)
         return last
 
+    def _ends_with_several(self, place: int) -> bool:
+        """Return whether a last sentence after a place names several options at once."""
+        *_, (start, end) = [(0, 0), *sentences(self._text[-600:])]
+        offset = max(0, len(self._text) - 600)
+        text, low = self._text[offset + start : offset + end], self._low[offset + start :]
+        return offset + start > place and any(
+            has_company(text, low, each, self._ballot) and cues.IS.search(low, 0, each.start)
+            for each in labels(text, low[: len(text)], self._ballot)
+        )
+
     @staticmethod
-    def _torn(of: Commitment) -> Commitment:
-        return Commitment(place=of.place, verdict=AMBIGUOUS, is_weak=False, is_hedged=False)
+    def _torn_at(place: int) -> Commitment:
+        return Commitment(place=place, verdict=AMBIGUOUS, is_weak=False, is_hedged=False)
 
     def _announced(self) -> list[Commitment]:
         """Find options after words that announce one."""
@@ -95,7 +107,9 @@ class Reader:
                     continue
                 if strength == 0 and "\n" in said:
                     continue  # what "matches" ends a line, and the next begins with a label
-                if cue is cues.HEADING and self._is_listed(place):
+                if "\n" in said and self._is_listed(place):
+                    if strength == 3 and self._is_item(place):
+                        found[place] = self._torn_at(place)
                     continue
                 is_opinion = strength == 3 and cues.OPINION.match(match[0]) is not None
                 verdict = self._object(place, strength, said, is_opinion=is_opinion)
@@ -113,6 +127,12 @@ class Reader:
         """Return whether a line with a label is followed by another such line."""
         after = self._low.find("\n", place) + 1
         return after > 0 and label_at(self._text, self._low, after, self._ballot) is not None
+
+    def _is_item(self, place: int) -> bool:
+        """Return whether a line is a label with no more than its text."""
+        label = label_at(self._text, self._low, place, self._ballot)
+        end = own_text_end(self._low, label, self._ballot) if label else -1
+        return end >= 0 and self._low.startswith("\n", end)
 
     def _is_idle(self, start: int, end: int) -> bool:
         """Return whether a statement is denied, hypothetical or a question."""
@@ -137,7 +157,8 @@ class Reader:
         named = self._ballot.text_at(self._low, place) if strength else None
         is_whole = named and not (self._was_cut and named.end == len(self._low))
         if named and is_whole and cues.TEXT_END.match(self._low, named.end):
-            return named.key
+            is_one = not joins_another(self._text, self._low, named.end, named.key, self._ballot)
+            return named.key if is_one else AMBIGUOUS if strength == 3 else None
         return self._described(place, is_opinion=is_opinion) if strength == 3 else None
 
     def _small_letter(self, place: int, said: str) -> Label | None:

@@ -112,6 +112,7 @@ DENIED_LABEL = re.compile(
     r"[)\]]? (?:is|was|would be)(?: not|n't)\b|[)\]]? (?:isn't|cannot|can't|doesn't)\b"
     r"|[)\]]? is (?:wrong|incorrect|false)\b"
 )
+IS = re.compile(r"\b(?:is|are|be|was|were)(?: (?:both|either))? [(\[]?$")
 NOT_SOON = re.compile(r"[^.]{0,30}?(?:\bnot\b|n't)")
 IN_A_LIST = re.compile(r"(?:\b(?:and|or|both)|[,/&]) (?:option )?[(\[]?$")
 TEXT_END = re.compile(r"\W{0,2}(?:$|\n|[.,;!]| (?:because|since|as|which)\b)")

@@ -166,12 +166,22 @@ def _is_contradicted_before(low: str, label: Label, ballot: Ballot) -> bool:
 
 def has_company(text: str, low: str, label: Label, ballot: Ballot) -> bool:
     """Return whether a label stands in a list with another ("A and B", "A. red or B. blue")."""
-    for end in {label.end, own_text_end(low, label, ballot)}:
-        also = _ALSO.match(low, end)
-        other = also and label_at(text, low, also.end(), ballot)
-        named = also and end > label.end and ballot.text_at(low, also.end())
-        if named and named.key != ballot.keys.get(label.letter):
-            return True
-        if other and other.letter != label.letter and not _SINGULAR.match(low, other.end):
-            return True
-    return False
+    key, end = ballot.keys.get(label.letter, label.letter), own_text_end(low, label, ballot)
+    if end > label.end and joins_another(text, low, end, key, ballot):
+        return True
+    return _joins_label(text, low, label.end, key, ballot)
+
+
+def joins_another(text: str, low: str, end: int, key: str, ballot: Ballot) -> bool:
+    """Return whether the text of an option is followed by another option ("red or blue")."""
+    also = _ALSO.match(low, end)
+    named = also and ballot.text_at(low, also.end())
+    return bool(named and named.key != key) or _joins_label(text, low, end, key, ballot)
+
+
+def _joins_label(text: str, low: str, end: int, key: str, ballot: Ballot) -> bool:
+    also = _ALSO.match(low, end)
+    other = also and label_at(text, low, also.end(), ballot)
+    if not other or ballot.keys.get(other.letter, other.letter) == key:
+        return False
+    return not _SINGULAR.match(low, other.end)

@@ -83,6 +83,17 @@ class Ballot:
         }
         self.is_numeric = len(self.values) == len(options) > 1
 
+    def plain(self, text: str) -> str:
+        """Return a text in which options called "Point A" have no brackets around the letter."""
+        nouns = {value.rpartition(" ")[0] for value in self._all.values()}
+        noun = nouns.pop() if len(nouns) == 1 else ""
+        is_lettered = noun and all(
+            value == f"{noun} {key.strip().lower()}" for key, value in self._all.items()
+        )
+        if not is_lettered:
+            return text
+        return re.sub(rf"\b({re.escape(noun)}) [(\[]([a-z])[)\]]", r"\1 \2", text, flags=re.I)
+
     @cached_property
     def _frame(self) -> Frame:
         return Frame.around(self._all)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from bas_opd.answers import cues
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
@@ -32,10 +33,16 @@ _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
-_CONCLUDES = re.compile(r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|in conclusion)\b")
+_CONCLUDES = re.compile(
+    r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|comparing|considering"
+    r"|in (?:conclusion|summary))\b"
+)
 _PREFERS = re.compile(
-    r"\b(?:most|more|best|better|closer|closest|correspond(?:s|ing)?|matches|shares the same"
-    r"|appropriate|likely)\b"
+    r"\b(?:most|more|best|better|closer|closest|correspond(?:s|ing)?|match(?:es|ing)?|fits?"
+    r"|shares the same|appropriate|likely)\b"
+)
+_CONTRASTS = re.compile(
+    r"\b(?:less|least|in contrast|on the other hand|might|could|may|possibly|perhaps|maybe|either)\b"
 )
 _ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
 _QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
@@ -104,7 +111,8 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return DEFERRED
     if len(keys | letters) != 1 or "" in keys:
         told = None if every or spoken else ballot.told(low)
-        told = told or _claimed(low, bounds, [(each.start, ballot.keys[each.letter]) for each in named] + [(each.start, each.key) for each in mentions])
+        places = {each.start: ballot.keys[each.letter] for each in named}
+        told = told or _preferred(low, bounds, places | {each.start: each.key for each in mentions})
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
@@ -126,16 +134,20 @@ def _is_unended(text: str, was_cut: bool | None, mentions: list[Mention]) -> boo
     return may_be_cut(text, was_cut) and not (mentions and len(text) - mentions[-1].end < 3)
 
 
-def _claimed(low: str, bounds: list[tuple[int, int]], named: list[tuple[int, str]]) -> str | None:
-    """Return the option that the first or the last sentence prefers to others, by name."""
-    claims = set()
-    for place, (start, end) in enumerate(bounds):
+def _preferred(low: str, bounds: list[tuple[int, int]], named: Mapping[int, str]) -> str | None:
+    """Return the option that the first, the last and any concluding sentence prefer."""
+    found: set[str] = set()
+    is_found = False
+    for start, end in bounds:
         sentence = low[start:end]
-        is_last = place == len(bounds) - 1 or _CONCLUDES.match(sentence)
-        keys = {key for at, key in named if start <= at < end}
-        if (place == 0 or is_last) and keys and _PREFERS.search(sentence):
-            claims |= keys if not cues.HEDGE.search(sentence) else {""}
-    return claims.pop() if len(claims) == 1 and "" not in claims else None
+        if start and start != bounds[-1][0] and not _CONCLUDES.match(sentence):
+            continue
+        keys = {key for place, key in named.items() if start <= place < end}
+        is_preferred = _PREFERS.search(sentence) and not _CONTRASTS.search(sentence)
+        if is_preferred or start == 0:
+            found |= keys
+            is_found |= bool(is_preferred and keys)
+    return found.pop() if is_found and len(found) == 1 else None
 
 
 def _is_mixed(low: str, named: Mention) -> bool:
