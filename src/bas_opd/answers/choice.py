@@ -117,7 +117,10 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return (lead if _stands_alone(text, low, ballot) else None) or NONE
     edge = DEFERRED if lead and last and lead != last else lead or last
     if stated is not None:
-        is_torn = edge is not None and edge.value != stated.verdict
+        others = (edge, by_words(text, ballot, was_cut))
+        is_torn = edge == DEFERRED or any(
+            each and each.value not in (None, stated.verdict) for each in others
+        )
         return DEFERRED if is_torn else _verdict(stated.verdict)
     weighed = elected(text, low, ballot)
     if edge is not None or weighed is not None:

@@ -230,7 +230,7 @@ class Reader:
         for label in labels(self._text, self._low, self._ballot):
             if not self._is_confirmed(label) or is_contradicted(self._low, label, self._ballot):
                 continue
-            if is_name(self._text, label) and not self._ends_own_text(label):
+            if is_name(self._text, label, self._ballot) and not self._ends_own_text(label):
                 continue
             before, after = self.clauses.around(label.start, label.end)
             is_denied = NEGATION.search(before) or cues.NOT_SOON.match(after)

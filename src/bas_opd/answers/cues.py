@@ -15,7 +15,8 @@ ANSWER = re.compile(
     r"|suitable|remaining|valid)(?: \w{3,12})? (?:option|choice|response|one|letter|selection"
     r"|statement"
     r"|match|description)|my (?:choice|pick|guess|selection|final choice)"
-    r"|(?:option|choice|conclusion|solution|verdict|response)(?= ?[:=]| is\b))"
+    r"|(?<!each )(?<!every )(?<!first )(?:option|choice|conclusion|solution|verdict|response)"
+    r"(?= ?[:=]| is\b))"
     rf"(?: (?!is\b|are\b|was\b|isn't\b)[\w']{{1,15}}){{0,7}}?(?: ?{_BE}(?!\w)| (?=[(\[]"
     rf"|[a-z](?:[^\w' ]|$)))"
     r"|\b(?:i|we|you)(?:'d|'ll|'m| would| will| can| must| should| have to| am"
@@ -74,7 +75,7 @@ UNREAL = re.compile(
 HEDGE = re.compile(r"\b(?:might|could|may|possibly|perhaps|maybe|either)\b")
 RIGHT = re.compile(
     r"[.)\]]?[\"']?(?: ?[:-])?(?: (?:is|seems|appears|looks|would be|must be|should be"
-    r"|has to be)(?: (?:to be|\w{3,12}ly|indeed))?)?"
+    r"|has to be)(?: (?:to be|\w{3,12}ly|indeed|also))?)?"
     r" (?:(?:the|my|our) )?(?:\w{3,12}ly )?(?:(?:most|best|only|final|single) )?(?:correct"
     r"|right|answer|best|better|true|accurate|appropriate|choice|option|one|match|suitable|likely"
     r"|fitting)\b|: yes\b| (?:is|does)(?=[.!]?(?:$|\n))|(?:选项)?是?(?:正确|对的)"

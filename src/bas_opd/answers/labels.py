@@ -113,9 +113,14 @@ def _is_part(low: str, label: Label, ballot: Ballot) -> bool:
     )
 
 
-def is_name(text: str, label: Label) -> bool:
-    """Return whether a letter names a thing: "vitamin D", "angle A", a sign that says "A"."""
+def is_name(text: str, label: Label, ballot: Ballot) -> bool:
+    """Return whether a letter names a thing: "vitamin D", "angle A", a sign that says "A".
+
+    Where the options are such letters themselves, the thing is the option.
+    """
     near = max(0, label.start - 16)
+    if ballot.is_lettered:
+        return False
     if _CITES.search(text, near, label.start):
         return True
     return not label.is_bracketed and _INTRODUCES.search(text, near, label.start) is None

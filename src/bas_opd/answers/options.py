@@ -16,7 +16,7 @@ from bas_opd.answers.language import NEGATION
 from bas_opd.answers.numbers import Number, numbers
 from bas_opd.answers.units import unit_of
 
-_ARTICLE = re.compile(r"^(?:an?|the) (?=\S)")
+_ARTICLE = re.compile(r"^(?:an?|the) (?!(?:is|was|has|and|or)\b)(?=\S)")
 _EDGES = " \n.,;:!?\"'()[]{}*"
 _FORMULA = re.compile(r"[√π^\\]")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
@@ -83,6 +83,16 @@ class Ballot:
         }
         self.is_numeric = len(self.values) == len(options) > 1
 
+    @property
+    def is_lettered(self) -> bool:
+        """Whether the text of every option is its own letter."""
+        return all(text == key.strip().lower() for key, text in self._all.items())
+
+    @cached_property
+    def _worded(self) -> dict[str, str]:
+        """The texts but for letters, which are read as labels: "a" is an article."""
+        return {key: text for key, text in self.texts.items() if len(text) > 1 or text.isdigit()}
+
     def plain(self, text: str) -> str:
         """Return a text in which options called "Point A" have no brackets around the letter."""
         nouns = {value.rpartition(" ")[0] for value in self._all.values()}
@@ -135,7 +145,7 @@ class Ballot:
         """Find option texts in a text in lower case; of those that overlap, the longest."""
         if self.is_numeric:
             return self._amounts(low)
-        whole = _found(low, self.texts)
+        whole = _found(low, self._worded)
         cores = _found(low, self._frame.cores) if self._frame.cores else []
         if not cores:
             return whole

@@ -42,7 +42,8 @@ _PREFERS = re.compile(
     r"|shares the same|appropriate|likely)\b"
 )
 _CONTRASTS = re.compile(
-    r"\b(?:less|least|in contrast|on the other hand|might|could|may|possibly|perhaps|maybe|either)\b"
+    r"\b(?:less|least|in contrast|on the other hand|differs|including|might|could"
+    r"|may|possibly|perhaps|maybe|either)\b"
 )
 _ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
 _QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
@@ -96,7 +97,7 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     named = [
         label
         for label, denied in zip(every, is_denied, strict=True)
-        if not denied and _may_be_named(text, label)
+        if not denied and _may_be_named(text, label, ballot)
     ]
     denied = {label.letter for label, denied in zip(every, is_denied, strict=True) if denied}
     letters = {ballot.keys[label.letter] for label in named}
@@ -105,14 +106,15 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         mentions = _total(low, mentions)
     bounds = list(sentences(text))
     keys = {each.key for each in mentions}
+    places = {each.start: ballot.keys[each.letter] for each in named}
+    places |= {each.start: each.key for each in mentions}
     if any(_is_mixed(low, each) for each in mentions) or _is_unended(text, was_cut, mentions):
         return DEFERRED
     if any(ballot.is_ambiguous(low[each.start : each.end]) for each in mentions):
         return DEFERRED
     if len(keys | letters) != 1 or "" in keys:
         told = None if every or spoken else ballot.told(low)
-        places = {each.start: ballot.keys[each.letter] for each in named}
-        told = told or _preferred(low, bounds, places | {each.start: each.key for each in mentions})
+        told = told or _preferred(low, bounds, places)
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
@@ -126,6 +128,7 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return answered(key)
     is_concluded = any(_concludes(low, each.start, each.end, bounds) for each in mentions)
     is_concluded |= bool(ends_with_label) and named[-1].start >= bounds[-1][0]
+    is_concluded |= _preferred(low, bounds, places) == key
     return answered(key) if is_concluded else DEFERRED
 
 
@@ -173,10 +176,10 @@ def _without_asides(text: str) -> tuple[str, str]:
     return text, lowered(text)
 
 
-def _may_be_named(text: str, label: Label) -> bool:
+def _may_be_named(text: str, label: Label, ballot: Ballot) -> bool:
     """Return whether a letter can mean an option that is not only weighed."""
     is_weighed = _WEIGHS.search(lowered(text[max(0, label.start - 40) : label.start]))
-    return not is_weighed and not is_name(text, label)
+    return not is_weighed and not is_name(text, label, ballot)
 
 
 def _yes_and_no(ballot: Ballot) -> bool:
