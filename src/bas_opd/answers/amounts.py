@@ -17,6 +17,19 @@ _FRAME = (
     " probably clearly usd eur gbp jpy"
 )
 _FRAME_WORDS = frozenset(_FRAME.split())
+_OF_ANOTHER = re.compile(
+    r"(?:\b(?:the|these|those|his|her|its|their|all|both|after|before|since|until|next to|near"
+    r"|beside|behind|between|among|under|above|from|(?<!total )(?<!number )(?<!sum )of)"
+    r"|[a-z]\() ?$"
+)
+"""What stands before a number of something else: "the 2 cars", "after 1945", "f(3)"."""
+_NAME = re.compile(
+    r"\b(?:for|on|in|at|by|with|of|near|the|this|that|an?) ([a-z]{3,15}) $"
+)
+"""What stands before a number that is a name: "for bus 12"."""
+_ENDS = re.compile(
+    r"(?:[ -]?(?:%|°[cf]?|(?!is\b|are\b|was\b|were\b)[^\W\d_]{1,20}(?:/[a-z]{1,4})?))?\W{0,3}$"
+)
 _HAN_FRAME = re.compile(r"^[^,.;\d]{0,12}[有共是](?:[\d一二两三四五六七八九十])")
 _NOTHING = re.compile(r"(?:there (?:is|are) )?(?:no(?! one|\.)|none|zero|nothing)\b")
 _FIGURES = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
@@ -43,9 +56,16 @@ def by_number(said: str, due: str) -> bool | None:
     given = numbers(said)
     if counts_nothing(said) and not (given and given[0].value == 0):
         return goal.value == 0 if not given else None
-    if len({(each.value, each.is_ordinal) for each in given}) != 1 or given[0].is_range:
+    told = [each for each in given if _is_told(each, goal, said)]
+    if len({(each.value, each.is_ordinal) for each in told}) != 1 or told[0].is_range:
         return None
-    return _same_amount(given[0], goal, said, due)
+    return _same_amount(told[0], goal)
+
+
+def names_another(said: str, due: str) -> bool:
+    """Return whether a phrase has one number, and it is not the reference's."""
+    wanted, given = numbers(due), {each.value for each in numbers(said)}
+    return len(wanted) == len(given) == 1 and wanted[0].value not in given
 
 
 def by_figures(said: str, due: str) -> bool | None:
@@ -65,7 +85,7 @@ def counts_nothing(said: str) -> bool:
     return _NOTHING.match(said) is not None
 
 
-def _same_amount(here: Number, goal: Number, said: str, due: str) -> bool | None:
+def _same_amount(here: Number, goal: Number) -> bool | None:
     if here.is_ordinal != goal.is_ordinal or (here.unit in ("x", "k") and not goal.unit):
         return None
     if here.is_part or goal.is_part:
@@ -87,9 +107,7 @@ def _same_amount(here: Number, goal: Number, said: str, due: str) -> bool | None
         return None if is_scaled or is_large or _is_rounded(left, right) else False
     elif theirs or (ours and ours[0] == "part") or (goal.unit and here.unit not in ("", goal.unit)):
         return None
-    if left != right:
-        return None if _is_rounded(left, right) else False
-    return True if _is_about(here, goal, said, due) else None
+    return left == right or (None if _is_rounded(left, right) else False)
 
 
 def _is_rounded(left: Fraction, right: Fraction) -> bool:
@@ -101,10 +119,16 @@ def _is_rounded(left: Fraction, right: Fraction) -> bool:
     )
 
 
-def _is_about(here: Number, goal: Number, said: str, due: str) -> bool:
+def _is_told(here: Number, goal: Number, said: str) -> bool:
     """Return whether a phrase gives a number as its answer, and not in passing."""
-    if here.start == 0 or here.unit == goal.unit != "":
+    before = said[: here.start]
+    if here.unit == goal.unit != "" or not any(char.isalnum() for char in before):
         return True
-    before = _WORD.findall(said[: here.start])
-    is_framed = all(word in _FRAME_WORDS for word in before[-3:]) or _HAN_FRAME.search(said)
-    return bool(is_framed) or said.endswith(due)
+    if _OF_ANOTHER.search(before):
+        return False
+    words = _WORD.findall(before)
+    if all(word in _FRAME_WORDS for word in words[-3:]) or _HAN_FRAME.search(said):
+        return words[-1:] != ["number"]
+    name = _NAME.search(before)
+    is_name = name is not None and name[1] not in _FRAME_WORDS
+    return not is_name and _ENDS.match(said, here.end) is not None

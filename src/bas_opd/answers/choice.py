@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from bas_opd.answers import cues
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
@@ -22,6 +23,7 @@ from bas_opd.answers.labels import (
 from bas_opd.answers.language import last_correction, sentences
 from bas_opd.answers.options import Ballot
 from bas_opd.answers.sealed import Sealed, last_sealed
+from bas_opd.answers.turns import read_first_turn
 from bas_opd.answers.verdicts import elected
 from bas_opd.answers.wording import by_words
 
@@ -34,6 +36,8 @@ _LEAD_END = re.compile(
     r"[.):,;\]]|\s?[-\u2013\u2014:=](?=\s|\w)|\n|$| \(|\s?(?:because|since|as|rather than"
     r"|instead of|not|and not)\b|!"
 )
+_ALONE = re.compile(r"[.)\]]{1,2}(?:\s|$)|\n|$")
+_EQUATION = re.compile(r" ?=")
 _LETTER = re.compile(r"\b[A-Z]\b")
 _MARKS = " \n.,;:!?()[]-/&|>=→"
 _LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")
@@ -41,6 +45,8 @@ _OPENING = re.compile(
     r"[^\w{]{0,3}?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)s? )?(?=[(\[A-Z]|[a-z]\)|[a-z]\b)"
 )
 _NO_MORE = re.compile(r"\W{0,3}$")
+_SMALL_LABEL = re.compile(r"([a-z])[.)]?")
+_SMALL_LINE = re.compile(r"^[a-z][.)]?\n", re.M)
 _DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
 _TEXT_LEAD_END = re.compile(
     r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|and\b|but\b|maybe\b|perhaps\b|possibly\b)"
@@ -50,57 +56,78 @@ _PREDICATES = re.compile(
 )
 
 
-def choice(output: str, options: Mapping[str, str]) -> Answer:
-    """Read which of the options, letter -> text, an output commits to."""
+def choice(output: str, options: Mapping[str, str], *, was_cut: bool | None = None) -> Answer:
+    """Read which of the options, letter -> text, an output commits to.
+
+    `was_cut` says whether the output reached the token limit; None if that is unknown.
+    """
     text = clean(output)
     if not text:
         return NONE
-    ballot = Ballot(options)
-    sealed = last_sealed(text)
-    return _unsealed(sealed, ballot) if sealed else _read(plain(text), ballot)
+    return read_first_turn(text, partial(_read_turn, Ballot(options)), was_cut)
 
 
-def _unsealed(sealed: Sealed, ballot: Ballot) -> Answer:
+def _read_turn(ballot: Ballot, text: str, was_cut: bool | None) -> Answer:
+    sealed = last_sealed(text, was_cut)
+    if sealed is None:
+        return _read(plain(text), ballot, was_cut)
+    return _unsealed(sealed, ballot, was_cut)
+
+
+def _unsealed(sealed: Sealed, ballot: Ballot, was_cut: bool | None) -> Answer:
     content = plain(sealed.content)
     if not content:
         return NONE
     if not sealed.is_closed or sealed.is_one_of_several:
         return DEFERRED
-    inside = _read(content, ballot)
-    rest = _read(plain(sealed.rest), ballot)
+    inside = _read(content, ballot, was_cut=False)
+    rest = _read(plain(sealed.rest), ballot, was_cut)
+    if inside.status == "deferred" and rest.status == "answered":
+        return rest
     if rest.status != "answered" or rest == inside:
         return DEFERRED if last_correction(sealed.rest) else inside
     return rest if last_correction(sealed.rest) else DEFERRED
 
 
-def _read(text: str, ballot: Ballot) -> Answer:
+def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     if not text:
         return NONE
     whole = _whole(text, ballot)
     if whole is not None:
-        return whole
+        return whole if _WHOLE.match(text) or not was_cut else NONE
     if _only_letters(text, ballot):
         return DEFERRED
-    text = _without_echo(_DIALOGUE.sub("", text), ballot)
+    text = _without_echo(_DIALOGUE.sub("", ballot.plain(text)), ballot)
     low = lowered(text)
     if not any(char.isalnum() for char in text):
         return DEFERRED
     if low.endswith("?") and cues.ASKS.match(low[:-1]):
         return DEFERRED
-    reader = Reader(text, low, ballot)
+    reader = Reader(text, low, ballot, was_cut)
     stated = reader.last()
+    heads = _heads(text, low, ballot)
+    lead = _labelled(text, low, ballot, reader.clauses, heads)
+    last = None if was_cut else _last(text, low, ballot, reader, heads, is_led=lead is not None)
+    if last and "\n" in text and 0 <= reader.turned <= text.rfind("\n") + 1:
+        return last  # "Wait, ..." and a last line that is a label
     if stated is not None and not stated.is_weak:
         return _verdict(stated.verdict)
-    edge = _edge(text, low, ballot, reader.clauses)
+    lead = lead or _worded(text, low, ballot)
+    if was_cut:
+        return (lead if _stands_alone(text, low, ballot) else None) or NONE
+    edge = DEFERRED if lead and last and lead != last else lead or last
     if stated is not None:
-        is_torn = edge is not None and edge.value != stated.verdict
+        others = (edge, by_words(text, ballot, was_cut))
+        is_torn = edge == DEFERRED or any(
+            each and each.value not in (None, stated.verdict) for each in others
+        )
         return DEFERRED if is_torn else _verdict(stated.verdict)
     weighed = elected(text, low, ballot)
     if edge is not None or weighed is not None:
         is_torn = edge is not None and weighed is not None and edge.value != weighed
         is_settled = not is_torn and not reader.is_taken_back
         return (edge or answered(str(weighed))) if is_settled else DEFERRED
-    return by_words(text, ballot)
+    return by_words(text, ballot, was_cut)
 
 
 def _verdict(verdict: str) -> Answer:
@@ -112,8 +139,7 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
     match = _WHOLE.match(text)
     if match:
         letter = match[1].upper()
-        bare = text.strip(" .") == match[1]
-        if bare and ballot.is_ambiguous(match[1]):
+        if match[1].islower() and ballot.is_ambiguous(match[1]):
             return DEFERRED
         if letter in ballot.keys:
             return answered(ballot.keys[letter])
@@ -126,6 +152,9 @@ def _whole(text: str, ballot: Ballot) -> Answer | None:
 def _only_letters(text: str, ballot: Ballot) -> bool:
     """Return whether an output is several letters of the options and nothing else ("B? C?")."""
     letters = _LETTER.findall(text)
+    label = label_at(text, lowered(text), 0, ballot)
+    if label and has_own_text(lowered(text), label, ballot):
+        return False
     if len(set(letters)) < 2 or _LETTER.sub("", text).strip(_MARKS):
         return False
     return all(each in ballot.keys and not ballot.exact(each) for each in letters)
@@ -148,27 +177,33 @@ def _without_echo(text: str, ballot: Ballot) -> str:
     return text
 
 
-def _edge(text: str, low: str, ballot: Ballot, clauses: Clauses) -> Answer | None:
-    """Read an output that begins with a label, or whose last line or sentence is one."""
-    heads = _heads(text, low, ballot)
-    lead = _labelled(text, low, ballot, clauses, heads)
+def _last(
+    text: str, low: str, ballot: Ballot, reader: Reader, heads: list[Label], *, is_led: bool
+) -> Answer | None:
+    """Read an output whose last line or sentence is a label, or the text of an option."""
     last = None
     starts = {start for start, _ in list(sentences(text))[-2:]} | {text.rfind("\n") + 1}
     opening = label_at(text, low, 0, ballot)
     settled = own_text_end(low, opening, ballot) if opening else 0
-    listed = [each for each in heads if not clauses.deny(each.start, each.end)]
+    listed = [
+        each
+        for each in heads
+        if each.start >= reader.turned and not reader.clauses.deny(each.start, each.end)
+    ]
     for start in sorted(start for start in starts if start >= max(settled, 1)):
         label = label_at(text, low, start + (text[start : start + 1] == " "), ballot)
         is_last = label and _NO_MORE.match(text, own_text_end(low, label, ballot))
-        if label and is_last and (lead or not _is_item(label, listed)):
+        is_announced = text[:start].rstrip().endswith(":")
+        if label and is_last and (is_led or is_announced or not _is_item(label, listed)):
             last = _checked(text, low, label, ballot)
     if last is None and "\n" in text:
-        named = ballot.exact(text[text.rfind("\n") + 1 :])
+        line = text[text.rfind("\n") + 1 :]
+        small = None if _SMALL_LINE.search(text) else _SMALL_LABEL.fullmatch(line)
+        if small and not ballot.is_ambiguous(small[1]) and small[1].upper() in ballot.keys:
+            return answered(ballot.keys[small[1].upper()])
+        named = ballot.exact(line)
         last = answered(named) if named else None
-    lead = lead or _worded(low, ballot)
-    if lead and last and lead != last:
-        return DEFERRED
-    return lead or last
+    return last
 
 
 def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
@@ -179,9 +214,16 @@ def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
             continue
         opening = _OPENING.match(text, start + (text[start : start + 1] == " "))
         label = opening and label_at(text, low, opening.end(), ballot)
-        if label and _LEAD_END.match(low, label.end) and not has_company(text, low, label, ballot):
+        if label and _is_apart(low, label, ballot) and not has_company(text, low, label, ballot):
             found.append(label)
     return found
+
+
+def _is_apart(low: str, label: Label, ballot: Ballot) -> bool:
+    """Return whether a label is separate from what follows; "A = 5" is a variable."""
+    if _LEAD_END.match(low, label.end) is None:
+        return False
+    return not _EQUATION.match(low, label.end) or has_own_text(low, label, ballot)
 
 
 def _is_item(label: Label, heads: list[Label]) -> bool:
@@ -189,12 +231,15 @@ def _is_item(label: Label, heads: list[Label]) -> bool:
     return any(each.letter != label.letter for each in heads)
 
 
-def _worded(low: str, ballot: Ballot) -> Answer | None:
+def _worded(text: str, low: str, ballot: Ballot) -> Answer | None:
     """Read an output that begins with the text of an option and then explains it."""
     named = None if ballot.is_numeric else ballot.text_at(low, 0)
     apart = named and _TEXT_LEAD_END.match(low, named.end)
     if named is None or apart is None or len(low[apart.end() : apart.end() + 60].split()) < 4:
         return None
+    label = label_at(text, low, named.end + 1, ballot)
+    if label and ballot.keys.get(label.letter, named.key) != named.key:
+        return DEFERRED  # "blue (C)"
     others = [each for each in ballot.mentions(low) if each.key != named.key]
     is_torn = any(_PREDICATES.search(low, max(0, each.start - 30), each.start) for each in others)
     return DEFERRED if is_torn else answered(named.key)
@@ -207,11 +252,21 @@ def _labelled(
     label = opening and label_at(text, low, opening.end(), ballot)
     if not label or clauses.deny(label.start, label.end):
         return None
-    if not (_LEAD_END.match(low, label.end) or has_own_text(low, label, ballot)):
+    if not (_is_apart(low, label, ballot) or has_own_text(low, label, ballot)):
         return None
     if _is_item(label, heads) and not text.startswith("\n", label.end):
         return None
     return _checked(text, low, label, ballot)
+
+
+def _stands_alone(text: str, low: str, ballot: Ballot) -> bool:
+    """Return whether the first label is an answer by itself, and no heading ("Option A: red")."""
+    opening = _OPENING.match(text)
+    label = opening and label_at(text, low, opening.end(), ballot)
+    if not label:
+        return True
+    end = own_text_end(low, label, ballot)
+    return not low.startswith(":", label.end) and _ALONE.match(low, end) is not None
 
 
 def _checked(text: str, low: str, label: Label, ballot: Ballot) -> Answer | None:

@@ -18,6 +18,14 @@ _DENIED_AFTER = re.compile(
 )
 
 
+_DENIED_NEXT = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|than|instead of|(?:any|every)thing but|all but|except)"
+    r"|n't)(?: (?:be|think|believe|say|that|it|this|the|answer|is|was|option|choice|likely|to|an?"
+    r"|going with)){0,6} ?(?:[(\[]?[a-z][)\].:]{1,2} ?)?$"
+)
+"""What denies the option that follows it, with or without its label: "not (D) pink"."""
+
+
 class Clauses:
     """The clauses of a text, and which of its words they deny."""
 
@@ -32,14 +40,15 @@ class Clauses:
     def around(self, start: int, end: int) -> tuple[str, str]:
         """Return the text of the clause before and after a span."""
         first = bisect_right(self._starts, start) - 1
-        last = bisect_right(self._starts, max(start, end - 1)) - 1
+        is_bracketed = self._text[end - 1 : end] in (")", "]")
+        last = bisect_right(self._starts, end if is_bracketed else max(start, end - 1)) - 1
         head = max(self._starts[first], start - _REACH)
         return self._text[head:start], self._text[end : min(self._ends[last], end + _REACH)]
 
     def deny(self, start: int, end: int) -> bool:
         """Return whether its clause denies a span ("not A") or concedes it ("while A")."""
         clause = bisect_right(self._starts, start) - 1
-        if self._is_aside[clause]:
+        if self._is_aside[clause] or _DENIED_NEXT.search(self._text, max(0, start - 60), start):
             return True
         before, after = self.around(start, end)
         if self._is_headed[clause]:  # "ruled out: A"

@@ -19,6 +19,9 @@ _LINE_ENDS = re.compile(r" ?\n[ \n]*")
 _REPEATED = re.compile(r"([^\w\s])\1{3,}")
 _THOUGHT = re.compile(r"<(/?)(?:think|thinking|thought|reasoning|analysis|scratchpad)>", re.I)
 _BOX_TOKEN = re.compile(r"<\|(begin|end)_of_box\|>")
+_TURN_END = re.compile(
+    r"<\|(?:im_end|endoftext|eot_id|end_of_text|end)\|>|</s>|<(?:eos|end_of_turn)>"
+)
 _SPECIAL = re.compile(r"<\|[\w ]{1,40}\|>|</?s>|<(?:bos|eos|pad|end_of_turn)>")
 _LETTERS = str.maketrans({
     "\u2018": "'", "\u2019": "'", "\u201a": "'", "\u00b4": "'", "\u02bc": "'", "\u2032": "'",
@@ -41,7 +44,9 @@ def clean(output: str) -> str | None:
         spoken = _spoken(text)
         if spoken is None:
             return None
-        text = _BOX_TOKEN.sub(lambda match: f"<{'/' * (match[1] == 'end')}answer>", spoken)
+        said = _TURN_END.split(spoken, maxsplit=1)[0]  # What follows is an invented next turn.
+        text = said if _SPECIAL.sub("", said).strip() else spoken
+        text = _BOX_TOKEN.sub(lambda match: f"<{'/' * (match[1] == 'end')}answer>", text)
         text = _SPECIAL.sub(" ", text)
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}\n{text[-_LONGEST // 2 :]}"
@@ -81,6 +86,10 @@ _COMMAND = re.compile(
 )
 _LATEX_MARK = re.compile(r"\\[()\[\],;! ]|\\(?:left|right|quad|displaystyle)\b|\${1,2}(?!\d)")
 _LATEX_SYMBOL = re.compile(r"\\([%$#&_{}])")
+_FORMULA = re.compile(r"\$(?=\S)([^$\n]{0,98}[^$\n\s])\$(?!\d)")
+_ROOT = re.compile(r"(?:(?<=\d) )?(?:\u221a ?(?:\{ ?(\w{1,10}) ?\})?|(π))")
+_LATEX_SIGN = re.compile(r"\\(pi|pm|sqrt|times|cdot)(?![a-z])")
+_SIGNS = {"pi": "π", "pm": "±", "sqrt": "√", "times": "\u00d7", "cdot": "·"}
 _DEGREE = re.compile(r"\^ ?\{?\\circ\}?|\\degree")
 _FENCE = re.compile(r"```[a-z]{0,10}\n?")
 _TAG = re.compile(
@@ -103,6 +112,7 @@ def plain(text: str) -> str:
         return text
     if "\\" in text or "$" in text:
         for pattern, left in (
+            (_FORMULA, r"\1"),
             (_LATEX_SYMBOL, r"\1"),
             (_FRACTION, r"\1/\2"),
             (_DEGREE, "°"),
@@ -111,6 +121,9 @@ def plain(text: str) -> str:
             (_LATEX_MARK, " "),
         ):
             text = pattern.sub(left, text)
+        text = _LATEX_SIGN.sub(lambda sign: _SIGNS[sign[1]], text)
+    if "\u221a" in text or "π" in text:
+        text = _ROOT.sub(lambda sign: sign[2] or f"\u221a{sign[1] or ''}", text)
     if "<" in text or "```" in text:
         text = _TAG.sub(" ", _FENCE.sub("", text))
     text = _HEAD.sub("", _RULE.sub("", text))

@@ -15,7 +15,8 @@ ANSWER = re.compile(
     r"|suitable|remaining|valid)(?: \w{3,12})? (?:option|choice|response|one|letter|selection"
     r"|statement"
     r"|match|description)|my (?:choice|pick|guess|selection|final choice)"
-    r"|(?:option|choice|conclusion|solution|verdict|response)(?= ?[:=]| is\b))"
+    r"|(?<!each )(?<!every )(?<!first )(?:option|choice|conclusion|solution|verdict|response)"
+    r"(?= ?[:=]| is\b))"
     rf"(?: (?!is\b|are\b|was\b|isn't\b)[\w']{{1,15}}){{0,7}}?(?: ?{_BE}(?!\w)| (?=[(\[]"
     rf"|[a-z](?:[^\w' ]|$)))"
     r"|\b(?:i|we|you)(?:'d|'ll|'m| would| will| can| must| should| have to| am"
@@ -23,7 +24,7 @@ ANSWER = re.compile(
     r"(?:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)? (?:with|for)|opt(?:ing)? for"
     r"|vote for|settle on|lean(?:ing)? (?:towards?|to)|say|guess|answer|conclude|believe|think)\b"
     r"|(?:^|[.,;:!?\n] ?)(?:so |thus |therefore,? |please )?(?:choose|pick|select|choosing"
-    r"|picking|selecting|going with|go with)\b"
+    r"|picking|selecting|going with|go with)\b(?!')"
     r"|(?:正确)?(?:答案?|选项)(?:应该|应当|就)?(?:应?[是为]|选择?|:)"
     r"|[我应故选]选择?"
     r"|(?<![挑可])选择?(?=[ (]?[a-z])|正解は|答えは|정답은|답은|정답 ?:|答え ?:|उत्तर:?|जवाब:?"
@@ -34,6 +35,10 @@ ANSWER = re.compile(
     r"|(?:respuesta|resposta|risposta|réponse|antwort|opción|opção"
     r"|opzione)(?: \w{2,9})?(?: (?:es|é|è|est|ist)\b| ?:)",
 )
+HEADING = re.compile(
+    r"\b(?:is|be|was|select|choose|with)(?: (?:likely|option|choice))?:\n(?=[(\[][a-z][)\]]|[a-z][.):])"
+)
+"""A line that announces the label at the beginning of the next."""
 CONCLUSION = re.compile(
     r"\b(?:so|therefore|thus|hence|consequently|overall|accordingly|in (?:conclusion|summary|short)"
     r"|to (?:conclude|summari[sz]e)|finally|leaving|leaves|must be|has to be)"
@@ -47,7 +52,7 @@ POINTER = re.compile(
     r"|:(?= [(\[]?[a-z][)\]]?\W{0,2}$)",
 )
 GAP = re.compile(
-    r"(?:[ \n:,>\"*-]|\b(?:option|choice|letter|answer|most|likely|probably|clearly|definitely"
+    r"(?:[ \n:,>\"*]|-(?!\d)|\b(?:option|choice|letter|answer|most|likely|probably|clearly|definitely"
     r"|certainly"
     r"|therefore|thus|then|indeed|simply|just|correct|right|one|labell?ed|number|is|it|it's"
     r"|that|this|that's"
@@ -70,7 +75,7 @@ UNREAL = re.compile(
 HEDGE = re.compile(r"\b(?:might|could|may|possibly|perhaps|maybe|either)\b")
 RIGHT = re.compile(
     r"[.)\]]?[\"']?(?: ?[:-])?(?: (?:is|seems|appears|looks|would be|must be|should be"
-    r"|has to be)(?: (?:to be|\w{3,12}ly|indeed))?)?"
+    r"|has to be)(?: (?:to be|\w{3,12}ly|indeed|also))?)?"
     r" (?:(?:the|my|our) )?(?:\w{3,12}ly )?(?:(?:most|best|only|final|single) )?(?:correct"
     r"|right|answer|best|better|true|accurate|appropriate|choice|option|one|match|suitable|likely"
     r"|fitting)\b|: yes\b| (?:is|does)(?=[.!]?(?:$|\n))|(?:选项)?是?(?:正确|对的)"
@@ -79,14 +84,22 @@ RIGHT = re.compile(
     r"|[.)\]]? (?:best|correctly|accurately) (?:fits|matches|describes|answers|represents)"
     r"|[.)\]]? ?[✅✓✔]|[.)\]]? it is\b"
 )
+FIRM = re.compile(r"\b(?:correct|right|answer|best|choice|option)\b")
+"""What a text that was cut must say of an option: a mere "yes" may be one of several."""
 RIGHT_AFTER_TEXT = re.compile(
     r" ?(?:[-\u2013\u2014:(,] ?)?(?:is )?(?:(?:correct|right|true)\b|[✅✓✔])"
 )
-CONDITION = re.compile(
-    r"\W{0,2}(?:only )?(?:if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b)|when|unless\b)"
+_IF = (
+    r"(?:if (?:by that )?you mean|if (?:by that )?you are asking"
+    r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
+CONDITION = re.compile(rf"[ ,(]{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)")
+_SUPPOSES = (
+    rf"(?:\b(?:unless\b|{_IF})|(?:^|[.;!?\n] ?)(?:had|should) (?:it|the|this|that|they|you)\b)"
+)
+SUPPOSITION = re.compile(rf"{_SUPPOSES}|\b(?:whether|suppose|assuming)\b")
 SUPPOSED = re.compile(
-    r"\b(?:unless|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))[^.;!?\n]{1,120}, "
+    rf"{_SUPPOSES}[^.;!?\n]{{1,120}}, "
     r"(?:(?!\bbut\b|\bso\b|\bhowever\b)[^.;!?\n]){0,40}$"
 )
 RUN = re.compile(r"(?:[(\[]?\b[a-z]\b[)\]]?(?:,? (?:and|or|nor) |, ?|/)){1,8}(?:option )?[(\[]?$")
@@ -100,6 +113,7 @@ DENIED_LABEL = re.compile(
     r"[)\]]? (?:is|was|would be)(?: not|n't)\b|[)\]]? (?:isn't|cannot|can't|doesn't)\b"
     r"|[)\]]? is (?:wrong|incorrect|false)\b"
 )
+IS = re.compile(r"\b(?:is|are|be|was|were)(?: (?:both|either))? [(\[]?$")
 NOT_SOON = re.compile(r"[^.]{0,30}?(?:\bnot\b|n't)")
 IN_A_LIST = re.compile(r"(?:\b(?:and|or|both)|[,/&]) (?:option )?[(\[]?$")
 TEXT_END = re.compile(r"\W{0,2}(?:$|\n|[.,;!]| (?:because|since|as|which)\b)")

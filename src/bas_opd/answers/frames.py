@@ -44,7 +44,8 @@ class Frame:
         }
         first = words[0] if is_framed else []
         return cls(
-            cores=distinct(cores),
+            # A letter is read as a label, and "a" is an article.
+            cores={key: core for key, core in distinct(cores).items() if len(core) > 1},
             head=_content(first[:head]),
             tail=_content(first[len(first) - tail :]),
             shared=_content(set.intersection(*map(set, words)) if words else ()),

@@ -9,13 +9,23 @@ from bas_opd.answers.options import Ballot, is_bounded
 
 _LABEL = re.compile(
     r"[(\[] ?([A-Za-z]) ?[)\]]"
-    r"|(?<![A-Za-z0-9_\u00c0-\u024f\u00b0&'-])(?<!\w\.)([A-Z])"
-    r"(?![A-Za-z0-9_\u00c0-\u024f\u00b0+&#]|'[a-z]|-\w|\.[A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9_\u00c0-\u024f\u00b0&'\u2220\u25b3-])(?<!\w\.)(?<!\w/)([A-Z])"
+    r"(?![A-Za-z0-9_\u00c0-\u024f\u00b0+&#]|'[a-z]|-\w|\.[A-Za-z0-9]|/[A-Z]\b)"
     r"|(?<![\w(])([a-z])(?=\))"
 )
 _SEPARATOR = re.compile(
-    r"[.):,\]]{0,3}(?: ?[-\u2013\u2014:=] ?|\s|$)?[\"'(]?(?:i\.e\.?,? |namely,? |meaning )?"
+    r"[.):,\]]{0,3}(?: ?[\u2013\u2014:=] ?| ?-(?!\d) ?|\s|$)?[\"'(]?(?:i\.e\.?,? |namely,? |meaning )?"
 )
+_INTRODUCES = re.compile(
+    r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|options?|choice|answer|letter|as|to|with|for|so|and"
+    r"|or|nor|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
+    r"|mak(?:es?|ing)|that|both|neither|either|because|since|if|while|not|than"
+    r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
+    r"|[\u0370-\u1fff\u2e80-\uffff])[ \"']{0,3}$",
+    re.I,
+)
+"""What may stand before a letter that names an option; a noun makes it a name ("vitamin D")."""
+_CITES = re.compile(r"\b(?:says?|reads?|letters?) $")
 _NEXT_WORD = re.compile(r" ([^\W\d_]\w{0,20})")
 _VERBS_AND_LINKS = (
     "is isn't was and or because since as with which would wouldn't seems appears for based due"
@@ -61,7 +71,8 @@ def label_at(text: str, low: str, start: int, ballot: Ballot) -> Label | None:
         end=match.end(),
         is_bracketed=match[2] is None,
     )
-    return None if _is_word(text, low, label, ballot) else label
+    is_none = _is_word(text, low, label, ballot) or _is_part(low, label, ballot)
+    return None if is_none else label
 
 
 def labels(text: str, low: str, ballot: Ballot) -> list[Label]:
@@ -83,6 +94,36 @@ def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
         return label.letter == "I"
     is_adverb = word[1].endswith("ly")
     return label.letter == "A" or (text[word.start(1)].islower() and not is_adverb)
+
+
+def _is_part(low: str, label: Label, ballot: Ballot) -> bool:
+    """Return whether a letter belongs to the text of another option ("Point B", "B is closer")."""
+    if label.is_bracketed:
+        return False
+    key = ballot.keys.get(label.letter)
+    after = ballot.text_at(low, label.start)
+    if after is not None and after.key != key and after.end > label.end:
+        return True
+    return any(
+        owner != key
+        and len(text) > 1
+        and low.endswith(text, 0, label.end)
+        and is_bounded(low, label.end - len(text), label.end)
+        for owner, text in ballot.texts.items()
+    )
+
+
+def is_name(text: str, label: Label, ballot: Ballot) -> bool:
+    """Return whether a letter names a thing: "vitamin D", "angle A", a sign that says "A".
+
+    Where the options are such letters themselves, the thing is the option.
+    """
+    near = max(0, label.start - 16)
+    if ballot.is_lettered:
+        return False
+    if _CITES.search(text, near, label.start):
+        return True
+    return not label.is_bracketed and _INTRODUCES.search(text, near, label.start) is None
 
 
 def own_text_end(low: str, label: Label, ballot: Ballot) -> int:
@@ -130,12 +171,22 @@ def _is_contradicted_before(low: str, label: Label, ballot: Ballot) -> bool:
 
 def has_company(text: str, low: str, label: Label, ballot: Ballot) -> bool:
     """Return whether a label stands in a list with another ("A and B", "A. red or B. blue")."""
-    for end in {label.end, own_text_end(low, label, ballot)}:
-        also = _ALSO.match(low, end)
-        other = also and label_at(text, low, also.end(), ballot)
-        named = also and end > label.end and ballot.text_at(low, also.end())
-        if named and named.key != ballot.keys.get(label.letter):
-            return True
-        if other and other.letter != label.letter and not _SINGULAR.match(low, other.end):
-            return True
-    return False
+    key, end = ballot.keys.get(label.letter, label.letter), own_text_end(low, label, ballot)
+    if end > label.end and joins_another(text, low, end, key, ballot):
+        return True
+    return _joins_label(text, low, label.end, key, ballot)
+
+
+def joins_another(text: str, low: str, end: int, key: str, ballot: Ballot) -> bool:
+    """Return whether the text of an option is followed by another option ("red or blue")."""
+    also = _ALSO.match(low, end)
+    named = also and ballot.text_at(low, also.end())
+    return bool(named and named.key != key) or _joins_label(text, low, end, key, ballot)
+
+
+def _joins_label(text: str, low: str, end: int, key: str, ballot: Ballot) -> bool:
+    also = _ALSO.match(low, end)
+    other = also and label_at(text, low, also.end(), ballot)
+    if not other or ballot.keys.get(other.letter, other.letter) == key:
+        return False
+    return not _SINGULAR.match(low, other.end)

@@ -39,8 +39,19 @@ CORRECTION = re.compile(
     r"|closer)"
     r"|re-?(?:checking|examining|considering|evaluating))\b",
 )
+NO_OPTION = re.compile(
+    r"\b(?:none|neither)(?: one)?(?: of)?(?: the| these| those)?(?: given| listed| provided"
+    r"| available| other)? (?:above|options?|choices?|answers?|two)\b|\bnone of (?:these|those)\b"
+    r"(?=\W{0,3}$)|\bno (?:(?:correct|valid|matching|suitable|right|such) )?(?:option|choice)\b"
+    r"|\bno (?:correct|valid|matching|suitable) answer\b|^neither\W{0,2}$"
+)
+"""Words that reject every option, which is no "no" either."""
+_KNOWLEDGE = (
+    r"(?:info|information|context|details?|evidence|data|figures|numbers|statistics|records?"
+    r"|knowledge|answer|opinion)"
+)
 _ABLE = (
-    r"(?:determined?|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)|provided?|help|assist|known?"
+    r"(?:determined?|calculated?|computed?|solved?|find the (?:value|answer|number|length|area)|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)|provided?|help|assist|known?"
     r"|confirm(?:ed)?|make out|read|discern(?:ed)?|verif(?:y|ied)|infer(?:red)?|ascertain(?:ed)?"
     r"|decide|choose|conclude|judge|analy[sz]e|distinguish|pick|select|give|offer|recogni[sz]e"
     r"|comment)"
@@ -54,9 +65,14 @@ _REFUSAL = re.compile(
     r"(?:see|view|access|open|process|have|load)(?: access to)?(?: the| this| that| any| an| your)?"
     r" (?:image|picture|photo|attach\w{1,5})"
     r"|(?:do not|don't|didn't) (?:actually )?(?:know|have (?:enough|sufficient)|understand)\b"
-    r"|(?:(?:not|'t) enough|insufficient|lack of|no(?! evidence)(?: further| additional| more"
-    r"| such)?|without more) (?:info|information|context|detail|evidence)\b"
-    r"|(?:not|'t) (?:be )?(?:\w{3,12}ly )?(?:sure|certain|clear|confident|specified|possible to)\b"
+    r"|i(?: \w{3,12}ly)? (?:do not|don't|did not|didn't) (?:\w{3,12}ly )?have(?! to)\b"
+    r"|i have no(?! doubt| trouble| difficulty| problem| hesitation)\b"
+    rf"|we (?:have no|do not have|don't have)(?: the| any| an?)? {_KNOWLEDGE}\b"
+    rf"|(?:(?:not|'t) enough|insufficient|lack of|no(?! evidence)(?: further| additional| more"
+    rf"| such)?|without more|needs? more|not given any) {_KNOWLEDGE}\b"
+    r"|(?:not|'t) (?:be )?(?:\w{3,12}ly )?(?:sure|certain|clear|confident|specified|possible to"
+    r"|stated|mentioned|known|disclosed)\b"
+    r"|(?:image|picture|photo)(?: does not|doesn't) (?:say|tell|state|mention|specify)\b"
     r"|(?:not|'t) (?:\w{3,12}ly )?(?:provide|give|contain|offer|include|show|indicate|reveal)"
     r"(?: (?:enough|sufficient|adequate|any)(?: \w{3,12})? (?:information|detail|context|evidence)"
     r"| (?:whether|if|which))\b"
@@ -67,7 +83,9 @@ _REFUSAL = re.compile(
     r"|response|conclusion)\b"
     r"|(?:unsure|unclear|uncertain|undetermined|illegible|unreadable|as an ai|apologi[sz]e|n/a)\b"
     r"|i(?:'m| am) (?:so |very )?sorry\b|(?<!.)(?:sorry|unknown|not applicable)\b"
-    r"|(?:is|are|remains?) unknown\b|no ?one (?:knows|can (?:say|tell|know))\b"
+    r"|(?:is|are|remains?) unknown\b|there is no (?:image|picture|photo)(?=\W{0,2}$)"
+    r"|(?:no[ -]?one|nobody|who|god)(?: \w{3,12}ly)? (?:knows|(?:can|could)(?: \w{3,12}ly)? "
+    r"(?:say|tell|know))\b|no (?:way of )?(?:telling|knowing|saying)\b|any(?:one|body)'s guess\b"
     r"|no (?:image|picture) (?:was|is|has been|provided|attached|given|found|available)\b"
     r"|too (?:blurry|small|dark|far away|unclear|low) to\b"
     r"|no (?:puedo|(?:lo )?s\u00e9\b|se (?:puede|sabe)|es posible|estoy segur)"
@@ -82,18 +100,19 @@ _REFUSAL = re.compile(
     r"|не (?:могу|знаю|уверен|ясно)|нельзя|невозможно|извините"
     r"|δεν (?:ξέρω|μπορώ|γνωρίζω))"
     r"|无法|不(?:能(?:确定|判断|回答)|知道|确定|清楚|好说)|不是(?:很|太|十分)?(?:确定|清楚|肯定)"
-    r"|没有(?:足够|答案|办法)|没法|看不清|难以|抱歉|对不起"
+    r"|没有(?:足够|答案|办法|图片|图像|信息)|没法|看不清|难(?:以|说)|抱歉|对不起"
     r"|[分わ]か(?:ら(?:ない|ず)|りません)|(?:判断|判別|確認|回答|特定)(?:が|は)?でき(?:ない|ません)|不明"
     r"|申し訳|알 수 없|모르|(?:확인|판단|답변)할 수 없|죄송"
     r"|لا (?:أعرف|أستطيع|يمكن|أعلم|أدري)|غير (?:واضح|معروف|متأكد)|عذرا|آسف"
     r"|पता नहीं|नहीं (?:पता|कह|बता)|ไม่(?:ทราบ|รู้|แน่ใจ|สามารถ|แน่นอน)|לא (?:יודע|ניתן|ברור|בטוח)",
 )
-_DANGLING = re.compile(
-    r"(?:\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as"
+_DANGLING_WORD = re.compile(
+    r"\b(?:an?|the|is|are|was|were|be|to|of|in|on|at|and|or|with|for|by|from|that|which|as"
     r"|(?:that|because|since|as|and|if|where|which|so|,) it|has|have|because|than|into|its|their"
     r"|this|these|appears|looks|seems|says|reads|includes|contains|very|i|we|would|should"
-    r"|option|there|can|will|if|not quite|so|based)|[,:;(\[{=+/\u3001]|\s-)$"
+    r"|option|there|can|will|if|not quite|so|based)$"
 )
+_DANGLING_MARK = re.compile(r"(?:[,:;(\[{=+/\u3001]|\s-)$")
 _WHOLE_ENDS = frozenset(".!?)]}\"'%\u2026")
 
 
@@ -144,11 +163,22 @@ def after_refusal(text: str) -> str:
 _TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i had to)\b")
 
 
-def is_cut(text: str) -> bool:
-    """Return whether a text stops in the middle of a sentence."""
-    if not text or text[-1] in _WHOLE_ENDS:
-        return False
-    if _DANGLING.search(text):
+def is_cut(text: str, was_cut: bool | None = None) -> bool:
+    """Return whether a text stops before its end, as its generator says or as its end shows.
+
+    A text that ended by itself may lack a full stop, but ends with no "the".
+    """
+    if was_cut or not text or text[-1] in _WHOLE_ENDS:
+        return bool(was_cut)
+    end = text[-40:]
+    if _DANGLING_WORD.search(end):
         return True
+    return was_cut is None and _DANGLING_MARK.search(end) is not None
+
+
+def may_be_cut(text: str, was_cut: bool | None) -> bool:
+    """Return whether a long text without a full stop may have been cut, if nobody knows."""
+    if was_cut is not None or not text or text[-1] in _WHOLE_ENDS:
+        return False
     tail = text[text.rfind("\n") + 1 :]
     return len(tail.split()) > 3 and len(text.split()) > 20

@@ -30,13 +30,13 @@ _HAN = {sign: value for value, sign in enumerate("一二三四五六七八九", 
 
 _CARDINAL = "|".join([*_VALUES, *_SCALES])
 _NUMERAL = (
-    r"(?P<sign>(?<![\w)])[-+])?(?P<digits>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,12})?)"
+    r"(?P<sign>(?<![\w)])[-+]|(?<!\d )\b(?:minus|negative) )?(?P<digits>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,12})?)"
     r"(?: ?/ ?(?P<over>[1-9]\d{0,5})| (?P<top>\d{1,3})/(?P<bottom>[1-9]\d{0,2}))?"
     r"(?P<nth>st|nd|rd|th)?(?![\d:/])(?![,.]\d)(?P<range> ?[-~\u2013\u2014] ?\d| \d{3}(?!\d))?"
     r"(?: (?P<scale>hundred|thousand|million|billion|dozen)\b)?"
 )
 _WORDS = (
-    rf"(?P<words>(?:{_CARDINAL})(?:(?:-| and | )(?:{_CARDINAL})){{0,9}})(?P<half> and (?:a )?half)?"
+    rf"(?P<minus>(?:minus|negative) )?(?P<words>(?:{_CARDINAL})(?:(?:-| and | )(?:{_CARDINAL})){{0,9}})(?P<half> and (?:a )?half)?"
     rf"(?:(?:-| )(?P<part>{'|'.join(_PARTS)}))?\b"
 )
 _NUMBER = re.compile(
@@ -61,6 +61,7 @@ _PRONOUN = re.compile(
     r"|first|second|third) $"
 )
 _RESULT = re.compile(r"[.=:\n]|\b(?:so|total|altogether|makes|making|gives|giving)\b")
+_FORMULA = re.compile(r" ?[π√^²³]| ?[-+*/\u00d7·] ?(?:\d|[b-z]\b|[(π√])")
 _CURRENCY = re.compile(r"([$€£¥]|\b(?:usd|eur|gbp|jpy)) ?$")
 
 
@@ -76,7 +77,7 @@ class Number:
     is_range: bool = False
     """Whether it is several numbers in a row, none of which is meant alone."""
     is_part: bool = False
-    """Whether letters that are no unit run on from its digits: "42A", "1990s"."""
+    """Whether it runs on into a code or a formula: "42A", "1990s", "24π", "8 - 6x"."""
 
 
 def numbers(text: str) -> list[Number]:
@@ -101,7 +102,8 @@ def numbers(text: str) -> list[Number]:
                 unit=currency[1] if currency else unit,
                 is_ordinal=bool(match["ordinal"] or match["nth"]),
                 is_range=bool(match["range"]) or value is None,
-                is_part=tail.isascii() and tail.isalpha() and unit_of(unit) is None,
+                is_part=(tail.isascii() and tail.isalpha() and unit_of(unit) is None)
+                or _FORMULA.match(text, match.end()) is not None,
             )
         )
     return found
@@ -136,7 +138,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
         elif match["top"]:
             value += Fraction(int(match["top"]), int(match["bottom"]))
         value *= _SCALES.get(match["scale"] or "", 1)
-        return -value if match["sign"] == "-" else value
+        return -value if match["sign"] and match["sign"] != "+" else value
     if match["article"]:
         return Fraction(1, _PARTS[match["article"].split()[-1]])
     if match["some"]:
@@ -153,7 +155,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
     value = Fraction(spelled)
     if match["half"]:
         value += Fraction(1, 2)
-    return value / _PARTS[match["part"]] if match["part"] else value
+    value = value / _PARTS[match["part"]] if match["part"] else value
+    return -value if match["minus"] else value
 
 
 def _spelled(words: str) -> int | None:

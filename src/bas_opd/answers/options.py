@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.frames import Frame, distinct
@@ -14,10 +16,14 @@ from bas_opd.answers.language import NEGATION
 from bas_opd.answers.numbers import Number, numbers
 from bas_opd.answers.units import unit_of
 
-_ARTICLE = re.compile(r"^(?:an?|the) (?=\S)")
+_ARTICLE = re.compile(r"^(?:an?|the) (?!(?:is|was|has|and|or)\b)(?=\S)")
 _EDGES = " \n.,;:!?\"'()[]{}*"
+_FORMULA = re.compile(r"[√π^\\]")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
 _LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
+_BESIDE = re.compile(
+    r"\W{1,3}(?:(?:and|or|nor|not|maybe|perhaps|possibly|rather than|instead of|the)\W{1,2}){0,4}"
+)
 _OPEN = re.compile(r"\b(?:or|might|could|may|maybe|perhaps|possibly|if|whether)\b|\?")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _SMALL = "a an the is are was were be being been his her their its my your this that"
@@ -77,6 +83,27 @@ class Ballot:
         }
         self.is_numeric = len(self.values) == len(options) > 1
 
+    @property
+    def is_lettered(self) -> bool:
+        """Whether the text of every option is its own letter."""
+        return all(text == key.strip().lower() for key, text in self._all.items())
+
+    @cached_property
+    def _worded(self) -> dict[str, str]:
+        """The texts but for letters, which are read as labels: "a" is an article."""
+        return {key: text for key, text in self.texts.items() if len(text) > 1 or text.isdigit()}
+
+    def plain(self, text: str) -> str:
+        """Return a text in which options called "Point A" have no brackets around the letter."""
+        nouns = {value.rpartition(" ")[0] for value in self._all.values()}
+        noun = nouns.pop() if len(nouns) == 1 else ""
+        is_lettered = noun and all(
+            value == f"{noun} {key.strip().lower()}" for key, value in self._all.items()
+        )
+        if not is_lettered:
+            return text
+        return re.sub(rf"\b({re.escape(noun)}) [(\[]([a-z])[)\]]", r"\1 \2", text, flags=re.I)
+
     @cached_property
     def _frame(self) -> Frame:
         return Frame.around(self._all)
@@ -87,7 +114,7 @@ class Ballot:
             return None
         low = normal(phrase)
         for key, text in self.texts.items():
-            if text == low:
+            if text == low or (_FORMULA.search(low) and text.replace(" ", "") == low.replace(" ", "")):
                 return key
         for key, text in self._frame.cores.items():
             if text == low:
@@ -118,11 +145,24 @@ class Ballot:
         """Find option texts in a text in lower case; of those that overlap, the longest."""
         if self.is_numeric:
             return self._amounts(low)
-        return _found(low, self.texts) or [
-            each
-            for each in _found(low, self._frame.cores)
-            if self._frame.holds(low, each.start, each.end)
+        whole = _found(low, self._worded)
+        cores = _found(low, self._frame.cores) if self._frame.cores else []
+        if not cores:
+            return whole
+        found = sorted(
+            [*whole, *(each for each in cores if not _overlaps(each, whole))],
+            key=lambda each: each.start,
+        )
+        spans = {(each.start, each.end) for each in whole}
+        held = [
+            (each.start, each.end) in spans or (not whole and self._frame.holds(low, each.start, each.end))
+            for each in found
         ]
+        for place, (before, after) in enumerate(pairwise(found)):
+            # "the second or the third": what holds for one holds for both.
+            if _BESIDE.fullmatch(low, before.end, after.start):
+                held[place] = held[place + 1] = held[place] or held[place + 1]
+        return [each for each, holds in zip(found, held, strict=True) if holds]
 
     def told(self, low: str) -> str | None:
         """Return the one option that a sentence states in other words ("is riding a bike")."""
@@ -152,6 +192,12 @@ class Ballot:
         if is_other or is_bound or amount.is_range:
             return ""
         return self.values.get(amount.value, "")
+
+
+def _overlaps(core: Mention, whole: list[Mention]) -> bool:
+    """Return whether a core is part of the whole text of an option."""
+    place = bisect_right(whole, core.start, key=lambda each: each.start) - 1
+    return place >= 0 and core.start < whole[place].end
 
 
 def _gist(low: str) -> str:

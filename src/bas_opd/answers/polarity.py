@@ -18,8 +18,8 @@ _NO = (
     r"|by no means|in no way|конечно,? нет"
     rf"|(?:an? )?{_FIRM} no"
     r"|nee|όχι|לא|ไม่(?:ใช่|มี)?"
-    r"|nein|non|нет|n[aã]o|hay\u0131r|いいえ|아니[요오]|nie|tidak|không|नहीं|لا|不是|否|没有|不对"
-    r"|错误|不存在|不|无"
+    r"|nein|non|нет|n[aã]o|hay\u0131r|いいえ|아니[요오]|nie|tidak|không|नहीं|لا"
+    r"|(?:当然|确实|并)?(?:不是的?|没有的?)|否|不(?:对|正确|存在|会|能|在|可以)?|错误?|无"
     r"|(?:い|あり|いま|見え)(?:ない|ません)|없(?:습니다|어요|다)|non,)"
 )
 _YES = (
@@ -35,8 +35,8 @@ _YES = (
     r"|(?:it|there|he|she|they|this|that) (?:sure |\w{4,10}ly )?(?:is|are|does|do|has|have|can)"
     r"(?: indeed)?(?=\W{0,2}$)|(?:it )?(?:appears|seems|looks)(?: like)? (?:so|yes)(?=\W{0,2}$)"
     r"|right(?! now| side| of| hand)"
-    r"|s[iíì]|oui|ja|да|sim|はい|네|예|evet|tak|ya|हाँ|हां|نعم|c[óo](?=\W{0,2}$)|是的|是|有|对"
-    r"|正确|存在"
+    r"|s[iíì]|oui|ja|да|sim|はい|네|예|evet|tak|ya|हाँ|हां|نعم|c[óo](?=\W{0,2}$)"
+    r"|(?:当然|确实)?(?:是|有|在|对)的?|当然|正确|存在|可以|会|能"
     r"|(?:いる|います|ある|あります)(?=\W{0,2}$)|있(?:습니다|어요|다)(?=\W{0,2}$))"
 )
 _END = r"(?![\w'-])"
@@ -83,7 +83,7 @@ DENIAL = re.compile(
     r"|nothing|no one|nobody)"
     r"(?:(?:'s|'re| is| are| was| were| do| does| did| has| have| can| could"
     r"| am)(?: \w{3,12}ly)?(?: not?\b|n't\b)|n't\b| cannot\b| not\b)"
-    r"|\W{0,3}(?:no|not|none|nothing|nobody|never)\b"
+    r"|\W{0,3}(?:no|not|none|nothing|nobody|never)\b|\W{0,2}[这该此在]?[张幅]?图?[片中里]{0,2}没有"
 )
 AFFIRMATION = re.compile(
     r"(?:it|this|that|(?:the|this|that) (?:statement|claim|description|assertion))(?:'s"
@@ -107,13 +107,15 @@ AFFIRMATION = re.compile(
     r"|several )?[\w-]{1,15}(?: [\w-]{1,15}){0,4}? (?:is"
     r"|are|can be) (?:\w{3,9}ly )?(?:visible|present|seen|spotted|observed|found|shown|there"
     r"|depicted|in the (?:image|picture|photo))\b"
-    r"|(?:确实|的确)?有(?:[一两几\d]|的|[^没无,.]{1,8}\W?$)|(?:图|画面|照片)[^没无不未是,.]{0,6}有"
-    r"|[^没无不未,.]{0,8}可以看[到见]|(?:sí,? )?hay (?:una?|\w{2,6}s)\b"
+    r"|(?:确实|的确)?有(?:[一两几\d]|的|[^没无人,.][^没无,.]{0,7}\W?$)"
+    r"|(?:[这该此在][张幅]?)?(?:图|画面|照片)[^没无不未是,.]{0,6}有"
+    r"|[^没无不未,.]{0,8}(?:可以|能)看[到见]|(?:sí,? )?hay (?:una?|\w{2,6}s)\b"
     r"|il y a (?:une?|des)\b|es gibt eine?\b|há uma?\b|c'è un|ci sono|(?:هناك|يوجد) "
     r"|[^,.]{1,20}が(?:います|あります|見えます)\W{0,2}$|[^,.]{1,20}[이가] 있습니다\W{0,2}$"
 )
 OPENER = re.compile(
-    r"(?:(?:the|my|final|correct) ){0,2}answer(?: is)?(?: that|:) ?(?=there\b|i\b|the\b|it\b)|"
+    r"(?:(?:the|my|final|correct) ){0,2}answer(?: is)?(?: that|:) ?(?=there\b|i\b|the\b|it\b)"
+    r"|(?:因此|所以|综上(?:所述)?),? ?|"
     r"(?:based on|in|from|looking at|according to|given|judging (?:by|from)|considering"
     r"|as (?:seen|shown) in|upon|after|for|yes or)\b[^,.\n]{0,60}, ?"
     r"|(?:in|from|on|at|to|near|behind|under|above|beside) (?:the|this) [^,.\n]{1,40}?"
@@ -152,7 +154,7 @@ NEGATIVE = re.compile(
     r"|^\W{0,3}no [a-z]"
     r"|\b(?:is|are|was|were|'s)(?: ?not|n't)\b|\b(?:absent|lacks|missing|nowhere|none|nothing"
     r"|nobody|no one)\b"
-    r"|没有|不存在|看不[到见]|未[见看]|\b\u043d\u0435\u0442\b|\u043d\u0435 \u0432\u0438\u0436\u0443"
+    r"|没有|不存在|看不[到见]|[未没][见看]|\b\u043d\u0435\u0442\b|\u043d\u0435 \u0432\u0438\u0436\u0443"
     r"|\b(?:il n'y a (?:pas|aucun)|es gibt kein|no hay\b)"
     r"|não há|tidak ada|không có|אין |ไม่มี|^zero |"
     r"non (?:c'è|ci sono)|لا يوجد|(?:いま|あり|見えま)せん|없습니다"
@@ -166,6 +168,7 @@ DOUBT = re.compile(
     r"\b(?:maybe|perhaps|possibly|might|may|(?<!that i )could(?! not\b)|either|partially|partly"
     r"|hardly|barely|scarcely|sort of|kind of"
     r"|sometimes|depends|other than|besides|no (?:shortage|lack|fewer|less))\b"
+    r"|可能|也许|或许|大概|似乎|好像|不一定|有人说"
     r"|\b(?:caption|text|label|sign|title) (?:says|reads)\b"
 )
 ELSEWHERE = re.compile(r"\b(?:yes|yep|yeah|nope)\b|\bno\b(?=[.,;!?\"']|$)")
@@ -185,6 +188,7 @@ DENYING = re.compile(
 )
 _ALSO_PARTS = (
     "right true correct false wrong incorrect negative exactly never non ja ya tak nie 有 不 无 是"
+    " 在 在的 会 能 可以 对 错 当然 存在 正确 不会 不能 不在 不可以"
     " n\u00e3o tidak kh\u00f4ng नहीं لا לא ไม่ nee"
 )
 ALSO_PART_OF_SENTENCES = frozenset(_ALSO_PARTS.split())

@@ -31,9 +31,9 @@ class Sealed:
     """What follows it."""
 
 
-def last_sealed(text: str) -> Sealed | None:
+def last_sealed(text: str, was_cut: bool | None) -> Sealed | None:
     """Find the last marked answer of a cleaned text, in any notation."""
-    found = sorted([*_tags(text), *_boxes(text), *_fields(text)], key=lambda each: each[1])
+    found = sorted([*_tags(text, was_cut), *_boxes(text), *_fields(text)], key=lambda each: each[1])
     if not found:
         return None
     start, end, content, is_closed = found[-1]
@@ -51,7 +51,7 @@ def last_sealed(text: str) -> Sealed | None:
 _Span = tuple[int, int, str, bool]
 
 
-def _tags(text: str) -> list[_Span]:
+def _tags(text: str, was_cut: bool | None) -> list[_Span]:
     """Find tagged answers; a server may have stopped at the last end tag and left it out."""
     spans: list[_Span] = []
     opened: re.Match[str] | None = None
@@ -65,7 +65,7 @@ def _tags(text: str) -> list[_Span]:
             spans.append((opened.start(), mark.end(), text[opened.end() : mark.start()], True))
             opened = None
     if opened is not None:
-        spans.append((opened.start(), len(text), text[opened.end() :], True))
+        spans.append((opened.start(), len(text), text[opened.end() :], not was_cut))
     return spans
 
 

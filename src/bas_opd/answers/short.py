@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import partial
 
+from bas_opd.answers.amounts import names_another
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.comparison import compare, is_named, is_same
@@ -12,6 +14,7 @@ from bas_opd.answers.language import (
     after_refusal,
     is_cut,
     last_correction,
+    may_be_cut,
     refuses,
     sentences,
     without_questions,
@@ -19,10 +22,11 @@ from bas_opd.answers.language import (
 from bas_opd.answers.numbers import is_sum, numbers
 from bas_opd.answers.options import normal
 from bas_opd.answers.sealed import Sealed, last_sealed
+from bas_opd.answers.turns import read_first_turn
 from bas_opd.answers.yes_no import yes_no
 
 _STATED = re.compile(
-    r"\b(?:answer|ans)(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=]\s?|\n| (?:is|would be|should be"
+    r"\b(?:answer|ans|(?:final|correct) (?:value|result|number|count|total))(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=]\s?|\n| (?:is|would be|should be"
     r"|must be)(?:: ?|\n| ))"
     r"|答案(?:是|为|:) ?|ответ ?[:\u2014\u2013-] ?|(?:respuesta|resposta|risposta|réponse"
     r"|antwort)(?: (?:es|é|è|est|ist) | ?: ?)",
@@ -32,7 +36,7 @@ _TRAILER = re.compile(
     r",? (?:rather than|instead of|as opposed to|unlike|because|since|as (?:shown|seen|indicated"
     r"|it|the)|which|based on|according to)\b|\n"
     r"|; |(?:, (?:not|as|and it|so|i (?:think|believe|guess|would say)|probably|likely)\b)"
-    r"|\s[-\u2013\u2014]\s",
+    r"|\s[-\u2013\u2014]\s(?!\d)",
     re.I,
 )
 _PLACE = re.compile(
@@ -42,22 +46,30 @@ _PLACE = re.compile(
 _POLARITY = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 _LONGEST_CLAIM_WORDS = 25
 _LAST_LINE_WORDS = 6
+_TURNS = re.compile(r"\W{0,2}(?:but|however|yet|although|though)\b", re.I)
 _STATES = re.compile(r"\b(?:is|are|was|were|has|have)\b")
 
 
-def short(output: str, reference: str) -> Answer:
-    """Read whether an output commits to the reference; deferred if words alone cannot decide."""
+def short(output: str, reference: str, *, was_cut: bool | None = None) -> Answer:
+    """Read whether an output commits to the reference; deferred if words alone cannot decide.
+
+    `was_cut` says whether the output reached the token limit; None if that is unknown.
+    """
     text = clean(output)
     if not text:
         return NONE
     if not normal(reference):
         return DEFERRED
     if normal(reference) in _POLARITY:
-        polarity = yes_no(output)
+        polarity = yes_no(output, was_cut=was_cut)
         is_meant = polarity.value == _POLARITY[normal(reference)]
         return answered(is_meant) if polarity.status == "answered" else polarity
-    sealed = last_sealed(text)
-    return _unsealed(sealed, reference) if sealed else _read(plain(text), reference)
+    return read_first_turn(text, partial(_read_turn, reference), was_cut)
+
+
+def _read_turn(reference: str, text: str, was_cut: bool | None) -> Answer:
+    sealed = last_sealed(text, was_cut)
+    return _unsealed(sealed, reference) if sealed else _read(plain(text), reference, was_cut)
 
 
 def _unsealed(sealed: Sealed, reference: str) -> Answer:
@@ -66,27 +78,29 @@ def _unsealed(sealed: Sealed, reference: str) -> Answer:
         return NONE
     if not sealed.is_closed or sealed.is_one_of_several or last_correction(sealed.rest):
         return DEFERRED
-    return _read(content, reference)
+    return _read(content, reference, was_cut=False)
 
 
-def _read(text: str, reference: str) -> Answer:
+def _read(text: str, reference: str, was_cut: bool | None) -> Answer:
     if is_same(text, reference):
-        return answered(True)
+        return NONE if was_cut else answered(True)
     text = without_questions(text)
     turn = last_correction(text)
     tail = text[turn.end() :].strip(" ,.:;!\n-") if turn else ""
     if turn is not None and (tail or turn.start() > 0):
-        return _read(tail, reference) if tail else DEFERRED
+        return _read(tail, reference, was_cut) if tail else DEFERRED
     cues = deque(_STATED.finditer(text), maxlen=1)
     if cues and text[cues[0].end() :].strip(" .:"):
-        return _judged(_sentence(text[cues[0].end() :]), reference, text)
+        claim = _sentence(text[cues[0].end() :])
+        is_open = text.endswith(claim) and is_cut(claim, was_cut)
+        return NONE if is_open else _judged(claim, reference)
     if refuses(text) and not refuses(reference):
         text = after_refusal(text)
         if not text:
             return NONE
-    if is_cut(text):
+    if is_cut(text, was_cut):
         return NONE
-    if not any(char.isalnum() for char in text):
+    if may_be_cut(text, was_cut) or not any(char.isalnum() for char in text):
         return DEFERRED
     return _told(text, reference)
 
@@ -97,11 +111,9 @@ def _sentence(text: str) -> str:
     return text[slice(*bounds)]
 
 
-def _judged(claim: str, reference: str, text: str) -> Answer:
+def _judged(claim: str, reference: str) -> Answer:
     """Compare one phrase without its explanation."""
     if refuses(claim) and not refuses(reference):
-        return NONE
-    if is_cut(text) and claim == text[-len(claim) :] and is_cut(claim):
         return NONE
     trailer = _TRAILER.search(claim)
     for phrase in [claim, *([claim[: trailer.start()]] if trailer else [])]:
@@ -117,18 +129,15 @@ def _told(text: str, reference: str) -> Answer:
     """Read an output without an announced answer: its only, first or last sentence may be one."""
     bounds = list(sentences(text[:4000]))
     if len(bounds) == 1:
-        return (
-            _judged(text, reference, text)
-            if len(text.split()) <= _LONGEST_CLAIM_WORDS
-            else DEFERRED
-        )
+        is_short = len(text.split()) <= _LONGEST_CLAIM_WORDS
+        return _judged(text, reference) if is_short else DEFERRED
     if is_sum(lowered(text), numbers(lowered(text))):
-        return _judged(text[slice(*bounds[-1])], reference, text)
+        return _judged(text[slice(*bounds[-1])], reference)
     first, last = text[slice(*bounds[0])], text[text.rfind("\n") + 1 :]
     rest = text[bounds[0][1] :]
-    opening = _judged(first, reference, text)
+    opening = _judged(first, reference)
     if "\n" in text and len(last.split()) <= _LAST_LINE_WORDS:
-        closing = _judged(last, reference, text)
+        closing = _judged(last, reference)
         if closing.value is None and _is_fragment(first) and opening.value is not None:
             return opening
         return closing if opening.value in (None, closing.value) else DEFERRED
@@ -143,6 +152,10 @@ def _is_fragment(sentence: str) -> bool:
 
 def _agrees(rest: str, reference: str) -> bool:
     """Return whether the sentences that follow an answer name nothing that could replace it."""
-    return all(
-        compare(rest[start:end], reference) is not False for start, end in sentences(rest[:4000])
+    said = [rest[start:end] for start, end in sentences(rest[:4000])]
+    if said and _TURNS.match(said[0]):
+        return False
+    return not any(
+        names_another(lowered(each), lowered(reference)) or compare(each, reference) is False
+        for each in said
     )

@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from bas_opd.answers import cues
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.clauses import Clauses
 from bas_opd.answers.cleaning import lowered
 from bas_opd.answers.kinds import KIND_OF, names_quality
-from bas_opd.answers.labels import Label, labels
-from bas_opd.answers.language import after_refusal, is_cut, refuses, sentences
+from bas_opd.answers.labels import Label, is_name, labels
+from bas_opd.answers.language import (
+    NO_OPTION,
+    after_refusal,
+    is_cut,
+    may_be_cut,
+    refuses,
+    sentences,
+)
 from bas_opd.answers.numbers import is_sum, numbers
 from bas_opd.answers.options import Ballot, Mention
 from bas_opd.answers.yes_no import yes_no
 
-_NO_OPTION = re.compile(
-    r"\b(?:none|neither)(?: one)? of (?:the|these|those|them)|\bno (?:correct|valid|matching"
-    r"|suitable) (?:option|answer|choice)"
+_SEVERAL = re.compile(
+    r"\b(?:none|neither)(?: one)? of (?:the|these|those|them)\b"
     r"|\ball of (?:the|these)|\bboth (?:of|are|options|answers|choices|[A-Z]\b)",
     re.I,
 )
-_SUPPOSITION = re.compile(
-    r"\bif\b(?! (?:i|we|you|forced|pressed|anything)\b)|\b(?:whether|suppose|assuming|unless)\b"
-)
-_INTRODUCES = re.compile(
-    r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|option|choice|answer|letter|as|to|with|for|so|and"
-    r"|or|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
-    r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
-    r"|[\u0370-\u1fff\u2e80-\uffff])[ \"']{0,3}$",
-    re.I,
-)
-"""What may stand before a letter that names an option; a noun makes it a name ("vitamin D")."""
 _CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
 _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
+_CONCLUDES = re.compile(
+    r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|comparing|considering"
+    r"|in (?:conclusion|summary))\b"
+)
+_PREFERS = re.compile(
+    r"\b(?:most|more|best|better|closer|closest|correspond(?:s|ing)?|match(?:es|ing)?|fits?"
+    r"|shares the same|appropriate|likely)\b"
+)
+_CONTRASTS = re.compile(
+    r"\b(?:less|least|in contrast|on the other hand|differs|including|might|could"
+    r"|may|possibly|perhaps|maybe|either)\b"
+)
+_ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
 _QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
-_CITES = re.compile(r"\b(?:says?|reads?|letters?) $")
 _WORDY = re.compile(r"[\w+#-]")
 _TOTAL_BEFORE = re.compile(
     r"\b(?:so|therefore|thus|hence|total|altogether|makes|making|sum)\b[^.\d]{0,30}$"
@@ -64,16 +73,18 @@ _ASIDE = re.compile(
 """Words that contrast options, or that only sound like one."""
 
 
-def by_words(text: str, ballot: Ballot) -> Answer:
+def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     """Read an output that gives the words of one option and of no other."""
     if _yes_and_no(ballot):
-        return _as_option(yes_no(text), ballot)
+        return _as_option(yes_no(text, was_cut=was_cut), ballot)
     if refuses(text) and not any(refuses(option) for option in ballot.texts.values()):
         text = after_refusal(text)
-    if not text or is_cut(text):
+    if not text or is_cut(text, was_cut):
         return NONE
+    if _SEVERAL.search(text) or cues.SUPPOSITION.search(lowered(text)):
+        return DEFERRED
     text, low = _without_asides(text)
-    if _NO_OPTION.search(text) or _SUPPOSITION.search(low):
+    if NO_OPTION.search(low):
         return DEFERRED
     clauses = Clauses(low)
     spoken = ballot.mentions(low)
@@ -86,7 +97,7 @@ def by_words(text: str, ballot: Ballot) -> Answer:
     named = [
         label
         for label, denied in zip(every, is_denied, strict=True)
-        if not denied and _may_be_named(text, label)
+        if not denied and _may_be_named(text, label, ballot)
     ]
     denied = {label.letter for label, denied in zip(every, is_denied, strict=True) if denied}
     letters = {ballot.keys[label.letter] for label in named}
@@ -95,23 +106,51 @@ def by_words(text: str, ballot: Ballot) -> Answer:
         mentions = _total(low, mentions)
     bounds = list(sentences(text))
     keys = {each.key for each in mentions}
-    if any(_is_mixed(low, each) for each in mentions):
+    places = {each.start: ballot.keys[each.letter] for each in named}
+    places |= {each.start: each.key for each in mentions}
+    if any(_is_mixed(low, each) for each in mentions) or _is_unended(text, was_cut, mentions):
+        return DEFERRED
+    if any(ballot.is_ambiguous(low[each.start : each.end]) for each in mentions):
         return DEFERRED
     if len(keys | letters) != 1 or "" in keys:
         told = None if every or spoken else ballot.told(low)
+        told = told or _preferred(low, bounds, places)
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
     after = _REMARK.sub("", low[mentions[-1].end :]) if is_fragment else ""
-    if not (_PREDICATE.match(after) or _RELATION.match(after)):
-        return DEFERRED  # "cotton candy" is no cotton
+    is_described = is_fragment and _ARTICLE.match(low) and names_quality(low.split()[1])
+    if not (is_described or _PREDICATE.match(after) or _RELATION.match(after)):
+        return DEFERRED  # "cotton candy" is no cotton, but "a red car" is red
     is_lone = len(set(_CAPITAL.findall(text)) - denied) == 1
     ends_with_label = is_lone and named and not _WORDY.search(text, named[-1].end)
     if len(bounds) == 1 and (keys or ends_with_label):
         return answered(key)
     is_concluded = any(_concludes(low, each.start, each.end, bounds) for each in mentions)
     is_concluded |= bool(ends_with_label) and named[-1].start >= bounds[-1][0]
+    is_concluded |= _preferred(low, bounds, places) == key
     return answered(key) if is_concluded else DEFERRED
+
+
+def _is_unended(text: str, was_cut: bool | None, mentions: list[Mention]) -> bool:
+    """Return whether a text may have been cut and does not end with the option that it names."""
+    return may_be_cut(text, was_cut) and not (mentions and len(text) - mentions[-1].end < 3)
+
+
+def _preferred(low: str, bounds: list[tuple[int, int]], named: Mapping[int, str]) -> str | None:
+    """Return the option that the first, the last and any concluding sentence prefer."""
+    found: set[str] = set()
+    is_found = False
+    for start, end in bounds:
+        sentence = low[start:end]
+        if start and start != bounds[-1][0] and not _CONCLUDES.match(sentence):
+            continue
+        keys = {key for place, key in named.items() if start <= place < end}
+        is_preferred = _PREFERS.search(sentence) and not _CONTRASTS.search(sentence)
+        if is_preferred or start == 0:
+            found |= keys
+            is_found |= bool(is_preferred and keys)
+    return found.pop() if is_found and len(found) == 1 else None
 
 
 def _is_mixed(low: str, named: Mention) -> bool:
@@ -137,14 +176,10 @@ def _without_asides(text: str) -> tuple[str, str]:
     return text, lowered(text)
 
 
-def _may_be_named(text: str, label: Label) -> bool:
-    """Return whether a letter can mean an option; "vitamin D" and a sign that says "A" do not."""
-    near = max(0, label.start - 16)
-    if _CITES.search(text, near, label.start) or _WEIGHS.search(
-        lowered(text), max(0, label.start - 40), label.start
-    ):
-        return False
-    return label.is_bracketed or _INTRODUCES.search(text, near, label.start) is not None
+def _may_be_named(text: str, label: Label, ballot: Ballot) -> bool:
+    """Return whether a letter can mean an option that is not only weighed."""
+    is_weighed = _WEIGHS.search(lowered(text[max(0, label.start - 40) : label.start]))
+    return not is_weighed and not is_name(text, label, ballot)
 
 
 def _yes_and_no(ballot: Ballot) -> bool:

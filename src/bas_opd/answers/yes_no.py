@@ -8,41 +8,49 @@ from bas_opd.answers import polarity
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.language import (
+    NO_OPTION,
     after_refusal,
     is_cut,
     last_correction,
+    may_be_cut,
     refuses,
     sentences,
     without_questions,
 )
 from bas_opd.answers.sealed import Sealed, last_sealed
+from bas_opd.answers.turns import read_first_turn
 
 
-def yes_no(output: str) -> Answer:
-    """Read whether an output commits to yes or to no."""
+def yes_no(output: str, *, was_cut: bool | None = None) -> Answer:
+    """Read whether an output commits to yes or to no.
+
+    `was_cut` says whether the output reached the token limit; None if that is unknown.
+    """
     text = clean(output)
-    if not text:
-        return NONE
-    sealed = last_sealed(text)
-    return _unsealed(sealed) if sealed else _read(lowered(plain(text)))
+    return read_first_turn(text, _read_turn, was_cut) if text else NONE
 
 
-def _unsealed(sealed: Sealed) -> Answer:
+def _read_turn(text: str, was_cut: bool | None) -> Answer:
+    sealed = last_sealed(text, was_cut)
+    return _unsealed(sealed, was_cut) if sealed else _read(lowered(plain(text)), was_cut)
+
+
+def _unsealed(sealed: Sealed, was_cut: bool | None) -> Answer:
     content = lowered(plain(sealed.content))
     if not content:
         return NONE
     if not sealed.is_closed or sealed.is_one_of_several:
         return DEFERRED
-    inside, rest = _read(content), _read(lowered(plain(sealed.rest)))
+    inside, rest = _read(content, was_cut=False), _read(lowered(plain(sealed.rest)), was_cut)
     is_corrected = last_correction(sealed.rest) is not None
     if rest.status == "answered" and rest != inside:
         return rest if is_corrected else DEFERRED
     return DEFERRED if is_corrected and rest.status != "answered" else inside
 
 
-def _read(low: str) -> Answer:
+def _read(low: str, was_cut: bool | None) -> Answer:
     low = polarity.IDIOM.sub("indeed", low)
-    if polarity.BOTH.search(low):
+    if polarity.BOTH.search(low) or NO_OPTION.search(low):
         return DEFERRED
     was_asked = polarity.CHOICE.search(low) is not None
     low = polarity.SURROUNDINGS.sub("", without_questions(polarity.CHOICE.sub("", low)))
@@ -51,18 +59,18 @@ def _read(low: str) -> Answer:
     if low.endswith("?"):
         return NONE if refuses(low) else DEFERRED
     low = _opened(low)
-    corrected = _after_correction(low)
+    corrected = _after_correction(low, was_cut)
     if corrected is not None:
         return corrected
     stated, lead = _stated(low), _lead(low)
     if stated is not None:
         return DEFERRED if _is_torn(lead, stated, low) else stated
+    if was_cut:
+        return lead or NONE
     last = _last(low)
     if lead and last and lead != last:
         return DEFERRED
-    if lead or last:
-        return lead or last or DEFERRED
-    return _described(low)
+    return lead or last or _described(low, was_cut)
 
 
 def _is_torn(lead: Answer | None, stated: Answer, low: str) -> bool:
@@ -81,7 +89,7 @@ def _opened(low: str) -> str:
     return low
 
 
-def _after_correction(low: str) -> Answer | None:
+def _after_correction(low: str, was_cut: bool | None) -> Answer | None:
     """Read what an output says after it corrects itself; None if it never does."""
     turn = last_correction(low)
     if turn is None or turn.start() == 0:
@@ -92,7 +100,7 @@ def _after_correction(low: str) -> Answer | None:
         return None  # "No, that is incorrect" takes nothing back
     if not tail:
         return None if "actually" in turn[0] or "sorry" in turn[0] else DEFERRED
-    read = _read(tail)
+    read = _read(tail, was_cut)
     return read if read.status == "answered" else DEFERRED
 
 
@@ -162,13 +170,15 @@ def _last(low: str) -> Answer | None:
     return _polarity(closing) if closing else None
 
 
-def _described(low: str) -> Answer:
+def _described(low: str, was_cut: bool | None) -> Answer:
     """Read an output that states what is or is not there, without a yes or a no."""
     if refuses(low):
         low = after_refusal(low)
-        return _read(low) if low else NONE
-    if is_cut(low):
+        return _read(low, was_cut) if low else NONE
+    if is_cut(low, was_cut):
         return NONE
+    if may_be_cut(low, was_cut):
+        return DEFERRED
     if polarity.DOUBT.search(low) or polarity.ELSEWHERE.search(low) or _double(low):
         return DEFERRED
     bounds = list(sentences(low))

@@ -176,7 +176,8 @@ class ServedAnswerer:
         except RefusedError as error:
             return Output(text="", is_cut=False, refusal=str(error))
         note = "; ".join(reply.fallbacks)
-        return Output(text=reply.text, is_cut=reply.finish == "length", note=note)
+        is_cut = None if reply.finish is None else reply.finish == "length"
+        return Output(text=reply.text, is_cut=is_cut, note=note)
 
 
 def _message(question: Question) -> Message:

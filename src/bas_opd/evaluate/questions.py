@@ -35,8 +35,8 @@ class Output:
     """A model's answer to one question."""
 
     text: str
-    is_cut: bool
-    """Whether it reached the token limit before it ended."""
+    is_cut: bool | None
+    """Whether it reached the token limit before it ended; None if the generator does not say."""
     note: str = ""
     """Request parameters that had to be left out or renamed, if any."""
     refusal: str = ""

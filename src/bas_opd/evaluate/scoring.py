@@ -20,7 +20,7 @@ def by_rule(benchmark: Benchmark, question: Question, output: Output) -> Scored 
     elif benchmark.is_right is not None:
         outcome = _outcome(benchmark.is_right(output.text, question.reference))
     else:
-        answer = _read(question, output.text)
+        answer = _read(question, output)
         if answer.status == "answered" and question.form == "short":
             outcome = _outcome(answer.value is True)
         elif answer.status == "answered":
@@ -58,12 +58,12 @@ def case_of(question: Question, output: Output) -> Case:
     return Case(question=question.prompt, reference=reference, answer=output.text)
 
 
-def _read(question: Question, text: str) -> Answer:
+def _read(question: Question, output: Output) -> Answer:
     if question.form == "choice":
-        return choice(text, question.options)
+        return choice(output.text, question.options, was_cut=output.is_cut)
     if question.form == "yes_no":
-        return yes_no(text)
-    return short(text, question.reference)
+        return yes_no(output.text, was_cut=output.is_cut)
+    return short(output.text, question.reference, was_cut=output.is_cut)
 
 
 def _outcome(is_right: bool) -> Outcome:

@@ -42,7 +42,7 @@ def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str,
         options=json.loads(doc["options"]),
         groups=json.loads(doc["groups"]),
     )
-    output = Output(text=results[0], is_cut=False)
+    output = Output(text=results[0], is_cut=None)
     scored = by_rule(benchmark(doc["benchmark"]), question, output) or by_judge(question, None)
     return {
         "rule_only": {"benchmark": doc["benchmark"], **asdict(scored)},
