@@ -97,6 +97,7 @@ def evaluate(
     run: Path,
     right: Sequence[bool],
     *,
+    kinds: Sequence[str] = ("count", "colour"),
     questions: str = "q",
     judged: int = 0,
     judge: str | None = None,
@@ -109,7 +110,7 @@ def evaluate(
             id=f"question-{number}",
             outcome="unscored" if number >= rule else "correct" if is_right else "wrong",
             source="rule" if number < rule else "judge",
-            groups={"kind": ("count", "colour")[number % 2]},
+            groups={"kind": kinds[number % len(kinds)]},
         )
         for number, is_right in enumerate(right)
     ]
@@ -130,18 +131,7 @@ def evaluate(
     folder = run / "eval" / "finesearch"
     folder.mkdir(parents=True, exist_ok=True)
     (run / "eval" / REPORT).write_text(json.dumps(report))
-    lines = [
-        json.dumps(
-            {
-                "key": each.id,
-                "id": each.id,
-                "outcome": each.outcome,
-                "source": each.source,
-                "value": each.value,
-            }
-        )
-        for each in scored
-    ]
+    lines = [json.dumps({"key": each.id, **asdict(each)}) for each in scored]
     (folder / SCORES).write_text("".join(f"{line}\n" for line in lines))
 
 

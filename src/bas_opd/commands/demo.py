@@ -14,7 +14,15 @@ from bas_opd.errors import BasOpdError, PreemptionError
 from bas_opd.evaluate.command import Request, evaluate_model
 from bas_opd.evaluate.questions import View
 from bas_opd.model.base import LEARNT_KINDS, small_base
-from bas_opd.report.demo import CROPS, LABELS, TRAINED, evaluation_folder, read_answers
+from bas_opd.report.demo import (
+    CROPS,
+    LABELS,
+    TRAINED,
+    accuracies,
+    evaluation_folder,
+    read_result,
+)
+from bas_opd.report.findings import named_text
 from bas_opd.run import loop
 from bas_opd.run.console import Console
 from bas_opd.text import duration
@@ -109,9 +117,8 @@ def _evaluate(
         max_response_tokens=config.rollout.max_response_tokens,
     )
     evaluate_model(request, console, prompts=prompts)
-    right = [answer.is_correct for answer in read_answers(home, model).values()]
-    share = f"{100 * sum(right) / len(right):.1f} %"
-    console.message(f"{name}: {sum(right):,} of {len(right):,} right ({share}).")
+    reached = map(named_text, accuracies(read_result(home, model).summary))
+    console.message(f"{name}: accuracy {', '.join(reached)}.")
 
 
 def _train(config: Config, name: str) -> Path:

@@ -55,6 +55,12 @@ class Entry:
         return None if evaluation is None else evaluation.headline
 
     @property
+    def beside(self) -> Measure | None:
+        """The accuracy over all questions, where that is not `accuracy` itself."""
+        evaluation = self.run.own_evaluation
+        return None if evaluation is None else evaluation.beside
+
+    @property
     def token_share(self) -> float | None:
         """Scored tokens over those of full querying: of that run, or of its own candidates."""
         whole = self.run.totals["candidate_tokens"]
@@ -101,6 +107,12 @@ class ArmRuns:
         return tuple(pair for pair in arm_key(self.first) if not pair[0].startswith("select."))
 
     @property
+    def metric(self) -> str:
+        """Name of the accuracy."""
+        accuracy = self.members[0].accuracy
+        return "" if accuracy is None else accuracy.name
+
+    @property
     def accuracy(self) -> Interval | None:
         """Over the runs; none unless all were evaluated on the same questions."""
         values = comparable_accuracies(self.members)
@@ -128,8 +140,12 @@ class Arm:
     seeds: int = 1
     parts: Mapping[str, Estimate]
     """Accuracy on each benchmark, or on each kind of question, between 0 and 1."""
-    mean: Estimate
-    """Accuracy over all parts, equally weighted."""
+    accuracy: Estimate
+    """Its primary accuracy."""
+    metric: str
+    """Name of that accuracy, as in mean of kinds."""
+    beside: Estimate | None = None
+    """Its accuracy over all questions, where the primary one is another."""
     token_share: float | None = None
     """Scored tokens over those of full querying; none if that was not run."""
 
@@ -230,6 +246,7 @@ def _evaluation(run: Run) -> RunEvaluation:
 
 def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
     evaluations = [_evaluation(entry.run) for entry in group.members]
+    beside = [each for evaluation in evaluations if (each := evaluation.beside) is not None]
     select = group.first.config.select
     return Arm(
         name=group.name,
@@ -247,7 +264,9 @@ def _arm(group: ArmRuns, full_tokens: float | None) -> Arm:
             )
             for result in evaluations[0].results
         },
-        mean=_estimate([evaluation.headline for evaluation in evaluations]),
+        accuracy=_estimate([evaluation.headline for evaluation in evaluations]),
+        metric=evaluations[0].headline.name,
+        beside=_estimate(beside) if len(beside) == len(evaluations) else None,
         token_share=group.total("scored_tokens").mean / full_tokens if full_tokens else None,
     )
 

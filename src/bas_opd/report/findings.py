@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bas_opd.evaluate.benchmarks import Measure
+from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.report.run import Run
 from bas_opd.run.verify import Verification
 from bas_opd.text import clock, counted, ends_text, percent
@@ -18,6 +19,11 @@ def value_text(measure: Measure | None, digits: int = 1) -> str:
 def interval_text(measure: Measure | None) -> str:
     """Return the confidence interval of a measure in percent, or a dash."""
     return ends_text(None if measure is None else measure.interval) or "-"
+
+
+def named_text(measure: Measure) -> str:
+    """Return a measure in percent with its name, as in 50.6 % (mean of kinds)."""
+    return f"{value_text(measure)} ({measure.name})"
 
 
 def result(run: Run) -> str:
@@ -37,16 +43,17 @@ def result(run: Run) -> str:
         )
         return f"{run.policy} trained for {steps}, {asked}; {what}."
     return (
-        f"{run.policy} reaches {_accuracy(evaluation.headline)} on {evaluation.headline_name} "
+        f"{run.policy} reaches {_accuracy(evaluation)} on {evaluation.headline_name} "
         f"after {steps}, {asked}."
     )
 
 
-def _accuracy(measure: Measure) -> str:
-    if measure.value is None:
+def _accuracy(evaluation: RunEvaluation) -> str:
+    headline = evaluation.headline
+    if headline.value is None:
         return "an unknown accuracy"
-    interval = "" if measure.interval is None else f" (95 % CI {interval_text(measure)})"
-    return f"{value_text(measure)}{interval}"
+    interval = "" if headline.interval is None else f", 95 % CI {interval_text(headline)}"
+    return f"{value_text(headline)} ({headline.name}{interval})"
 
 
 def stale_sentence(run: Run) -> str:
@@ -89,9 +96,10 @@ def _accuracy_tile(run: Run) -> tuple[str, str]:
     evaluation = run.own_evaluation
     if evaluation is None or evaluation.headline.value is None:
         return "-", "evaluated with other weights" if stale_sentence(run) else "not evaluated"
-    headline = evaluation.headline
-    ends = "" if headline.interval is None else f"{interval_text(headline)}, "
-    return value_text(headline), f"{ends}{headline.name}, {evaluation.headline_name}"
+    headline, beside = evaluation.headline, evaluation.beside
+    ends = "" if headline.interval is None else f" ({interval_text(headline)})"
+    other = "" if beside is None else f"; {beside.name} {value_text(beside)}"
+    return value_text(headline), f"{headline.name}{ends}, {evaluation.headline_name}{other}"
 
 
 def budget_sentence(run: Run) -> str:

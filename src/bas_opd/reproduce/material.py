@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.report.arms import Arm, arms_of_runs, over_seeds
 from bas_opd.report.run import Run, read_run
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config
@@ -172,6 +173,7 @@ def source_of(results: Sequence[RunResult]) -> str:
 
 def _arm(name: str, results: Sequence[RunResult], full_tokens: float | None) -> Arm:
     tokens = [result.cost.scored_tokens for result in results if result.cost]
+    metric = results[0].metric
     select = arm_config(name, 0, ["model.path=x", "data.path=x"]).select
     return Arm(
         name=name,
@@ -181,6 +183,10 @@ def _arm(name: str, results: Sequence[RunResult], full_tokens: float | None) -> 
             kind: over_seeds([result.kinds[kind].accuracy for result in results])
             for kind in results[0].kinds
         },
-        mean=over_seeds([result.mean for result in results]),
+        accuracy=over_seeds([result.accuracy for result in results]),
+        metric=metric.name,
+        beside=None
+        if metric == ALL_QUESTIONS
+        else over_seeds([result.measured(ALL_QUESTIONS) for result in results]),
         token_share=fmean(tokens) / full_tokens if tokens and full_tokens else None,
     )

@@ -210,14 +210,16 @@ def plan_sweep(
 def sweep_table(results: Sequence[RunResult]) -> str:
     """Return the accuracies on val as a Markdown table with one row per rate."""
     base = next(result for result in results if result.arm == BASE)
-    trained = {(each.learning_rate, each.arm): each.mean for each in results if each.arm != BASE}
+    trained = {
+        (each.learning_rate, each.arm): each.accuracy for each in results if each.arm != BASE
+    }
     arms = list(dict.fromkeys(arm for _, arm in trained))
-    rows = [[BASE, *[f"{base.mean:.2%}"] * len(arms)]]
+    rows = [[BASE, *[f"{base.accuracy:.2%}"] * len(arms)]]
     for rate in sorted({rate for rate, _ in trained}):
         means = [trained[rate, arm] for arm in arms]
-        rows.append([f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.mean):+.2f})" for m in means)])
+        rows.append([f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.accuracy):+.2f})" for m in means)])
     table = markdown_table(["learning rate", *arms], rows)
-    return f"{table}\n\nMean over kinds of {base.n:,} {base.split} questions, one seed.\n"
+    return f"{table}\n\nThe {base.metric.name} of {base.n:,} {base.split} questions, one seed.\n"
 
 
 def start_worker() -> Work[Run]:

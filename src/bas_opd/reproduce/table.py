@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, effective
 from bas_opd.reproduce.results import Cost, RunResult
@@ -110,17 +111,17 @@ def _heading(results: Sequence[RunResult]) -> str:
 
 def _accuracy(arms: Arms) -> str:
     references = [arm for arm in REFERENCES if arm in arms]
-    measures: dict[str, Callable[[RunResult], float]] = {
-        "without existence": _without_existence,
-        "all questions": lambda result: result.micro,
-    }
+    measures: dict[str, Callable[[RunResult], float]] = {"without existence": _without_existence}
+    metric = next(iter(arms.values()))[0].metric
+    if metric != ALL_QUESTIONS:
+        measures[ALL_QUESTIONS.name] = lambda result: result.measured(ALL_QUESTIONS)
     for kind in next(iter(arms.values()))[0].kinds:
         measures[kind] = lambda result, kind=kind: result.kinds[kind].accuracy
-    header = ["arm", "seeds", "mean of kinds", *(f"minus {arm}" for arm in references), *measures]
+    header = ["arm", "seeds", metric.name, *(f"minus {arm}" for arm in references), *measures]
     rows = []
     for arm, results in arms.items():
         seeds = "-" if arm == BASE else str(len(results))
-        row = [arm, seeds, _percent(results, lambda result: result.mean)]
+        row = [arm, seeds, _percent(results, lambda result: result.accuracy)]
         for reference in references:
             difference = _difference(arms, arm, reference)
             row.append("-" if difference is None else plus_minus(difference, "+.2f", 100))
@@ -131,7 +132,7 @@ def _accuracy(arms: Arms) -> str:
 def _without_existence(result: RunResult) -> float:
     """The mean over the other kinds: a "no" has no crop, so only "yes" is ever distilled."""
     kept = [count.accuracy for kind, count in result.kinds.items() if kind != "existence"]
-    return fmean(kept or [result.mean])
+    return fmean(kept or [result.accuracy])
 
 
 def _pairs(arms: Arms) -> Iterator[str]:
@@ -178,11 +179,11 @@ def _difference(arms: Arms, arm: str, reference: str) -> Interval | None:
     """Return the arm's mean minus that of a reference, over the seeds that both have."""
     if arm == reference:
         return None
-    theirs = {result.seed: result.mean for result in arms[reference]}
+    theirs = {result.seed: result.accuracy for result in arms[reference]}
     if arm == BASE:  # the same at every seed
-        mine = dict.fromkeys(theirs, arms[BASE][0].mean)
+        mine = dict.fromkeys(theirs, arms[BASE][0].accuracy)
     else:
-        mine = {result.seed: result.mean for result in arms[arm]}
+        mine = {result.seed: result.accuracy for result in arms[arm]}
     common = sorted(theirs.keys() & mine.keys(), key=str)
     if not common:
         return None

@@ -195,12 +195,13 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
             policy=entry.run.config.select.policy,
             budget=float(entry.run.config.select.query_ratio),
             parts={},
-            mean=mean,
+            accuracy=reached,
+            metric=entry.accuracy.name,
             token_share=entry.token_share,
         )
         for entry in entries
         if entry.accuracy is not None
-        and (mean := estimate_of(entry.accuracy)) is not None
+        and (reached := estimate_of(entry.accuracy)) is not None
         and entry.token_share is not None
     ]
     return accuracy_cost(arms) if arms else None

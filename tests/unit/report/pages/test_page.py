@@ -29,7 +29,7 @@ def test_the_first_words_are_the_result_with_its_interval(run: Path) -> None:
     page = page_of(run)
     heading = re.findall(r"<h1>(.*?)</h1>", page, re.DOTALL)
     assert len(heading) == 1
-    assert heading[0].startswith("learned-25 reaches 50.0 % (95 % CI ")
+    assert heading[0].startswith("learned-25 reaches 50.0 % (mean of kinds, 95 % CI ")
     assert "FineSearch after 5 steps" in heading[0]
 
 
@@ -217,7 +217,7 @@ def test_the_page_of_several_runs_has_their_differences(
     evaluate(full, [True, False] * 15)
     written = write_comparison([run, full], tmp_path / "out")
     page = written.page.read_text(encoding="utf-8")
-    assert "+50.0 points over 30 questions" in written.sentence
+    assert "+50.0 points (mean of kinds, 30 questions, " in written.sentence
     assert written.sentence in words_of(page)
     for place in ("runs", "differences", "budget", "time", "cost", "environment", "not-run"):
         assert f'<section id="{place}">' in page
@@ -230,4 +230,4 @@ def test_the_page_of_several_runs_has_their_differences(
     assert f"{100 * processed[0] / processed[1]:.2f} %" in words_of(section(page, "cost"))
     assert "select.policy" in words_of(page)
     assert "| 1 learned-25 | 5 | 100.0 % |" in written.card.read_text()
-    assert "| full | FineSearch | 50.0 % |" in written.card.read_text()
+    assert "| full | FineSearch | mean of kinds | 50.0 % |" in written.card.read_text()
