@@ -98,6 +98,7 @@ def evaluate(
     right: Sequence[bool],
     *,
     kinds: Sequence[str] = ("count", "colour"),
+    out: str = "eval",
     questions: str = "q",
     judged: int = 0,
     judge: str | None = None,
@@ -128,9 +129,9 @@ def evaluate(
             }
         ],
     }
-    folder = run / "eval" / "finesearch"
+    folder = run / out / "finesearch"
     folder.mkdir(parents=True, exist_ok=True)
-    (run / "eval" / REPORT).write_text(json.dumps(report))
+    (run / out / REPORT).write_text(json.dumps(report))
     lines = [json.dumps({"key": each.id, **asdict(each)}) for each in scored]
     (folder / SCORES).write_text("".join(f"{line}\n" for line in lines))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -147,9 +148,8 @@ def test_a_model_has_the_same_named_accuracy_on_every_page_and_console(first: De
     assert f"| FineSearch | mean of kinds | {mean} |" in card
 
     header, row, *_ = printed("compare", learned, full).splitlines()
-    assert re.split(r"\s{2,}", header)[2:5] == ["mean of kinds", "95 % CI", "all questions"]
-    assert re.split(r"\s{2,}", row)[2] == mean
-    assert re.split(r"\s{2,}", row)[4] == every
+    shown = dict(zip(re.split(r"\s{2,}", header), re.split(r"\s{2,}", row), strict=True))
+    assert (shown["mean of kinds"], shown["all questions"]) == (mean, every)
 
     data = f"finesearch={first.home / 'data' / 'test'}"
     asked = ("eval", learned, "--bench", "finesearch", "--data", data, "--only", "report")
@@ -174,8 +174,11 @@ def test_report_and_compare_work_on_the_runs_of_a_demo(first: Demo) -> None:
         found.append(result)
     assert found[0].is_comparable(found[1])
     learned, full = (str(first.home / run) for run in ("learned25", "full"))
-    printed("report", learned)
-    printed("compare", learned, full)
+    before = value_text(first.results.evaluated["base"].summary.primary)
+    assert f", from {before} of its base (" in printed("report", learned)
+    header, *rows = printed("compare", learned, full).splitlines()[:3]
+    place = re.split(r"\s{2,}", header).index("its base")
+    assert [re.split(r"\s{2,}", row)[place] for row in rows] == [before, before]
 
 
 def test_the_evaluation_of_a_demo_is_that_of_eval_and_asks_nothing_again(
@@ -189,6 +192,21 @@ def test_the_evaluation_of_a_demo_is_that_of_eval_and_asks_nothing_again(
     command = ["eval", str(first.home / "full"), "--bench", "finesearch", "--data", data]
     result = CliRunner().invoke(app, [*command, "--max-response-tokens", "24"])
     assert result.exit_code == 0, result.output
+
+
+def test_the_base_of_a_run_is_evaluated_by_eval_and_the_demo_did_that_already(
+    first: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("everything has its answer already")
+
+    monkeypatch.setattr(LocalAnswerer, "answers", asked)
+    run, data = str(first.home / "full"), f"finesearch={first.home / 'data' / 'test'}"
+    command = ("eval", run, "--base", "--bench", "finesearch", "--data", data)
+    before = (first.home / "full" / "eval-base" / "report.json").read_bytes()
+    printed(*command, "--max-response-tokens", "24")
+    after = (first.home / "full" / "eval-base" / "report.json").read_bytes()
+    assert json.loads(after)["benchmarks"] == json.loads(before)["benchmarks"]
 
 
 def test_the_base_is_asked_about_crops_too(first: Demo) -> None:

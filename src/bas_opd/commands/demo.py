@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from bas_opd.report.demo import (
 from bas_opd.report.findings import named_text
 from bas_opd.run import loop
 from bas_opd.run.console import Console
+from bas_opd.run.directory import RunDirectory
 from bas_opd.text import duration
 from bas_opd.types import Prompt
 
@@ -53,6 +55,10 @@ def run_demo(
             evaluate("base", small_base())
             for run, config in configs.items():
                 evaluate(run, _train(config, LABELS[run]))
+                # Each run keeps the evaluation of its base, as `bas-opd eval RUN --base` writes it.
+                shutil.copytree(
+                    evaluation_folder(home, "base"), RunDirectory(path=home / run).base_evaluation
+                )
     except PreemptionError as error:
         raise BasOpdError(
             f"The demo was stopped. What it did so far is in {home}; the same command starts a new "

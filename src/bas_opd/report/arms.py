@@ -55,6 +55,12 @@ class Entry:
         return None if evaluation is None else evaluation.headline
 
     @property
+    def before(self) -> Measure | None:
+        """The accuracy of its base, if that was asked the same questions."""
+        before = self.run.before
+        return None if before is None else before.headline
+
+    @property
     def beside(self) -> Measure | None:
         """The accuracy over all questions, where that is not `accuracy` itself."""
         evaluation = self.run.own_evaluation

@@ -13,7 +13,7 @@ from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.evaluate.results import BenchmarkResult, Comparison, compare
 from bas_opd.report.arms import ArmRuns, Entry, comparable_accuracies, entries_of, group_by_arm
-from bas_opd.report.findings import interval_text, stale_sentence, value_text
+from bas_opd.report.findings import interval_text, stale_sentence, value_text, verdict
 from bas_opd.report.run import Run
 from bas_opd.stats.intervals import Interval, paired_difference
 from bas_opd.stats.resampling import holm
@@ -61,13 +61,6 @@ class Paired:
         if difference.holds_zero:
             return verdict(difference)
         return f"not significantly different, since the adjusted p is above {LEVEL}"
-
-
-def verdict(difference: Interval) -> str:
-    """Return what a difference means, by its interval."""
-    if difference.holds_zero:
-        return "not significantly different"
-    return "a gain" if difference.mean > 0 else "a loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,15 +170,16 @@ def metric_name(comparison: RunComparison) -> str:
 
 def run_table(comparison: RunComparison) -> list[tuple[str, ...]]:
     """Return a row for each run under a header, shares of full querying in brackets."""
-    has_beside = any(entry.beside for entry in comparison.entries)
-    every = (EVERY_QUESTION,) if has_beside else ()
-    header = ("run", "steps", metric_name(comparison), "95 % CI", *every, "calls")
+    every = (EVERY_QUESTION,) if any(entry.beside for entry in comparison.entries) else ()
+    base = ("its base",) if any(entry.run.before for entry in comparison.entries) else ()
+    header = ("run", "steps", metric_name(comparison), "95 % CI", *base, *every, "calls")
     rows = [
         (
             f"{entry.number} {entry.label}",
             f"{len(entry.run.steps):,}",
             value_text(entry.accuracy),
             interval_text(entry.accuracy),
+            *(value_text(entry.before) for _ in base),
             *(value_text(entry.beside) for _ in every),
             _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
             _with_share(sums["scored_tokens"], entry.token_share),

@@ -11,8 +11,7 @@ from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure, Summary, benchmark
 from bas_opd.evaluate.results import BenchmarkResult, compare, read_evaluation
 from bas_opd.report.charts.training import shown_step, step_drawing
-from bas_opd.report.comparison import verdict
-from bas_opd.report.findings import interval_text, value_text
+from bas_opd.report.findings import interval_text, value_text, verdict
 from bas_opd.report.pages.examples import framed, varied
 from bas_opd.report.pages.templates import template
 from bas_opd.report.run import Run, read_run

@@ -36,6 +36,8 @@ class Run:
     model: Mapping[str, str]
     """File -> hash of the trained model; empty until there is one."""
     evaluation: RunEvaluation | None
+    base_evaluation: RunEvaluation | None
+    """That of the model before training."""
     utility_audits: tuple[UtilityAudit, ...]
     geometry: GeometryAudit | None
 
@@ -71,6 +73,13 @@ class Run:
         return None if found is None or found.is_of_other_weights(self.model) else found
 
     @property
+    def before(self) -> RunEvaluation | None:
+        """The evaluation of the base, if it is on the questions of this run's own."""
+        base, own = self.base_evaluation, self.own_evaluation
+        is_comparable = base is not None and own is not None and own.is_comparable(base)
+        return base if is_comparable else None
+
+    @property
     def seconds(self) -> float:
         """The time of all phases together."""
         return sum(self.totals["seconds"].values())
@@ -92,6 +101,7 @@ def read_run(path: Path) -> Run:
         is_finished=finished is not None,
         model={} if finished is None else finished.model,
         evaluation=read_evaluation(history.directory.evaluation),
+        base_evaluation=read_evaluation(history.directory.base_evaluation),
         utility_audits=utility_audits(path),
         geometry=geometry_audit(path),
     )

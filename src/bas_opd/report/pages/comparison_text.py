@@ -41,6 +41,7 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
                 "share_of_full_processed_tokens": entry.processed_share,
                 "seconds": entry.run.seconds,
                 "accuracy": None if entry.accuracy is None else asdict(entry.accuracy),
+                "base": None if entry.before is None else asdict(entry.before),
                 "beside": None if entry.beside is None else asdict(entry.beside),
                 "evaluation_is_of_other_weights": entry.run.evaluation is not None
                 and entry.run.own_evaluation is None,

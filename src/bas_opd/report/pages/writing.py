@@ -24,6 +24,7 @@ from bas_opd.report.comparison import compare_runs, findings, headline, metric_n
 from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
 from bas_opd.report.findings import (
     budget_sentence,
+    gains,
     interval_text,
     not_run,
     result,
@@ -50,7 +51,9 @@ EVALUATED = (
     "unscored",
     "judge",
 )
+GAINED = ("accuracy", "base", "trained", "difference, points", "95 % CI")
 SHARED = {
+    "gained_header": GAINED,
     "version": __version__,
     "evaluated_header": EVALUATED,
     "oddities": ODDITIES,
@@ -93,6 +96,7 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "audits": audit_figures(run),
         "stale": stale_sentence(run),
         "evaluated": _evaluated(run.evaluation),
+        "gains": gains(run),
         "phases": _phases(run),
         "phase_chart": training.phase_chart(run),
         "loss_chart": training.loss_chart(run),
