@@ -222,8 +222,8 @@ def test_the_page_of_several_runs_has_their_differences(
     for place in ("runs", "differences", "budget", "time", "cost", "environment", "not-run"):
         assert f'<section id="{place}">' in page
     evaluation = words_of(section(page, "evaluation"))
-    assert "learned-25 FineSearch 100.00 % " in evaluation
-    assert "full FineSearch 50.00 % " in evaluation
+    assert "learned-25 FineSearch, mean of kinds 100.00 % " in evaluation
+    assert "full FineSearch, mean of kinds 50.00 % " in evaluation
     processed = [read_run(each).totals["processed_tokens"] for each in (run, full)]
     share = f"{processed[0]:,} {100 * processed[0] / processed[1]:.1f} % of full"
     assert share in words_of(section(page, "runs"))
