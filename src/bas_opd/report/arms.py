@@ -23,7 +23,7 @@ from bas_opd.stats.intervals import Interval, mean_interval
 from bas_opd.stats.resampling import Estimate
 
 SEEDS = ("run.seed", "select.seed")
-PATHS = ("model.path", "data.path", "run.output")
+PATHS = ("model.path", "data.path", "run.output", "eval.data")
 """Settings that say where something is; what it is, its fingerprint says."""
 
 ArmKey = tuple[tuple[str, str], ...]

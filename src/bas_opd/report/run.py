@@ -16,7 +16,7 @@ from bas_opd.config.schema import Config
 from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import QueryRecord, ShownRow, Started
+from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started
 from bas_opd.select.rules import PolicyRule, policy_rule
 
 
@@ -29,6 +29,8 @@ class Run:
     started: Started
     planned_steps: int
     steps: tuple[QueryRecord, ...]
+    evaluations: tuple[EvaluationRecord, ...]
+    """Those during training."""
     totals: Mapping[str, Any]
     resumed: tuple[int, ...]
     """Steps after which the run was resumed."""
@@ -96,6 +98,7 @@ def read_run(path: Path) -> Run:
         started=history.opening(),
         planned_steps=len(steps) if history.planned is None else history.planned,
         steps=steps,
+        evaluations=tuple(history.evaluations),
         totals=Ledger.of(steps).totals(),
         resumed=tuple(each.step for each in history.resumed),
         is_finished=finished is not None,

@@ -173,7 +173,11 @@ class RunResult(Planned):
 
 def identity(config: Config, *, train: str, questions: str, base: str) -> str:
     """Return the hash of all that a result depends on, independent of paths."""
-    settings = {key: value for key, value in flat(dump(config)).items() if key not in PATHS}
+    settings = {
+        key: value
+        for key, value in flat(dump(config)).items()
+        if key not in PATHS and not key.startswith("eval.")  # which changes no result
+    }
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

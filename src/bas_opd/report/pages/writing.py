@@ -100,6 +100,7 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "phases": _phases(run),
         "phase_chart": training.phase_chart(run),
         "loss_chart": training.loss_chart(run),
+        "evaluation_chart": training.evaluation_chart(run),
         "supervision": supervision_table({run.policy: run}),
         "times": time_table({run.policy: run}),
         "has_examples": bool(examples),
@@ -236,7 +237,7 @@ def _settings(run: Run) -> list[tuple[str, str, str]]:
     return [
         (key, _short(value), "")
         if key in PATHS and value
-        else (key, _written(value), "" if key in PATHS else _written(defaults[key]))
+        else (key, _written(value), _written(defaults[key]))
         for key, value in flat(dump(run.config)).items()
     ]
 
