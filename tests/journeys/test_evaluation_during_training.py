@@ -196,6 +196,8 @@ def test_its_curve_is_in_watch_and_report(scripted_run: Path) -> None:
         "checkpoint is kept. Last: 40.0 % (mean of kinds), 60.0 % (all questions)."
     )
     assert said in page
+    assert "evaluated during training, it had 40.0 % (mean of kinds), 60.0 % (all" in page
+    assert "the model was not evaluated" not in page
     assert said in (scripted_run / "card.md").read_text(encoding="utf-8").replace("\\", "")
 
 

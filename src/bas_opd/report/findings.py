@@ -76,9 +76,12 @@ def result(run: Run) -> str:
     )
     evaluation = run.own_evaluation
     if evaluation is None:
-        what = (
-            "the model was not evaluated" if run.evaluation is None else "its evaluation is stale"
-        )
+        what = "its evaluation is stale"
+        if run.evaluation is None:
+            what = "the model was not evaluated"
+            if run.evaluations:
+                last = run.evaluations[-1]
+                what = f"evaluated during training, it had {last.words} after step {last.step:,}"
         return f"{run.policy} trained for {steps}, {asked}; {what}."
     return (
         f"{run.policy} reaches {_accuracy(evaluation)} on {evaluation.headline_name} "
@@ -167,6 +170,10 @@ def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
 
 def _accuracy_tile(run: Run) -> tuple[str, str]:
     evaluation = run.own_evaluation
+    if run.evaluation is None and run.evaluations:
+        last = run.evaluations[-1]
+        after = f"after step {last.step:,}, on {counted(last.n, 'question')}"
+        return percent(last.accuracy), f"{last.metric}, evaluated during training {after}"
     if evaluation is None or evaluation.headline.value is None:
         return "-", "evaluated with other weights" if stale_sentence(run) else "not evaluated"
     headline, beside = evaluation.headline, evaluation.beside
