@@ -97,6 +97,8 @@ def evaluate(
     run: Path,
     right: Sequence[bool],
     *,
+    kinds: Sequence[str] = ("count", "colour"),
+    out: str = "eval",
     questions: str = "q",
     judged: int = 0,
     judge: str | None = None,
@@ -109,7 +111,7 @@ def evaluate(
             id=f"question-{number}",
             outcome="unscored" if number >= rule else "correct" if is_right else "wrong",
             source="rule" if number < rule else "judge",
-            groups={"kind": ("count", "colour")[number % 2]},
+            groups={"kind": kinds[number % len(kinds)]},
         )
         for number, is_right in enumerate(right)
     ]
@@ -127,21 +129,10 @@ def evaluate(
             }
         ],
     }
-    folder = run / "eval" / "finesearch"
+    folder = run / out / "finesearch"
     folder.mkdir(parents=True, exist_ok=True)
-    (run / "eval" / REPORT).write_text(json.dumps(report))
-    lines = [
-        json.dumps(
-            {
-                "key": each.id,
-                "id": each.id,
-                "outcome": each.outcome,
-                "source": each.source,
-                "value": each.value,
-            }
-        )
-        for each in scored
-    ]
+    (run / out / REPORT).write_text(json.dumps(report))
+    lines = [json.dumps({"key": each.id, **asdict(each)}) for each in scored]
     (folder / SCORES).write_text("".join(f"{line}\n" for line in lines))
 
 

@@ -12,7 +12,7 @@ from shapes import make_pictures
 from bas_opd.config import Config, load_config
 from bas_opd.errors import PreemptionError
 from bas_opd.run import loop
-from bas_opd.run.record import RecordWriter, StepRecord, read_records
+from bas_opd.run.record import EvaluationRecord, RecordWriter, StepRecord, read_records
 from bas_opd.run.stopping import StopFlag
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny.toml"
@@ -36,6 +36,7 @@ class Silent:
     def start(self, total: int, what: str = "steps", *, done: int = 0) -> None: ...
     def advance(self, count: int = 1) -> None: ...
     def step(self, step: StepRecord) -> None: ...
+    def evaluated(self, evaluation: EvaluationRecord) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...
     def message(self, text: str) -> None:
         self.messages.append(text)

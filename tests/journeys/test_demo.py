@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -34,9 +35,9 @@ from bas_opd.report.demo import (
     table,
     write_page,
 )
+from bas_opd.report.findings import value_text
 from bas_opd.report.run import read_run
 from bas_opd.run.verify import verify
-from bas_opd.stats.intervals import wilson_interval
 
 QUESTIONS = 9
 SMALL = (
@@ -112,21 +113,56 @@ def test_the_costs_of_the_table_are_the_sums_of_the_records(first: Demo) -> None
 def test_the_accuracies_of_the_table_are_those_of_the_models_it_left(first: Demo) -> None:
     finesearch = benchmark("finesearch")
     questions = finesearch.load(first.home / "data" / "test").questions
-    right = []
+    reached = []
     for run in ("base", "learned25", "full"):
         folder = demo.small_base() if run == "base" else first.home / run / "model"
         model = open_model(folder, device="cpu")
         answering = ModelAnswers(model=model, max_response_tokens=24, prompts_per_batch=256)
         scored = score_in_memory(finesearch, questions, answering.answers(questions))
-        right.append(sum(each.is_correct for each in scored))
+        reached.append(finesearch.summarise(scored))
     rows = cells(first.results)
-    assert rows[f"right answers, of {QUESTIONS}"] == tuple(
-        f"{count} ({100 * count / QUESTIONS:.1f} %)" for count in right
+    assert rows["accuracy, mean of kinds"] == tuple(
+        f"{100 * (each.primary.value or 0):.1f} %" for each in reached
     )
-    ends = [wilson_interval(count, QUESTIONS) for count in right]
-    assert rows["95 % confidence interval, in %"] == tuple(
-        f"{100 * low:.1f} to {100 * high:.1f}" for low, high in ends
+    right = [each.beside.correct or 0 for each in reached if each.beside]
+    assert rows["accuracy, all questions"] == tuple(
+        f"{100 * count / QUESTIONS:.1f} % ({count})" for count in right
     )
+
+
+def test_a_model_has_the_same_named_accuracy_on_every_page_and_console(first: Demo) -> None:
+    """One kind of the demo has twice the questions of the others, so both accuracies differ."""
+    learned, full = (str(first.home / run) for run in ("learned25", "full"))
+    summary = first.results.evaluated["learned25"].summary
+    assert summary.primary.name == "mean of kinds"
+    assert summary.beside is not None
+    mean, every = value_text(summary.primary), value_text(summary.beside)
+    assert f"learned-25: accuracy {mean} (mean of kinds), {every} (all questions)." in first.output
+    assert cells(first.results)["accuracy, mean of kinds"][1] == mean
+
+    said = printed("report", learned)
+    assert f"learned-25 reaches {mean} (mean of kinds, 95 % CI " in said
+    page = (first.home / "learned25" / "report.html").read_text(encoding="utf-8")
+    assert f'<dd class="value">{mean}</dd><dd class="detail">mean of kinds ' in page
+    assert f"; all questions {every}</dd>" in page
+    card = (first.home / "learned25" / "card.md").read_text(encoding="utf-8")
+    assert f"| FineSearch | mean of kinds | {mean} |" in card
+
+    header, row, *_ = printed("compare", learned, full).splitlines()
+    shown = dict(zip(re.split(r"\s{2,}", header), re.split(r"\s{2,}", row), strict=True))
+    assert (shown["mean of kinds"], shown["all questions"]) == (mean, every)
+
+    data = f"finesearch={first.home / 'data' / 'test'}"
+    asked = ("eval", learned, "--bench", "finesearch", "--data", data, "--only", "report")
+    told = printed(*asked, "--max-response-tokens", "24")
+    assert f"| mean of kinds | {100 * (summary.primary.value or 0):.2f} |" in told
+    assert f"| all questions | {100 * (summary.beside.value or 0):.2f} |" in told
+
+
+def printed(*command: str) -> str:
+    result = CliRunner().invoke(app, list(command))
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_report_and_compare_work_on_the_runs_of_a_demo(first: Demo) -> None:
@@ -135,13 +171,15 @@ def test_report_and_compare_work_on_the_runs_of_a_demo(first: Demo) -> None:
         evaluation = read_run(first.home / run).own_evaluation
         assert evaluation is not None
         (result,) = evaluation.results
-        assert [each.is_correct for each in result.scored] == first.results.outcomes(run)
+        assert result == first.results.evaluated[run]
         found.append(result)
     assert found[0].is_comparable(found[1])
     learned, full = (str(first.home / run) for run in ("learned25", "full"))
-    for command in (["report", learned], ["compare", learned, full]):
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 0, result.output
+    before = value_text(first.results.evaluated["base"].summary.primary)
+    assert f", from {before} of its base (" in printed("report", learned)
+    header, *rows = printed("compare", learned, full).splitlines()[:3]
+    place = re.split(r"\s{2,}", header).index("its base")
+    assert [re.split(r"\s{2,}", row)[place] for row in rows] == [before, before]
 
 
 def test_the_evaluation_of_a_demo_is_that_of_eval_and_asks_nothing_again(
@@ -155,6 +193,21 @@ def test_the_evaluation_of_a_demo_is_that_of_eval_and_asks_nothing_again(
     command = ["eval", str(first.home / "full"), "--bench", "finesearch", "--data", data]
     result = CliRunner().invoke(app, [*command, "--max-response-tokens", "24"])
     assert result.exit_code == 0, result.output
+
+
+def test_the_base_of_a_run_is_evaluated_by_eval_and_the_demo_did_that_already(
+    first: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("everything has its answer already")
+
+    monkeypatch.setattr(LocalAnswerer, "answers", asked)
+    run, data = str(first.home / "full"), f"finesearch={first.home / 'data' / 'test'}"
+    command = ("eval", run, "--base", "--bench", "finesearch", "--data", data)
+    before = (first.home / "full" / "eval-base" / "report.json").read_bytes()
+    printed(*command, "--max-response-tokens", "24")
+    after = (first.home / "full" / "eval-base" / "report.json").read_bytes()
+    assert json.loads(after)["benchmarks"] == json.loads(before)["benchmarks"]
 
 
 def test_the_base_is_asked_about_crops_too(first: Demo) -> None:

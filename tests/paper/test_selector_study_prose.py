@@ -151,7 +151,7 @@ def computed() -> Iterator[str]:
     yield f"from only {100 * picked['picked'][CHOSEN]['prompts']:.0f} % of the pictures"
 
     mean = {
-        arm: plus_minus(mean_interval([run.mean for run in runs(arm)]), ".1f", 100)
+        arm: plus_minus(mean_interval([run.accuracy for run in runs(arm)]), ".1f", 100)
         for arm in (
             "base",
             "full",

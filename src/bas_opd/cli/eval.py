@@ -34,6 +34,14 @@ def eval_(
         Path | None,
         typer.Option(help="Output folder; default: RUN/eval, or a folder in eval/ for a model."),
     ] = None,
+    base: Annotated[
+        bool,
+        typer.Option(
+            "--base",
+            help="Evaluate the model that RUN started from, in RUN/eval-base: the report shows it "
+            "beside the trained one.",
+        ),
+    ] = False,
     only: Annotated[
         Literal["generate", "score", "report"] | None, typer.Option(help="Run this step only.")
     ] = None,
@@ -85,13 +93,18 @@ def eval_(
     from bas_opd.cli.progress import Board
     from bas_opd.errors import ConfigError
     from bas_opd.evaluate.benchmarks.sources import sources
-    from bas_opd.evaluate.command import Request, evaluate_model
+    from bas_opd.evaluate.command import Request, base_of, evaluate_model
     from bas_opd.serving.client import Spending
     from bas_opd.serving.endpoint import Endpoint
 
     if judge is not None and not judge_model:
         raise ConfigError("--judge needs the name of a model too. Add --judge-model NAME.")
+    if base and server is not None:
+        raise ConfigError("--base is the model that a run started from, not one behind a server.")
     names = [name.strip() for name in bench.split(",")]
+    if base:
+        model, folder = base_of(Path(model))
+        out = out or folder
     request = Request(
         model=model,
         benchmarks=names,

@@ -18,6 +18,10 @@ def export(
     base: Annotated[
         str | None, typer.Option(help="Path of the base model, if it has moved.")
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="Export the checkpoint of this step, such as the best by evaluation."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was written as JSON.")
     ] = False,
@@ -39,10 +43,15 @@ def export(
         out,
         dtype=dtype,
         base=base,
+        step=step,
         warn=lambda text: typer.echo(printable(text), err=True),
     )
     if as_json:
         typer.echo(json.dumps(asdict(done)))
     else:
-        moment = "final model" if done.is_final else "newest checkpoint: the run has not finished"
+        moment = "newest checkpoint: the run has not finished"
+        if done.is_final:
+            moment = "final model"
+        elif step is not None:
+            moment = "checkpoint"
         typer.echo(f"{out}: step {done.step:,} ({moment}), {done.dtype}.")

@@ -31,6 +31,7 @@ def train(
     settings = load_config(config, overrides or ())
 
     # Only after the config is valid: these import torch, which takes seconds.
+    from bas_opd.evaluate.during_training import evaluator
     from bas_opd.run import loop
     from bas_opd.run.console import Console
     from bas_opd.run.tracking import Tracked, check_trackers
@@ -38,7 +39,12 @@ def train(
     trackers = check_trackers(track or ())
     quiet_transformers()
     with Console() as console:
-        loop.train(settings, Tracked(console, settings, trackers), overwrite=overwrite)
+        loop.train(
+            settings,
+            Tracked(console, settings, trackers),
+            overwrite=overwrite,
+            evaluate=evaluator(settings),
+        )
 
 
 def quiet_transformers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,18 @@ from bas_opd.errors import BasOpdError, PreemptionError
 from bas_opd.evaluate.command import Request, evaluate_model
 from bas_opd.evaluate.questions import View
 from bas_opd.model.base import LEARNT_KINDS, small_base
-from bas_opd.report.demo import CROPS, LABELS, TRAINED, evaluation_folder, read_answers
+from bas_opd.report.demo import (
+    CROPS,
+    LABELS,
+    TRAINED,
+    accuracies,
+    evaluation_folder,
+    read_result,
+)
+from bas_opd.report.findings import named_text
 from bas_opd.run import loop
 from bas_opd.run.console import Console
+from bas_opd.run.directory import RunDirectory
 from bas_opd.text import duration
 from bas_opd.types import Prompt
 
@@ -45,6 +55,10 @@ def run_demo(
             evaluate("base", small_base())
             for run, config in configs.items():
                 evaluate(run, _train(config, LABELS[run]))
+                # Each run keeps the evaluation of its base, as `bas-opd eval RUN --base` writes it.
+                shutil.copytree(
+                    evaluation_folder(home, "base"), RunDirectory(path=home / run).base_evaluation
+                )
     except PreemptionError as error:
         raise BasOpdError(
             f"The demo was stopped. What it did so far is in {home}; the same command starts a new "
@@ -109,9 +123,8 @@ def _evaluate(
         max_response_tokens=config.rollout.max_response_tokens,
     )
     evaluate_model(request, console, prompts=prompts)
-    right = [answer.is_correct for answer in read_answers(home, model).values()]
-    share = f"{100 * sum(right) / len(right):.1f} %"
-    console.message(f"{name}: {sum(right):,} of {len(right):,} right ({share}).")
+    reached = map(named_text, accuracies(read_result(home, model).summary))
+    console.message(f"{name}: accuracy {', '.join(reached)}.")
 
 
 def _train(config: Config, name: str) -> Path:

@@ -25,9 +25,9 @@ from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import StudentWeights
-from bas_opd.run.checkpoint import newest_intact
+from bas_opd.run.checkpoint import newest_intact, read_checkpoint
 from bas_opd.run.history import read_history
-from bas_opd.run.manifest import verify_files
+from bas_opd.run.manifest import published, step_of, verify_files
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -65,18 +65,20 @@ def export(
     *,
     dtype: Precision = "float32",
     base: str | None = None,
+    step: int | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Write the student of a run to a new folder, complete or not at all, adapters merged.
 
-    A finished run gives its final model, any other its newest intact checkpoint. `base` is the
-    current path of the model that training started from, if it has moved.
+    A finished run gives its final model, any other its newest intact checkpoint; `step` names
+    another checkpoint. `base` is the current path of the model that training started from, if it
+    has moved.
     """
     if out.exists() or out.is_symlink():
         raise RunDirectoryError(
             f"{out} exists, and nothing in it will be overwritten. Choose another folder."
         )
-    source = _find(run, warn)
+    source = _find(run, step, warn)
     student = _student(source, run / "model", base or source.config.model.path)
     staging = staging_path(out)
     shutil.rmtree(staging, ignore_errors=True)
@@ -93,17 +95,26 @@ def export(
     return Exported(folder=str(out), step=source.step, is_final=source.is_final, dtype=dtype)
 
 
-def _find(run: Path, warn: Callable[[str], None]) -> _Source:
+def _find(run: Path, step: int | None, warn: Callable[[str], None]) -> _Source:
     history = read_history(run)
     directory, finished = history.directory, history.finished
     source = partial(
         _Source, config=history.config(), fingerprint=history.opening().data.fingerprint
     )
-    if finished is not None:
+    if finished is not None and step in (None, finished.steps):
         verify_files(directory.model, finished.model)
         steps = finished.steps
         return source(step=steps, planned=steps, ledger=finished.totals, weights=None)
-    snapshot = next(newest_intact(directory.checkpoints, warn), None)
+    if step is not None:
+        steps = {step_of(path): path for path in published(directory.checkpoints)}
+        if step not in steps:
+            raise CheckpointError(
+                f"The run in {run} has no checkpoint of step {step}. It has those of "
+                f"{', '.join(map(str, sorted(steps))) or 'none'}."
+            )
+        snapshot = read_checkpoint(steps[step])
+    else:
+        snapshot = next(newest_intact(directory.checkpoints, warn), None)
     if snapshot is None:
         raise CheckpointError(
             f"The run in {run} has neither finished nor left an intact checkpoint, so there is "

@@ -11,7 +11,7 @@ from bas_opd.errors import DataError
 from bas_opd.run.console import Console
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.lock import owner_of
-from bas_opd.run.record import RecordFollower, parse_step
+from bas_opd.run.record import EvaluationRecord, RecordFollower, parse_step
 from bas_opd.run.view import RunView
 
 
@@ -42,12 +42,12 @@ def watch(run: Path, *, every: float | None) -> None:
 
 
 class _Follower:
-    """Passes the events of a run on to a console, each step once."""
+    """Passes the events of a run on to a console, each step and each evaluation once."""
 
     def __init__(self, run: Path, console: Console) -> None:
         self._run, self._console = run, console
         self._records = RecordFollower(RunDirectory(path=run).records)
-        self._shown = 0
+        self._shown, self._evaluated = 0, -1
         self.totals: Mapping[str, Any] | None = None
         """The ledger, once the run has finished."""
 
@@ -72,10 +72,18 @@ class _Follower:
             if event["event"] == "resumed":
                 view.resumed += 1
                 self._shown = min(self._shown, event["step"])
+                self._evaluated = min(self._evaluated, event["step"])
                 if is_shown:
                     console.message(f"Resumed after step {event['step']}.")
         elif event["event"] == "finished":
             self.totals = event["totals"]
+        elif event["event"] == "evaluation":
+            evaluation = EvaluationRecord.model_validate(event)
+            if is_shown and evaluation.step > self._evaluated:
+                self._evaluated = evaluation.step
+                console.evaluated(evaluation)
+            else:
+                view.add_evaluation(evaluation)
         elif event["event"] == "step":
             step = parse_step(event)
             if is_shown and step.step >= self._shown:

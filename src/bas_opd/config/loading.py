@@ -60,6 +60,9 @@ FREE = frozenset(
         "run.checkpoint_every",
         "run.keep_checkpoints",
         "run.keep_every",
+        "eval.every",
+        "eval.data",
+        "eval.limit",
     }
 )
 """Settings that a resumed run may change: batch sizes, what is recorded or kept, and the length of

@@ -317,6 +317,37 @@ class OptimConfig(Section):
     )
 
 
+class EvalConfig(Section):
+    """Evaluation during training; it changes no draw and no weight."""
+
+    every: int = Field(
+        default=0,
+        ge=0,
+        description="Steps between evaluations; the first comes before training, the last after "
+        "it. 0: none.",
+    )
+    data: PathText | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder of a prepared set to evaluate on, other than that of training.",
+    )
+    limit: int | None = Field(
+        default=None,
+        gt=0,
+        description="Most questions of an evaluation, as many of each kind as possible; unset: "
+        "all.",
+    )
+
+    @model_validator(mode="after")
+    def _has_data(self) -> EvalConfig:
+        if self.every and self.data is None:
+            raise ValueError(
+                f"eval.every is {self.every}, but eval.data is not set. Give the folder of a "
+                "prepared set, such as eval.data=data/val, or set eval.every=0."
+            )
+        return self
+
+
 class RunConfig(Section):
     """Length, seed, output and checkpoints of the run."""
 
@@ -366,6 +397,7 @@ class Config(Section):
     distill: DistillConfig = DistillConfig()
     teacher: TeacherConfig = TeacherConfig()
     optim: OptimConfig = OptimConfig()
+    eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")

@@ -123,7 +123,7 @@ class Evaluation:
         for question, output in zip(self.loaded.questions, outputs, strict=True):
             key = _score_key(by["rule"], question)
             line = known.get(key)
-            if line is None or line["output"] != digest(output):
+            if line is None or line["output"] != digest(output) or "groups" not in line:
                 scored = by_rule(self.benchmark, question, output)
                 line = None if scored is None else score_line(question, output, scored)
             if line is None:

@@ -14,6 +14,7 @@ import bas_opd
 from bas_opd.answers import PARSER_VERSION
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.evaluate.benchmarks import NAMES, Measure, Scored, Summary, benchmark, overall
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS, Metric
 from bas_opd.evaluate.benchmarks.summary import mean
 from bas_opd.evaluate.samples import (
     OUTPUTS,
@@ -30,7 +31,7 @@ from bas_opd.evaluate.tables import latex, markdown
 from bas_opd.evaluate.weights import ADAPTER
 from bas_opd.files import hash_of, write_text
 from bas_opd.run.record import first_problem
-from bas_opd.stats.intervals import Interval, paired_difference
+from bas_opd.stats.intervals import Interval
 
 if TYPE_CHECKING:  # The reader needs no HTTP client.
     from bas_opd.evaluate.evaluation import Evaluation
@@ -53,7 +54,7 @@ class BenchmarkResult:
     judged_by: str
     """Address and settings of the judge, which identify it."""
     scored: tuple[Scored, ...]
-    """The verdicts; none if there are not as many as the summary counts."""
+    """The verdicts; none if they do not make the number of the summary, as in an old report."""
     outputs: Path
     digests: Mapping[str, str]
     """Question id -> hash of the output that was scored."""
@@ -65,6 +66,11 @@ class BenchmarkResult:
     @property
     def is_partial(self) -> bool:
         return self.summary.is_partial
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of its primary number."""
+        return benchmark(self.summary.benchmark).metric(self.scored)
 
     def answers(self) -> dict[str, str]:
         """Return question id -> text of the answer that was scored."""
@@ -119,7 +125,12 @@ class RunEvaluation:
             return average
         if len(summaries) == 1:
             return summaries[0].primary
-        return mean("mean", [each.primary for each in summaries])
+        return mean("mean of benchmarks", [each.primary for each in summaries])
+
+    @property
+    def beside(self) -> Measure | None:
+        """The accuracy over all questions, where the headline is another number of one set."""
+        return self.results[0].summary.beside if len(self.results) == 1 else None
 
     @property
     def headline_name(self) -> str:
@@ -137,10 +148,14 @@ class Comparison:
     only_a: int
     """Questions that run a alone has right; an unscored answer is not right."""
     only_b: int
+    metric: str
+    """Name of the primary metric, which difference and p are of."""
     difference: Interval
     """Accuracy of a minus that of b."""
     p_value: float
-    """Probability that equally good runs differ at least this much (McNemar, exact, two-sided)."""
+    """Probability that equally good runs differ at least this much, two-sided."""
+    beside: Interval | None
+    """The difference over all questions, where the primary metric is another one."""
 
 
 def report_entry(
@@ -150,8 +165,7 @@ def report_entry(
     judged_by = None
     if judge is not None:
         judged_by = {**judge.settings, "fallbacks": _distinct(scores, "judge_fallback")}
-    pairs = zip(evaluation.loaded.questions, scores, strict=True)
-    scored = [scored_of(line, question.groups) for question, line in pairs]
+    scored = [scored_of(line) for line in scores]
     return {
         "fingerprint": evaluation.loaded.fingerprint,
         "fallbacks": _distinct(scores, "fallback"),
@@ -218,7 +232,7 @@ def read_evaluation(folder: Path) -> RunEvaluation | None:
     return RunEvaluation(judge=report.judge, weights=report.weights, results=results)
 
 
-def compare(a: Sequence[Scored], b: Sequence[Scored]) -> Comparison:
+def compare(a: Sequence[Scored], b: Sequence[Scored], metric: Metric) -> Comparison:
     """Pair two runs by question; both must have answered the same questions."""
     first, second = _by_id(a), _by_id(b)
     if first.keys() != second.keys() or not first:
@@ -228,28 +242,16 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> Comparison:
             f"{len(first.keys() & second.keys()):,} in both. Compare runs on one set of questions."
         )
     right = [(first[name].is_correct, second[name].is_correct) for name in first]
-    only_a, only_b = right.count((True, False)), right.count((False, True))
+    is_other = metric != ALL_QUESTIONS
     return Comparison(
         n=len(right),
-        only_a=only_a,
-        only_b=only_b,
-        difference=paired_difference([float(x) for x, _ in right], [float(y) for _, y in right]),
-        p_value=mcnemar(only_a, only_b),
+        only_a=right.count((True, False)),
+        only_b=right.count((False, True)),
+        metric=metric.name,
+        difference=metric.difference(first, second),
+        p_value=metric.p_value(first, second),
+        beside=ALL_QUESTIONS.difference(first, second) if is_other else None,
     )
-
-
-def mcnemar(only_a: int, only_b: int) -> float:
-    """Return the exact two-sided p-value of McNemar's test.
-
-    If both runs are equally good, a question that one run alone has right is equally likely to be
-    either's. The sums are of integers, so nothing is rounded even for thousands of questions.
-    """
-    n = only_a + only_b
-    term, tail = 1, 0
-    for k in range(min(only_a, only_b) + 1):
-        tail += term
-        term = term * (n - k) // (k + 1)
-    return min(1.0, 2 * tail / 2**n)
 
 
 class _Report(BaseModel):
@@ -290,7 +292,10 @@ def _result(folder: Path, content: dict[str, Any], judge: str | None) -> Benchma
     same = {name: value for name, value in settings.items() if name != "fallbacks"}
     summary = _SUMMARY.validate_python(content)
     verdicts = _verdicts(folder / summary.benchmark / SCORES, entry.scores)
-    if len(verdicts) != summary.n:
+    scored = [each for each, _ in verdicts]
+    again = benchmark(summary.benchmark).metric(scored).measure(scored)
+    stored = summary.primary
+    if (again.name, again.value, again.n) != (stored.name, stored.value, stored.n):
         verdicts = []
     return BenchmarkResult(
         summary=summary,

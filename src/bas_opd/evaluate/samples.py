@@ -102,10 +102,8 @@ def score_line(
     question: Question, output: Output, scored: Scored, verdict: Verdict | None = None
 ) -> Line:
     """Return a verdict as a line of `scores.jsonl`."""
-    line = asdict(scored)
-    del line["groups"]  # They are the question's.
     return {
-        **line,
+        **asdict(scored),
         "reference": question.reference,
         "output": digest(output),
         "fallback": output.note,
@@ -115,9 +113,9 @@ def score_line(
     }
 
 
-def scored_of(line: Line, groups: Mapping[str, str] | None = None) -> Scored:
-    """Return the verdict of a line of `scores.jsonl`; the groups of its question are not in it."""
-    return _SCORED.validate_python({**line, "groups": groups or {}})
+def scored_of(line: Line) -> Scored:
+    """Return the verdict of a line of `scores.jsonl`; those of an early version lack groups."""
+    return _SCORED.validate_python(line)
 
 
 def scoring_of(score_key: str) -> str:

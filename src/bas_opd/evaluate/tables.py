@@ -40,7 +40,7 @@ def markdown(model: str, summaries: Sequence[Summary]) -> str:
         [_line(model), *cells],
         *([f"{name} (quoted from the paper)", *row] for name, row in quoted.items()),
     ]
-    notes = "".join(f"\n\n{mark} {NOTES[mark]}" for mark in _marks(cells))
+    notes = "".join(f"\n\n{note}" for note in _notes(summaries, cells))
     overview = _table(["model", *titles, "average of seven"], rows) + notes
     return "\n\n".join([overview, *map(_details, summaries)]) + "\n"
 
@@ -59,8 +59,8 @@ def latex(model: str, summaries: Sequence[Summary]) -> str:
         _tex_row(_line(model), map(_tex_number, cells)),
         r"\bottomrule",
         *(
-            rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex_marks(mark)} {NOTES[mark]}}} \\"
-            for mark in _marks(cells)
+            rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {_tex_note(note)}}} \\"
+            for note in _notes(summaries, cells)
         ),
         r"\end{tabular}",
     ]
@@ -95,8 +95,11 @@ def _marked(measure: Measure, behind: Sequence[Summary]) -> str:
     return f"{_percent(measure)} {partial}{unscored}".strip()
 
 
-def _marks(cells: Sequence[str]) -> list[str]:
-    return [mark for mark in NOTES if any(mark in cell for cell in cells)]
+def _notes(summaries: Sequence[Summary], cells: Sequence[str]) -> list[str]:
+    """Return which number stands for each benchmark, and what the marks mean."""
+    names = [f"{benchmark(each.benchmark).title} {each.primary.label}" for each in summaries]
+    marks = [f"{mark} {NOTES[mark]}" for mark in NOTES if any(mark in cell for cell in cells)]
+    return [*([f"In %: {', '.join(names)}."] if names else []), *marks]
 
 
 def _details(summary: Summary) -> str:
@@ -108,8 +111,8 @@ def _details(summary: Summary) -> str:
         "the server."
     )
     rows = [
-        ["rule and judge", *_measure(summary.primary)],
-        ["rule alone", *_measure(summary.rule_only)],
+        [summary.primary.label, *_measure(summary.primary)],
+        [f"{summary.rule_only.label}, by rule alone", *_measure(summary.rule_only)],
         *([each.label, *_measure(each)] for each in summary.also),
     ]
     return f"{words}\n\n{_table(['', '%', '95 % interval', 'n'], rows)}"
@@ -152,6 +155,11 @@ def _tex_row(label: str, cells: Iterable[str]) -> str:
 def _tex_number(cell: str) -> str:
     number, _, marks = cell.partition(" ")
     return ("--" if number == "-" else number) + (_tex_marks(marks) if marks else "")
+
+
+def _tex_note(note: str) -> str:
+    mark, _, words = note.partition(" ")
+    return f"{_tex_marks(mark)} {words}" if mark in NOTES else _tex(note)
 
 
 def _tex_marks(marks: str) -> str:

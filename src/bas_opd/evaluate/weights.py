@@ -87,16 +87,32 @@ def weights_fingerprint(hashes: Mapping[str, str]) -> str:
     return hash_of({"files": dict(hashes)})
 
 
+def base_folder(base: str) -> Path:
+    """Return the folder of a model that a run started from, from disk or the hub."""
+    try:
+        return _local_folder(base)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"The base model {base} was not found ({reason}). Restore it, or evaluate it where it "
+            "is with `bas-opd eval FOLDER`."
+        ) from error
+
+
+def _local_folder(base: str) -> Path:
+    """Return the folder of a model; the hub's library raises errors of a dozen kinds."""
+    if Path(base).is_dir():
+        return Path(base)
+    hub = importlib.import_module("huggingface_hub")
+    return Path(hub.snapshot_download(base, allow_patterns=[f"*{each}" for each in SUFFIXES]))
+
+
 def _base_of(adapter: Path) -> Path:
-    """Return the folder of the model that adapters were trained from, from disk or the hub."""
+    """Return the folder of the model that adapters were trained from."""
     base = "?"
     try:
         base = str(json.loads((adapter / ADAPTER).read_bytes())["base_model_name_or_path"])
-        if Path(base).is_dir():
-            return Path(base)
-        hub = importlib.import_module("huggingface_hub")
-        return Path(hub.snapshot_download(base, allow_patterns=[f"*{each}" for each in SUFFIXES]))
-    # The hub's library raises errors of a dozen kinds from network, hub and disk alike.
+        return _local_folder(base)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(

@@ -71,7 +71,10 @@ class AttentionLayer(DynamicLayer):
 class FixedLayer(AttentionLayer):
     """Keys and values of one attention layer in tensors of fixed size, written at one slot."""
 
-    def __init__(self, like: AttentionLayer, capacity: int, slot: Tensor) -> None:
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, like: Any, capacity: int, slot: Tensor) -> None:
         super().__init__(like.precision)
         self.slot = slot
         self.keys, self.values = (
@@ -91,21 +94,31 @@ class FixedLayer(AttentionLayer):
 
 def cache_bytes(cache: DynamicCache, capacity: int) -> int | None:
     """Return the bytes of a cache of fixed size; None if a layer cannot have one."""
-    if not all(type(layer) is AttentionLayer for layer in cache.layers):
+    layers: list[Any] = cache.layers
+    if not all(type(layer) is AttentionLayer for layer in layers):
         return None
     return sum(
         states.element_size() * states.shape[0] * states.shape[1] * states.shape[3] * capacity
-        for layer in cache.layers
+        for layer in layers
         for states in (layer.keys, layer.values)
-        if states is not None
     )
 
 
 def fixed_cache(cache: DynamicCache, capacity: int, slot: Tensor) -> DynamicCache:
     """Return an empty cache of fixed size with the rows of another, written at a slot."""
+    layers: list[Any] = [FixedLayer(layer, capacity, slot) for layer in cache.layers]
     fixed = copy.copy(cache)
-    fixed.layers = [FixedLayer(layer, capacity, slot) for layer in cache.layers]
+    fixed.layers = layers
     return fixed
+
+
+def fill(fixed: DynamicCache, cache: DynamicCache) -> None:
+    """Copy a cache to the beginning of one of fixed size."""
+    pairs: Any = zip(fixed.layers, cache.layers, strict=True)
+    for layer, given in pairs:
+        length = given.get_seq_length()
+        layer.keys[:, :, :length].copy_(given.keys)
+        layer.values[:, :, :length].copy_(given.values)
 
 
 def empty_cache(config: PretrainedConfig, precision: torch.dtype) -> DynamicCache:

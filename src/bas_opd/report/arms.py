@@ -22,7 +22,7 @@ from bas_opd.stats.intervals import Interval, mean_interval
 from bas_opd.stats.resampling import Estimate
 
 SEEDS = ("run.seed", "select.seed")
-PATHS = ("model.path", "data.path", "run.output")
+PATHS = ("model.path", "data.path", "run.output", "eval.data")
 """Settings that say where something is; what it is, its fingerprint says."""
 
 ArmKey = tuple[tuple[str, str], ...]
@@ -53,6 +53,18 @@ class Entry:
     def accuracy(self) -> Measure | None:
         evaluation = self.run.own_evaluation
         return None if evaluation is None else evaluation.headline
+
+    @property
+    def before(self) -> Measure | None:
+        """The accuracy of its base, if that was asked the same questions."""
+        before = self.run.before
+        return None if before is None else before.headline
+
+    @property
+    def beside(self) -> Measure | None:
+        """The accuracy over all questions, where that is not `accuracy` itself."""
+        evaluation = self.run.own_evaluation
+        return None if evaluation is None else evaluation.beside
 
     @property
     def token_share(self) -> float | None:
@@ -109,6 +121,12 @@ class ArmRuns:
         return tuple(pair for pair in arm_key(self.first) if not pair[0].startswith("select."))
 
     @property
+    def metric(self) -> str:
+        """Name of the accuracy."""
+        accuracy = self.members[0].accuracy
+        return "" if accuracy is None else accuracy.name
+
+    @property
     def accuracy(self) -> Interval | None:
         """Over the runs; none unless all were evaluated on the same questions."""
         values = comparable_accuracies(self.members)
@@ -136,8 +154,12 @@ class Arm:
     seeds: int = 1
     parts: Mapping[str, Estimate]
     """Accuracy on each benchmark, or on each kind of question, between 0 and 1."""
-    mean: Estimate
-    """Accuracy over all parts, equally weighted."""
+    accuracy: Estimate
+    """Its primary accuracy."""
+    metric: str
+    """Name of that accuracy, as in mean of kinds."""
+    beside: Estimate | None = None
+    """Its accuracy over all questions, where the primary one is another."""
     token_share: float | None = None
     """Scored tokens over those of full querying; none if that was not run."""
     total_share: float | None = None
@@ -242,6 +264,7 @@ def _evaluation(run: Run) -> RunEvaluation:
 
 def _arm(group: ArmRuns, full: ArmRuns | None) -> Arm:
     evaluations = [_evaluation(entry.run) for entry in group.members]
+    beside = [each for evaluation in evaluations if (each := evaluation.beside) is not None]
     select = group.first.config.select
     return Arm(
         name=group.name,
@@ -259,7 +282,9 @@ def _arm(group: ArmRuns, full: ArmRuns | None) -> Arm:
             )
             for result in evaluations[0].results
         },
-        mean=_estimate([evaluation.headline for evaluation in evaluations]),
+        accuracy=_estimate([evaluation.headline for evaluation in evaluations]),
+        metric=evaluations[0].headline.name,
+        beside=_estimate(beside) if len(beside) == len(evaluations) else None,
         token_share=_share(group, full, "scored_tokens"),
         total_share=_share(group, full, "total_tokens"),
     )

@@ -10,25 +10,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.evaluate.results import BenchmarkResult, Comparison, compare
 from bas_opd.report.arms import ArmRuns, Entry, comparable_accuracies, entries_of, group_by_arm
-from bas_opd.report.findings import interval_text, stale_sentence, value_text
+from bas_opd.report.findings import interval_text, stale_sentence, value_text, verdict
 from bas_opd.report.run import Run
 from bas_opd.stats.intervals import Interval, paired_difference
 from bas_opd.stats.resampling import holm
 from bas_opd.text import clock, counted, percent, plus_minus, points
 
-RUN_HEADER = (
-    "run",
-    "steps",
-    "accuracy",
-    "95 % CI",
-    "calls",
-    "scored tokens",
-    "processed tokens",
-    "total tokens",
-    "time",
-)
 FEW = 4
 """Runs that a heading names one by one."""
 LEVEL = 0.05
@@ -40,8 +30,10 @@ class SeedContrast:
 
     a: str
     b: str
+    metric: str
+    """Name of the accuracy."""
     difference: Interval
-    """Headline accuracy of a minus that of b, paired by seed."""
+    """Accuracy of a minus that of b, paired by seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +45,7 @@ class Paired:
     b: Entry
     comparison: Comparison
     adjusted_p: float
-    """McNemar's p, Holm-adjusted over all pairs of this comparison."""
+    """Holm-adjusted over all pairs of this comparison."""
 
     @property
     def is_significant(self) -> bool:
@@ -69,13 +61,6 @@ class Paired:
         if difference.holds_zero:
             return verdict(difference)
         return f"not significantly different, since the adjusted p is above {LEVEL}"
-
-
-def verdict(difference: Interval) -> str:
-    """Return what a difference means, by its interval."""
-    if difference.holds_zero:
-        return "not significantly different"
-    return "a gain" if difference.mean > 0 else "a loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +104,9 @@ def _seed_contrasts(arms: Sequence[ArmRuns]) -> Iterator[SeedContrast]:
         values = comparable_accuracies(entries)
         if len(both) > 1 and values:
             difference = paired_difference(values[: len(both)], values[len(both) :])
-            yield SeedContrast(a=arm.name, b=reference.name, difference=difference)
+            yield SeedContrast(
+                a=arm.name, b=reference.name, metric=arm.metric, difference=difference
+            )
 
 
 def _paired(arms: Sequence[ArmRuns]) -> tuple[Paired, ...]:
@@ -129,7 +116,7 @@ def _paired(arms: Sequence[ArmRuns]) -> tuple[Paired, ...]:
         key=lambda pair: (-pair[1].place, pair[0].place),
     )
     found = [
-        (result.title, a, b, compare(result.scored, other.scored))
+        (result.title, a, b, compare(result.scored, other.scored, result.metric))
         for a, b in partners
         for result, other in _shared(a, b)
     ]
@@ -170,18 +157,30 @@ def _shared(a: Entry, b: Entry) -> Iterator[tuple[BenchmarkResult, BenchmarkResu
     others = {each.fingerprint: each for each in theirs.results if each.scored}
     for each in mine.results:
         other = others.get(each.fingerprint)
-        if each.scored and other is not None and each.is_comparable(other):
+        is_known = each.summary.primary.value is not None
+        if each.scored and is_known and other is not None and each.is_comparable(other):
             yield each, other
 
 
-def run_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
-    """Return a row for each run under `RUN_HEADER`, shares of full querying in brackets."""
-    return [
+def metric_name(comparison: RunComparison) -> str:
+    """Name the accuracy of the runs, or of each of them if they differ in it."""
+    names = [entry.accuracy.name for entry in comparison.entries if entry.accuracy is not None]
+    return " or ".join(dict.fromkeys(names)) or "accuracy"
+
+
+def run_table(comparison: RunComparison) -> list[tuple[str, ...]]:
+    """Return a row for each run under a header, shares of full querying in brackets."""
+    every = (EVERY_QUESTION,) if any(entry.beside for entry in comparison.entries) else ()
+    base = ("its base",) if any(entry.run.before for entry in comparison.entries) else ()
+    header = ("run", "steps", metric_name(comparison), "95 % CI", *base, *every, "calls")
+    rows = [
         (
             f"{entry.number} {entry.label}",
             f"{len(entry.run.steps):,}",
             value_text(entry.accuracy),
             interval_text(entry.accuracy),
+            *(value_text(entry.before) for _ in base),
+            *(value_text(entry.beside) for _ in every),
             _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
             _with_share(sums["scored_tokens"], entry.token_share),
             _with_share(sums["processed_tokens"], entry.processed_share),
@@ -191,6 +190,7 @@ def run_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
         for entry in comparison.entries
         for sums in [entry.run.totals]
     ]
+    return [(*header, "scored tokens", "processed tokens", "time"), *rows]
 
 
 def _with_share(count: int, share: float | None) -> str:
@@ -235,26 +235,26 @@ def _neutral(comparison: RunComparison) -> str:
     }
     if len(reached) > FEW:
         ends = f"{100 * min(reached.values()):.1f} to {percent(max(reached.values()), 1)}"
-        right = f"{len(reached)} runs have {ends} right"
+        right = f"{len(reached)} runs reach {ends}"
     else:
-        right = ", ".join(
-            f"{label} has {percent(each, 1)} right" for label, each in reached.items()
-        )
+        right = ", ".join(f"{label} reaches {percent(each)}" for label, each in reached.items())
     significant = sum(pair.is_significant for pair in comparison.pairs)
     return (
-        f"{right}; {significant} of {counted(len(comparison.pairs), 'difference')} between them "
+        f"{right} ({metric_name(comparison)}); {significant} of "
+        f"{counted(len(comparison.pairs), 'difference')} between them "
         f"{'is' if significant == 1 else 'are'} significant, question by question."
     )
 
 
 def _unpaired(comparison: RunComparison) -> str:
     means = [
-        f"{group.name} over {len(group.members)} seeds: {plus_minus(group.accuracy, '.1f', 100)} %"
+        f"{group.name} over {len(group.members)} seeds: {plus_minus(group.accuracy, '.1f', 100)} % "
+        f"({group.metric})"
         for group in comparison.groups
         if group.accuracy is not None
     ]
     if means:
-        return f"{', '.join(means)} right."
+        return f"{', '.join(means)}."
     asked = [
         f"{entry.label} {counted(entry.run.totals['calls'], 'time')}"
         for entry in comparison.entries
@@ -270,8 +270,8 @@ def _unpaired(comparison: RunComparison) -> str:
 def _over_seeds(contrast: SeedContrast) -> str:
     mean, interval = points(contrast.difference)
     return (
-        f"{contrast.a} against {contrast.b} over {contrast.difference.n} seeds: {mean} points of "
-        f"accuracy (95 % CI {interval}), {verdict(contrast.difference)}."
+        f"{contrast.a} against {contrast.b} over {contrast.difference.n} seeds: {mean} points "
+        f"({contrast.metric}, 95 % CI {interval}), {verdict(contrast.difference)}."
     )
 
 
@@ -284,8 +284,9 @@ def _of_pair(pair: Paired, *, with_p: bool = True) -> str:
     mean, interval = points(result.difference)
     p = f", adjusted p {pair.adjusted_p:.2g}" if with_p else ""
     return (
-        f"{pair.a.label} against {pair.b.label} on {pair.benchmark}: {mean} points over "
-        f"{counted(result.n, 'question')} (95 % CI {interval}{p}), {pair.verdict}."
+        f"{pair.a.label} against {pair.b.label} on {pair.benchmark}: {mean} points "
+        f"({result.metric}, {counted(result.n, 'question')}, 95 % CI {interval}{p}), "
+        f"{pair.verdict}."
     )
 
 
@@ -313,6 +314,15 @@ def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
     if not any(run.rule.asks_everything for run in runs):
         yield ("No run has full querying, so shares are of each run's own candidates.")
+    for entry in entries:
+        evaluation = entry.run.own_evaluation
+        for each in () if evaluation is None else evaluation.results:
+            if not each.scored:
+                yield (
+                    f"{entry.label}: the verdicts on {each.title} are incomplete, or of an older "
+                    "version, so it is not paired there. Rerun `bas-opd eval`; finished questions "
+                    "are not asked again."
+                )
     yield from _judge_notes(entries)
     yield from _seed_notes(arms)
 

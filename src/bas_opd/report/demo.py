@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bas_opd import __version__
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.evaluate.results import read_evaluation
+from bas_opd.evaluate.benchmarks import Measure, Summary, benchmark
+from bas_opd.evaluate.results import BenchmarkResult, compare, read_evaluation
 from bas_opd.report.charts.training import shown_step, step_drawing
-from bas_opd.report.comparison import verdict
+from bas_opd.report.findings import interval_text, value_text, verdict
 from bas_opd.report.pages.examples import framed, varied
 from bas_opd.report.pages.templates import template
 from bas_opd.report.run import Run, read_run
-from bas_opd.stats.intervals import paired_difference, wilson_interval
-from bas_opd.text import ends_text, percent, points
+from bas_opd.text import percent, points
 from bas_opd.types import Example
 
 LABELS = {"base": "base", "learned25": "learned-25", "full": "full"}
@@ -47,13 +46,11 @@ class DemoResults:
 
     folder: Path
     examples: tuple[Example, ...]
+    evaluated: dict[str, BenchmarkResult]
+    """Model -> its evaluation on the questions."""
     answers: dict[str, dict[str, Answer]]
     """Model -> id of the question -> answer, in the order of the questions."""
     runs: dict[str, Run]
-
-    def outcomes(self, model: str) -> list[bool]:
-        """Return for each question whether the model's answer is right."""
-        return [answer.is_correct for answer in self.answers[model].values()]
 
 
 def evaluation_folder(folder: Path, model: str) -> Path:
@@ -61,8 +58,8 @@ def evaluation_folder(folder: Path, model: str) -> Path:
     return folder / "base" / "eval-crops" if model == CROPS else folder / model / "eval"
 
 
-def read_answers(folder: Path, model: str) -> dict[str, Answer]:
-    """Return question id -> the answer of a model, in the order of the questions."""
+def read_result(folder: Path, model: str) -> BenchmarkResult:
+    """Return the evaluation of a model."""
     path = evaluation_folder(folder, model)
     evaluation = read_evaluation(path)
     if evaluation is None:
@@ -71,17 +68,16 @@ def read_answers(folder: Path, model: str) -> dict[str, Answer]:
             "for a new one."
         )
     (result,) = evaluation.results
-    texts = result.answers()
-    if not result.scored or len(texts) < len(result.scored):
-        raise DataError(f"The evaluation in {path} is damaged. Run `bas-opd demo` for a new one.")
-    return {
-        each.id: Answer(output=texts[each.id], is_correct=each.is_correct) for each in result.scored
-    }
+    return result
 
 
 def read_demo(folder: Path) -> DemoResults:
     """Read a finished demo; raise if a part of it is missing or damaged."""
-    answers = {model: read_answers(folder, model) for model in (*LABELS, CROPS)}
+    evaluated: dict[str, BenchmarkResult] = {}
+    answers: dict[str, dict[str, Answer]] = {}
+    for model in (*LABELS, CROPS):
+        evaluated[model] = read_result(folder, model)
+        answers[model] = _answers(evaluated[model])
     examples = PreparedSet.load(folder / "data" / "test").examples
     asked = [example.id for example in examples]
     if any(list(answers[model]) != asked for model in LABELS):
@@ -90,23 +86,45 @@ def read_demo(folder: Path) -> DemoResults:
             " Run `bas-opd demo` for a new one."
         )
     runs = {run: read_run(folder / run) for run in TRAINED}
-    return DemoResults(folder=folder, examples=examples, answers=answers, runs=runs)
+    return DemoResults(
+        folder=folder, examples=examples, evaluated=evaluated, answers=answers, runs=runs
+    )
+
+
+def _answers(result: BenchmarkResult) -> dict[str, Answer]:
+    """Return question id -> answer, in the order of the questions."""
+    texts = result.answers()
+    if not result.scored or len(texts) < len(result.scored):
+        raise DataError(
+            f"The evaluation in {result.outputs.parent} is damaged. Run `bas-opd demo` for a new "
+            "one."
+        )
+    return {
+        each.id: Answer(output=texts[each.id], is_correct=each.is_correct) for each in result.scored
+    }
+
+
+def accuracies(summary: Summary) -> tuple[Measure, ...]:
+    """Return the accuracies of a model, the primary one first."""
+    return (summary.primary, *([] if summary.beside is None else [summary.beside]))
 
 
 def table(results: DemoResults) -> list[tuple[str, ...]]:
     """Return accuracy and cost of the base and of both runs, side by side, under a header."""
-    outcomes = [results.outcomes(model) for model in LABELS]
-    intervals = [wilson_interval(sum(each), len(each)) for each in outcomes]
+    summaries = [results.evaluated[model].summary for model in LABELS]
     sums = [results.runs[run].totals for run in TRAINED]
     learned, full = sums
     # The base had no teacher, so it has no cost.
     return [
         ("", *LABELS.values()),
-        (
-            f"right answers, of {len(results.examples):,}",
-            *(f"{sum(each):,} ({percent(sum(each), len(each))})" for each in outcomes),
+        *(
+            row
+            for measures in zip(*map(accuracies, summaries), strict=True)
+            for row in (
+                (f"accuracy, {measures[0].name}", *map(_with_count, measures)),
+                ("  95 % confidence interval, in %", *map(interval_text, measures)),
+            )
         ),
-        ("  95 % confidence interval, in %", *map(ends_text, intervals)),
         *(
             (
                 label,
@@ -128,21 +146,32 @@ def table(results: DemoResults) -> list[tuple[str, ...]]:
     ]
 
 
+def _with_count(measure: Measure) -> str:
+    """Return an accuracy, with how many answers are right where it is a plain share."""
+    count = "" if measure.correct is None else f" ({measure.correct:,})"
+    return f"{value_text(measure)}{count}"
+
+
 def gap(results: DemoResults) -> str:
     """Return a sentence on how much better the base answers from the crop."""
-    crops = results.answers[CROPS]
-    whole = sum(results.answers["base"][name].is_correct for name in crops)
-    close = sum(answer.is_correct for answer in crops.values())
+    close = results.evaluated[CROPS]
+    asked = {each.id for each in close.scored}
+    whole = [each for each in results.evaluated["base"].scored if each.id in asked]
+    before, after = (
+        accuracies(benchmark("finesearch").summarise(each)) for each in (whole, close.scored)
+    )
+    numbers = "; ".join(
+        f"{a.name} {value_text(a)} and {value_text(b)}" for a, b in zip(before, after, strict=True)
+    )
     return (
-        f"Of the {len(crops):,} questions that have a crop, the base gets {whole:,} right from the "
-        f"whole picture ({percent(whole, len(crops))}) and {close:,} from the crop "
-        f"({percent(close, len(crops))})."
+        f"On the {len(asked):,} questions that have a crop, accuracy of the base from the whole "
+        f"picture and from the crop: {numbers}."
     )
 
 
 def finding(results: DemoResults) -> tuple[str, ...]:
     """Return the differences in sentences: a loss is called a loss, and chance is called chance."""
-    base, learned, full = (results.outcomes(model) for model in LABELS)
+    base, learned, full = (results.evaluated[model] for model in LABELS)
     asked, asked_by_full = (results.runs[run].totals["calls"] for run in TRAINED)
     return (
         compared("Learned-25", learned, "the base", base),
@@ -152,17 +181,16 @@ def finding(results: DemoResults) -> tuple[str, ...]:
     )
 
 
-def compared(a: str, of_a: Sequence[bool], b: str, of_b: Sequence[bool]) -> str:
+def compared(a: str, of_a: BenchmarkResult, b: str, of_b: BenchmarkResult) -> str:
     """Return one sentence on the difference between two models on the same questions."""
-    if list(of_a) == list(of_b):
-        return f"{a} and {b} have the same {sum(of_a):,} of {len(of_a):,} questions right."
-    more = sum(of_a) - sum(of_b)
-    difference = paired_difference([*map(float, of_a)], [*map(float, of_b)])
-    mean, interval = points(difference)
-    amount = f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "as many"
+    result = compare(of_a.scored, of_b.scored, of_a.metric)
+    if result.only_a == result.only_b == 0:
+        return f"{a} and {b} have the same questions right."
+    mean, interval = points(result.difference)
+    beside = "" if result.beside is None else f"; all questions {points(result.beside)[0]}"
     return (
-        f"{a} has {amount} of {len(of_a):,} questions right {'than' if more else 'as'} {b} "
-        f"({mean} points, 95 % CI {interval}): {verdict(difference)}."
+        f"{a} against {b}: {mean} points ({result.metric}, 95 % CI {interval}{beside}), "
+        f"{verdict(result.difference)}."
     )
 
 

@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from bas_opd.evaluate.benchmarks import Measure
+from bas_opd.evaluate.benchmarks import Measure, Summary
+from bas_opd.evaluate.results import Comparison, RunEvaluation, compare
 from bas_opd.report.run import Run
 from bas_opd.run.verify import Verification
-from bas_opd.text import clock, counted, ends_text, percent
+from bas_opd.stats.intervals import Interval
+from bas_opd.text import clock, counted, ends_text, percent, points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A run before and after training, on one benchmark."""
+
+    title: str
+    before: Summary
+    after: Summary
+    comparison: Comparison | None
+    """The trained model against its base, question by question."""
+
+    @property
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Name, before, after, difference and its interval of every number; the primary first."""
+        difference = None if self.comparison is None else self.comparison.difference
+        mean, interval = ("-", "-") if difference is None else points(difference)
+        primary, others = self.after.primary, {each.label: each for each in self.before.also}
+        name = f"{self.title}, {primary.label}"
+        yield name, value_text(self.before.primary), value_text(primary), mean, interval
+        for each in self.after.also:
+            was = others.get(each.label)
+            yield each.label, value_text(was), value_text(each), _change(was, each), ""
+
+
+def _change(before: Measure | None, after: Measure) -> str:
+    if before is None or before.value is None or after.value is None:
+        return "-"
+    return f"{100 * (after.value - before.value):+.1f}"
 
 
 def value_text(measure: Measure | None, digits: int = 1) -> str:
@@ -18,6 +50,18 @@ def value_text(measure: Measure | None, digits: int = 1) -> str:
 def interval_text(measure: Measure | None) -> str:
     """Return the confidence interval of a measure in percent, or a dash."""
     return ends_text(None if measure is None else measure.interval) or "-"
+
+
+def named_text(measure: Measure) -> str:
+    """Return a measure in percent with its name, as in 50.6 % (mean of kinds)."""
+    return f"{value_text(measure)} ({measure.name})"
+
+
+def verdict(difference: Interval) -> str:
+    """Return what a difference means, by its interval."""
+    if difference.holds_zero:
+        return "not significantly different"
+    return "a gain" if difference.mean > 0 else "a loss"
 
 
 def result(run: Run) -> str:
@@ -32,21 +76,60 @@ def result(run: Run) -> str:
     )
     evaluation = run.own_evaluation
     if evaluation is None:
-        what = (
-            "the model was not evaluated" if run.evaluation is None else "its evaluation is stale"
-        )
+        what = "its evaluation is stale"
+        if run.evaluation is None:
+            what = "the model was not evaluated"
+            if run.evaluations:
+                last = run.evaluations[-1]
+                what = f"evaluated during training, it had {last.words} after step {last.step:,}"
         return f"{run.policy} trained for {steps}, {asked}; {what}."
     return (
-        f"{run.policy} reaches {_accuracy(evaluation.headline)} on {evaluation.headline_name} "
-        f"after {steps}, {asked}."
+        f"{run.policy} reaches {_accuracy(evaluation)} on {evaluation.headline_name} "
+        f"after {steps}, {_from_base(run)}{asked}."
     )
 
 
-def _accuracy(measure: Measure) -> str:
-    if measure.value is None:
+def _from_base(run: Run) -> str:
+    """Return the accuracy before training and the difference since, as part of a sentence."""
+    if run.before is None or run.before.headline.value is None:
+        return ""
+    before = f"from {value_text(run.before.headline)} of its base"
+    (first, *others) = gains(run)
+    if others or first.comparison is None:
+        return f"{before}, "
+    difference = first.comparison.difference
+    mean, interval = points(difference)
+    return f"{before} ({mean} points, 95 % CI {interval}, {verdict(difference)}), "
+
+
+def gains(run: Run) -> tuple[Gain, ...]:
+    """Return what training changed on each benchmark; nothing unless the base was asked the same.
+
+    A difference is unknown where the verdicts on single questions are.
+    """
+    before, after = run.before, run.own_evaluation
+    if before is None or after is None:
+        return ()
+    base = {each.fingerprint: each for each in before.results}
+    return tuple(
+        Gain(
+            title=each.title,
+            before=base[each.fingerprint].summary,
+            after=each.summary,
+            comparison=compare(each.scored, base[each.fingerprint].scored, each.metric)
+            if each.scored and base[each.fingerprint].scored and each.summary.primary.n
+            else None,
+        )
+        for each in after.results
+    )
+
+
+def _accuracy(evaluation: RunEvaluation) -> str:
+    headline = evaluation.headline
+    if headline.value is None:
         return "an unknown accuracy"
-    interval = "" if measure.interval is None else f" (95 % CI {interval_text(measure)})"
-    return f"{value_text(measure)}{interval}"
+    interval = "" if headline.interval is None else f", 95 % CI {interval_text(headline)}"
+    return f"{value_text(headline)} ({headline.name}{interval})"
 
 
 def stale_sentence(run: Run) -> str:
@@ -88,11 +171,18 @@ def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
 
 def _accuracy_tile(run: Run) -> tuple[str, str]:
     evaluation = run.own_evaluation
+    if run.evaluation is None and run.evaluations:
+        last = run.evaluations[-1]
+        after = f"after step {last.step:,}, on {counted(last.n, 'question')}"
+        return percent(last.accuracy), f"{last.metric}, evaluated during training {after}"
     if evaluation is None or evaluation.headline.value is None:
         return "-", "evaluated with other weights" if stale_sentence(run) else "not evaluated"
-    headline = evaluation.headline
-    ends = "" if headline.interval is None else f"{interval_text(headline)}, "
-    return value_text(headline), f"{ends}{headline.name}, {evaluation.headline_name}"
+    headline, beside = evaluation.headline, evaluation.beside
+    ends = "" if headline.interval is None else f" ({interval_text(headline)})"
+    other = "" if beside is None else f"; {beside.name} {value_text(beside)}"
+    base = "" if run.before is None else f"; its base {value_text(run.before.headline)}"
+    detail = f"{headline.name}{ends}, {evaluation.headline_name}{base}{other}"
+    return value_text(headline), detail
 
 
 def budget_sentence(run: Run) -> str:
@@ -146,7 +236,7 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
         yield "No rollout's text is on record (run.examples_per_step was 0), so none is shown."
     yield (
         "No comparison with another run; `bas-opd report RUN RUN` makes one, for example with "
-        "full querying or random selection. The base model was not evaluated here."
+        "full querying or random selection."
     )
 
 
@@ -154,6 +244,12 @@ def _evaluation_gaps(run: Run) -> Iterator[str]:
     if run.evaluation is None:
         yield "No evaluation; `bas-opd eval RUN --bench NAME --data FOLDER` makes one."
         return
+    if run.before is None and run.own_evaluation is not None:
+        what = "not evaluated" if run.base_evaluation is None else "asked other questions"
+        yield (
+            f"No accuracy before training: the base model was {what}. `bas-opd eval RUN --base "
+            "--bench NAME --data FOLDER` evaluates it."
+        )
     if stale := stale_sentence(run):
         yield stale
     partial = [each.title for each in run.evaluation.results if each.is_partial]

@@ -16,7 +16,7 @@ from bas_opd.config.schema import Config
 from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import QueryRecord, ShownRow, Started
+from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started
 from bas_opd.select.rules import PolicyRule, policy_rule
 
 
@@ -29,6 +29,8 @@ class Run:
     started: Started
     planned_steps: int
     steps: tuple[QueryRecord, ...]
+    evaluations: tuple[EvaluationRecord, ...]
+    """Those during training."""
     totals: Mapping[str, Any]
     resumed: tuple[int, ...]
     """Steps after which the run was resumed."""
@@ -36,6 +38,8 @@ class Run:
     model: Mapping[str, str]
     """File -> hash of the trained model; empty until there is one."""
     evaluation: RunEvaluation | None
+    base_evaluation: RunEvaluation | None
+    """That of the model before training."""
     utility_audits: tuple[UtilityAudit, ...]
     geometry: GeometryAudit | None
 
@@ -74,6 +78,13 @@ class Run:
         return None if found is None or found.is_of_other_weights(self.model) else found
 
     @property
+    def before(self) -> RunEvaluation | None:
+        """The evaluation of the base, if it is on the questions of this run's own."""
+        base, own = self.base_evaluation, self.own_evaluation
+        is_comparable = base is not None and own is not None and own.is_comparable(base)
+        return base if is_comparable else None
+
+    @property
     def seconds(self) -> float:
         """The time of all phases together."""
         return sum(self.totals["seconds"].values())
@@ -90,11 +101,13 @@ def read_run(path: Path) -> Run:
         started=history.opening(),
         planned_steps=len(steps) if history.planned is None else history.planned,
         steps=steps,
+        evaluations=tuple(history.evaluations),
         totals=Ledger.of(steps).totals(),
         resumed=tuple(each.step for each in history.resumed),
         is_finished=finished is not None,
         model={} if finished is None else finished.model,
         evaluation=read_evaluation(history.directory.evaluation),
+        base_evaluation=read_evaluation(history.directory.base_evaluation),
         utility_audits=utility_audits(path),
         geometry=geometry_audit(path),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.files import write_text
 from bas_opd.report.arms import Arm
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
@@ -108,7 +109,8 @@ def policy_table(arms: Sequence[Arm]) -> str:
     shares = {"query ratio": "budget", "token ratio": "token_share", "total ratio": "total_share"}
     if all(arm.total_share is None for arm in arms):  # kept results of version 0.1
         del shares["total ratio"]
-    header = ["policy", *shares, *arms[0].parts, "mean"]
+    header = ["policy", *shares, *arms[0].parts, arms[0].metric]
+    has_beside = any(arm.beside for arm in arms)
     rows = [
         [
             arm.name.replace("|", r"\|"),  # it may be the name of a folder
@@ -116,11 +118,12 @@ def policy_table(arms: Sequence[Arm]) -> str:
                 "-" if each is None else f"{100 * each:.2f}"
                 for each in (getattr(arm, name) for name in shares.values())
             ),
-            *(_points(value) for value in (*arm.parts.values(), arm.mean)),
+            *(_points(value) for value in (*arm.parts.values(), arm.accuracy)),
+            *([_points(arm.beside) if arm.beside else "-"] if has_beside else []),
         ]
         for arm in arms
     ]
-    return markdown_table(header, rows)
+    return markdown_table([*header, *([EVERY_QUESTION] if has_beside else [])], rows)
 
 
 def _points(value: Estimate) -> str:

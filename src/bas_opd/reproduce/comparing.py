@@ -38,7 +38,9 @@ def difference(
         return None
     mine, theirs = ([both[name][seed] for seed in common] for name in (arm, reference))
     if questions is None:
-        return paired_difference([each.mean for each in mine], [each.mean for each in theirs])
+        return paired_difference(
+            [each.accuracy for each in mine], [each.accuracy for each in theirs]
+        )
     values = _outcomes(mine) - _outcomes(theirs)
     return crossed_interval(values, kinds=questions.kinds, clusters=questions.clusters)
 
@@ -85,7 +87,7 @@ def evaluate(study: Study, arms: Arms, questions: Questions) -> list[Verdict]:
         if missing := len(wanted - found):
             verdicts.append(Verdict(comparison=each, missing=missing))
             continue
-        gain = fmean(run.mean for run in arms[each.against]) - arms[BASE][0].mean
+        gain = fmean(run.accuracy for run in arms[each.against]) - arms[BASE][0].accuracy
         verdicts.append(
             Verdict(
                 comparison=each,

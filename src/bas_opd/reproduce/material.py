@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.report.arms import Arm, arms_of_runs, over_seeds
 from bas_opd.report.run import Run, read_run
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config
@@ -176,6 +177,7 @@ def source_of(results: Sequence[RunResult]) -> str:
 
 def _arm(name: str, results: Sequence[RunResult], full: Sequence[Cost]) -> Arm:
     costs = [result.cost for result in results if result.cost]
+    metric = results[0].metric
     select = arm_config(results[0].spec, 0, ["model.path=x", "data.path=x"]).select
     return Arm(
         name=name,
@@ -185,7 +187,11 @@ def _arm(name: str, results: Sequence[RunResult], full: Sequence[Cost]) -> Arm:
             kind: over_seeds([result.kinds[kind].accuracy for result in results])
             for kind in results[0].kinds
         },
-        mean=over_seeds([result.mean for result in results]),
+        accuracy=over_seeds([result.accuracy for result in results]),
+        metric=metric.name,
+        beside=None
+        if metric == ALL_QUESTIONS
+        else over_seeds([result.measured(ALL_QUESTIONS) for result in results]),
         token_share=_share(costs, full, "scored_tokens"),
         total_share=_share(costs, full, "total_tokens"),
     )

@@ -314,19 +314,21 @@ def sweep_table(results: Sequence[RunResult]) -> str:
     trained: dict[tuple[str, float], list[float]] = {}
     for each in results:
         if each.arm != BASE:
-            trained.setdefault((each.arm, each.learning_rate), []).append(each.mean)
+            trained.setdefault((each.arm, each.learning_rate), []).append(each.accuracy)
     means = {key: fmean(values) for key, values in trained.items()}
     arms = list(dict.fromkeys(arm for arm, _ in means))
     rates = sorted({rate for _, rate in means})
-    rows = [[BASE, *[f"{base.mean:.2%}"] * len(arms)]]
+    rows = [[BASE, *[f"{base.accuracy:.2%}"] * len(arms)]]
     for rate in rates:
         reached = [means[arm, rate] for arm in arms]
-        rows.append([f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.mean):+.2f})" for m in reached)])
+        rows.append(
+            [f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.accuracy):+.2f})" for m in reached)]
+        )
     best = [max(rates, key=lambda rate: (means[arm, rate], -rate)) for arm in arms]
     rows.append(["chosen", *(f"{rate:g}" for rate in best)])
     table = markdown_table(["learning rate", *arms], rows)
     seeds = counted(max(map(len, trained.values())), "seed")
-    return f"{table}\n\nMean over kinds of {base.n:,} {base.split} questions, {seeds}.\n"
+    return f"{table}\n\nThe {base.metric.name} of {base.n:,} {base.split} questions, {seeds}.\n"
 
 
 def start_worker() -> Work[Run]:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from bas_opd.config import Config, dump
 from bas_opd.config.loading import flat
 from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.metric import Metric, primary_metric
+from bas_opd.evaluate.benchmarks.summary import share
 from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, ArmSpec
 from bas_opd.run.record import QueryRecord
@@ -176,14 +177,19 @@ class RunResult(Planned):
         return self
 
     @property
-    def mean(self) -> float:
-        """The unweighted mean over kinds."""
-        return fmean(count.accuracy for count in self.kinds.values())
+    def metric(self) -> Metric:
+        """The primary metric of its questions."""
+        return primary_metric(self.kinds)
 
     @property
-    def micro(self) -> float:
-        """The share of all questions."""
-        return self.outcomes.count("1") / self.n
+    def accuracy(self) -> float:
+        """Its primary accuracy."""
+        return self.measured(self.metric)
+
+    def measured(self, metric: Metric) -> float:
+        """Return its accuracy by a metric."""
+        counts = [share(kind, each.correct, each.n) for kind, each in self.kinds.items()]
+        return metric.of_parts(counts).value or 0.0
 
 
 LATER = (
@@ -200,7 +206,9 @@ def identity(config: Config, *, train: str, questions: str, base: str) -> str:
     settings = {
         key: value
         for key, value in flat(dump(config)).items()
-        if key not in PATHS and (key, value) not in LATER
+        if key not in PATHS
+        and (key, value) not in LATER
+        and not key.startswith("eval.")  # which changes no result
     }
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from bas_opd.errors import DataError
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, BASE, DEFAULT_ARMS, FULL, effective
 from bas_opd.reproduce.comparing import Arms, Verdict, difference, evaluate
@@ -211,17 +212,19 @@ def _accuracy(arms: Arms, questions: Questions | None, study: Study | None) -> s
     references = [arm for arm in dict.fromkeys((*REFERENCES, *against)) if arm in arms]
     measures: dict[str, Callable[[RunResult], float]] = {
         "without existence": _without_existence,
-        "all questions": lambda result: result.micro,
     }
+    metric = next(iter(arms.values()))[0].metric
+    if metric != ALL_QUESTIONS:
+        measures[ALL_QUESTIONS.name] = lambda result: result.measured(ALL_QUESTIONS)
     for kind in next(iter(arms.values()))[0].kinds:
         measures[kind] = lambda result, kind=kind: result.kinds[kind].accuracy
-    header = ["arm", "seeds", "mean of kinds", *(f"minus {arm}" for arm in references), *measures]
+    header = ["arm", "seeds", metric.name, *(f"minus {arm}" for arm in references), *measures]
     if study is not None:
         header.insert(2, "learning rate")
     rows = []
     for arm, results in arms.items():
         seeds = "-" if arm == BASE else str(len(results))
-        row = [arm, seeds, _percent(results, lambda result: result.mean)]
+        row = [arm, seeds, _percent(results, lambda result: result.accuracy)]
         for reference in references:
             gap = difference(arms, arm, reference, questions)
             row.append("-" if gap is None else plus_minus(gap, "+.2f", 100))
@@ -234,7 +237,7 @@ def _accuracy(arms: Arms, questions: Questions | None, study: Study | None) -> s
 def _without_existence(result: RunResult) -> float:
     """The mean over the other kinds: a "no" has no crop, so only "yes" is ever distilled."""
     kept = [count.accuracy for kind, count in result.kinds.items() if kind != "existence"]
-    return fmean(kept or [result.mean])
+    return fmean(kept or [result.accuracy])
 
 
 def _pairs(arms: Arms) -> Iterator[str]:

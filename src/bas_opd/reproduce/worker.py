@@ -71,7 +71,7 @@ class Worker:
             steps=columns,
         )
         write_result(run.result, result)
-        return f"{result.mean:.1%} right, mean over {len(result.kinds)} kinds"
+        return f"{result.accuracy:.1%} ({result.metric.name})"
 
     def _evaluated(
         self, run: Run, policy: VisionLanguageModel, poll: Callable[[], None]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from bas_opd.model.cache import cache_bytes, fixed_cache
+from bas_opd.model.cache import cache_bytes, fill, fixed_cache
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.types import Prompt
 
@@ -145,9 +145,7 @@ class FixedSteps:
         self.seen.zero_()
         self.seen[:, :length] = True if prefix.mask is None else prefix.mask.bool()
         self.hidden.copy_(prefix.last_hidden)
-        for mine, given in zip(self.cache.layers, prefix.cache.layers, strict=True):
-            mine.keys[:, :, :length].copy_(given.keys)
-            mine.values[:, :, :length].copy_(given.values)
+        fill(self.cache, prefix.cache)
 
     def take(self) -> None:
         """Choose a token for every row, and compute the state behind it."""

@@ -121,12 +121,14 @@ def set_aside(folder: Path, *, after: int) -> None:
             path.rename(target)
 
 
-def retain(folder: Path, *, keep: int, keep_every: int | None) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints and those at multiples of `keep_every` steps."""
+def retain(
+    folder: Path, *, keep: int, keep_every: int | None, best: int | None = None
+) -> list[Path]:
+    """Remove all but the newest `keep`, those at multiples of `keep_every` steps, and the best."""
     removed = []
     for path in published(folder)[keep:]:
         step = step_of(path)
-        if not (keep_every and step % keep_every == 0):
+        if step != best and not (keep_every and step % keep_every == 0):
             # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
             gone = path.rename(folder / f".{path.name}.removed")
             shutil.rmtree(gone, ignore_errors=True)
@@ -144,10 +146,10 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
-    def submit(self, snapshot: Snapshot) -> None:
-        """Start to write a snapshot, after the one before it is done."""
+    def submit(self, snapshot: Snapshot, *, best: int | None = None) -> None:
+        """Start to write a snapshot, after the one before it is done; keep that of step `best`."""
         self.wait()
-        self._pending = self._thread.submit(self._write, snapshot)
+        self._pending = self._thread.submit(self._write, snapshot, best)
 
     def wait(self) -> None:
         """Return when nothing is left to write."""
@@ -162,9 +164,9 @@ class CheckpointWriter:
         """Wait for the last write: none may follow after the run has released its lock."""
         self._thread.shutdown(wait=True)
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, best: int | None) -> None:
         write_checkpoint(self.folder, snapshot)
-        retain(self.folder, keep=self.keep, keep_every=self.keep_every)
+        retain(self.folder, keep=self.keep, keep_every=self.keep_every, best=best)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bas_opd.run.record import StepRecord
+from bas_opd.run.record import EvaluationRecord, StepRecord
 from bas_opd.run.view import LEDGER, RunView, shown_total
 from bas_opd.text import duration, printable
 
@@ -63,6 +63,13 @@ class Console:
         self.view.add(step)
         if self._live is None:
             self.message(self.view.line())
+        self._refresh()
+
+    def evaluated(self, evaluation: EvaluationRecord) -> None:
+        """Show an evaluation, given its record."""
+        self.view.add_evaluation(evaluation)
+        if self._live is None:
+            self.message(self.view.evaluation_line())
         self._refresh()
 
     def status(self, text: str) -> None:

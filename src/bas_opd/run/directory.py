@@ -21,7 +21,7 @@ from bas_opd.run.lock import locked
 from bas_opd.run.record import DataSource, first_problem
 
 SCHEMA_VERSION = 1
-FROM_OTHER_COMMANDS = ("audit", "eval", "tensorboard", "report.html", "card.md")
+FROM_OTHER_COMMANDS = ("audit", "eval", "eval-base", "tensorboard", "report.html", "card.md")
 """What other commands leave in a run directory; it is deleted with the run."""
 MODEL_KEYS = ("device", "precision", "base")
 """What is known of a run once its model is loaded, and must not change."""
@@ -68,6 +68,11 @@ class RunDirectory:
     @property
     def evaluation(self) -> Path:
         return self.path / "eval"
+
+    @property
+    def base_evaluation(self) -> Path:
+        """Where the evaluation of the model that the run started from is."""
+        return self.path / "eval-base"
 
     def existing_records(self) -> Path:
         """Return the records; raise if there is no run here."""

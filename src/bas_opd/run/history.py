@@ -16,6 +16,7 @@ from bas_opd.config.schema import Config
 from bas_opd.errors import DataError
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import (
+    EvaluationRecord,
     Finished,
     IncompleteLineError,
     QueryRecord,
@@ -36,6 +37,7 @@ class RunHistory:
     started: Started | None = None
     resumed: list[Resumed] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    evaluations: list[EvaluationRecord] = field(default_factory=list)
     finished: Finished | None = None
     problems: list[str] = field(default_factory=list)
     cut: str = ""
@@ -126,6 +128,8 @@ def _add(history: RunHistory, event: Mapping[str, Any]) -> None:
             history.resumed.append(Resumed.model_validate(event))
         elif kind == "step":
             history.steps.append(parse_step(event))
+        elif kind == "evaluation":
+            _add_evaluation(history, EvaluationRecord.model_validate(event))
         elif kind == "finished":
             history.finished = Finished.model_validate(event)
     except DataError as error:
@@ -139,3 +143,14 @@ def _add(history: RunHistory, event: Mapping[str, Any]) -> None:
             f"step {event.get('step')}: the run was resumed there, but the records hold "
             f"{len(history.steps)} steps before that."
         )
+
+
+def _add_evaluation(history: RunHistory, evaluation: EvaluationRecord) -> None:
+    """Add an evaluation, which is of the step before it, once."""
+    if evaluation.step != len(history.steps):
+        history.problems.append(
+            f"An evaluation of step {evaluation.step} follows {len(history.steps)} steps."
+        )
+    if history.evaluations and history.evaluations[-1].step == evaluation.step:
+        history.problems.append(f"Step {evaluation.step} was evaluated twice.")
+    history.evaluations.append(evaluation)

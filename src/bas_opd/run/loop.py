@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +19,14 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
 from bas_opd.files import sha256, sync
+from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.forecast import check_queries, never_ranks, planned_batches
 from bas_opd.run.history import collect_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
-from bas_opd.run.record import RecordWriter, holds_place, parse_step, step_event
+from bas_opd.run.record import EvaluationRecord, RecordWriter, holds_place, parse_step, step_event
 from bas_opd.run.state import TrainState, build_method, check_data, environment, model_identity
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, StepReport
@@ -40,8 +41,26 @@ class RunSummary:
     totals: dict[str, Any]
 
 
-def train(config: Config, console: RunProgress, *, overwrite: bool = False) -> RunSummary:
-    """Train to the last step, from the first or from the newest checkpoint of the same run."""
+Evaluate = Callable[[VisionLanguageModel, int, Callable[[], None]], EvaluationRecord]
+"""(model, steps taken, poll) -> its accuracy on held-out questions; changes nothing."""
+
+
+def train(
+    config: Config,
+    console: RunProgress,
+    *,
+    overwrite: bool = False,
+    evaluate: Evaluate | None = None,
+) -> RunSummary:
+    """Train to the last step, from the first or from the newest checkpoint of the same run.
+
+    `evaluate` is called every `eval.every` steps; `evaluate/during_training.py` makes it.
+    """
+    if config.eval.every and evaluate is None:
+        raise ConfigError(
+            f"eval.every is {config.eval.every}, but this command does not evaluate during "
+            "training. Use `bas-opd train`, or set eval.every=0."
+        )
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
     check_data(config, data)
@@ -81,7 +100,7 @@ def train(config: Config, console: RunProgress, *, overwrite: bool = False) -> R
         else:
             run.compare(identity)
         with closing(method):
-            return _Run(config, console, data, run, state, stop, total).go(identity)
+            return _Run(config, console, data, run, state, stop, total, evaluate).go(identity)
 
 
 class _Run:
@@ -96,9 +115,10 @@ class _Run:
         state: TrainState,
         stop: StopFlag,
         total: int,
+        evaluate: Evaluate | None,
     ) -> None:
         self.config, self.console, self.data, self.run = config, console, data, run
-        self.state, self.stop, self.total = state, stop, total
+        self.state, self.stop, self.total, self.evaluate = state, stop, total, evaluate
         self.checkpoints = CheckpointWriter(
             run.checkpoints,
             keep=config.run.keep_checkpoints,
@@ -112,6 +132,7 @@ class _Run:
         with self.checkpoints, self._records(identity) as self.records:
             self.run.claim(identity)
             self.console.start(self.total, done=self.state.step)
+            self._evaluate()
             while self.state.step < self.total:
                 self._step()
             self._checkpoint()
@@ -185,6 +206,7 @@ class _Run:
             self.checkpoints.wait()
             raise self._stopped(error) from error
         self._record(report)
+        self._evaluate()
         is_hopeless = state.bad_steps >= self.config.run.max_bad_steps
         is_due = state.step % self.config.run.checkpoint_every == 0 and state.step < self.total
         if is_due or is_hopeless:
@@ -192,6 +214,29 @@ class _Run:
         if is_hopeless:
             self.checkpoints.wait()
             raise _hopeless(state, self.run)
+
+    def _evaluate(self) -> None:
+        """Evaluate the model if that is due and not on record yet; keep the best checkpoint.
+
+        A run that is stopped meanwhile evaluates when it is resumed.
+        """
+        state, every = self.state, self.config.eval.every
+        is_due = every and (state.step % every == 0 or state.step == self.total)
+        is_done = state.evaluation is not None and state.evaluation.step == state.step
+        if self.evaluate is None or not is_due or is_done:
+            return
+        try:
+            found = self.evaluate(state.method.model, state.step, self.stop.poll)
+        except BasOpdError as error:
+            self._checkpoint()
+            self.checkpoints.wait()
+            raise self._stopped(error) from error
+        self.records.write({"event": "evaluation", **found.model_dump()})
+        self.console.evaluated(found)
+        state.evaluation = found
+        if found.is_better(state.best):
+            state.best = found
+            self._checkpoint()
 
     def _record(self, report: StepReport) -> None:
         state = self.state
@@ -211,7 +256,10 @@ class _Run:
     def _checkpoint(self) -> None:
         self.checkpoints.wait()  # One copy of the state in host memory at a time.
         snapshot = self.state.capture()
-        self.checkpoints.submit(replace(snapshot, data={**snapshot.data, **self.records.place}))
+        self.checkpoints.submit(
+            replace(snapshot, data={**snapshot.data, **self.records.place}),
+            best=None if self.state.best is None else self.state.best.step,
+        )
 
     def _stopped(self, error: BasOpdError) -> BasOpdError:
         if not isinstance(error, PreemptionError):

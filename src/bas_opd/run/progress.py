@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bas_opd.run.record import StepRecord
+from bas_opd.run.record import EvaluationRecord, StepRecord
 
 
 class Progress(Protocol):
@@ -26,9 +26,10 @@ class Progress(Protocol):
 
 
 class RunProgress(Progress, Protocol):
-    """Receives progress of a training run: also the record of each step, and the totals."""
+    """Receives progress of a training run: also records of steps and evaluations, and totals."""
 
     def step(self, step: StepRecord) -> None: ...
+    def evaluated(self, evaluation: EvaluationRecord) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...
 
 
@@ -50,4 +51,5 @@ class StepsAsBar:
     def step(self, step: StepRecord) -> None:
         self.progress.advance()
 
+    def evaluated(self, evaluation: EvaluationRecord) -> None: ...
     def finish(self, totals: Mapping[str, Any]) -> None: ...

@@ -90,6 +90,35 @@ class Finished(Record):
     model: dict[str, str]
 
 
+class EvaluationRecord(Record):
+    """An evaluation of the model after `step` steps, which lies between two of them."""
+
+    step: int
+    metric: str
+    """Name of the primary accuracy."""
+    accuracies: dict[str, float]
+    """Name -> accuracy between 0 and 1."""
+    n: int
+    questions: str
+    """Hash of the questions: only evaluations on the same ones can be compared."""
+    seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        """The primary accuracy."""
+        return self.accuracies[self.metric]
+
+    @property
+    def words(self) -> str:
+        """The accuracies in percent with their names, the primary one first."""
+        names = (self.metric, *(name for name in self.accuracies if name != self.metric))
+        return ", ".join(f"{100 * self.accuracies[name]:.1f} % ({name})" for name in names)
+
+    def is_better(self, other: EvaluationRecord | None) -> bool:
+        """Return whether it is above another by the primary accuracy, or on other questions."""
+        return other is None or self.questions != other.questions or self.accuracy > other.accuracy
+
+
 class ShownRow(Record):
     """A row whose text is on record."""
 

@@ -29,6 +29,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import EvaluationRecord
 from bas_opd.select import build_selector
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Grade, Hooks, Rollouts
@@ -106,6 +107,10 @@ class TrainState:
     step: int = 0
     bad_steps: int = 0
     """Steps in a row, up to now, that were not finite."""
+    evaluation: EvaluationRecord | None = None
+    """The last evaluation during training."""
+    best: EvaluationRecord | None = None
+    """The best of them."""
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -126,6 +131,11 @@ class TrainState:
                 "ledger": self.ledger.totals(),
                 "bad_steps": self.bad_steps,
                 "cursor": self.prompts.cursor,
+                **{
+                    name: each.model_dump()
+                    for name, each in (("evaluation", self.evaluation), ("best", self.best))
+                    if each is not None
+                },
             },
         )
 
@@ -134,6 +144,10 @@ class TrainState:
         restore_parts(self.method, snapshot.tensors)
         self.ledger = Ledger(**snapshot.data["ledger"])
         self.bad_steps = snapshot.data["bad_steps"]
+        self.evaluation, self.best = (
+            EvaluationRecord.model_validate(snapshot.data[name]) if name in snapshot.data else None
+            for name in ("evaluation", "best")
+        )
         self.step = snapshot.step
         # Checkpoints of version 0.1 have no cursor: every step took one batch.
         self.prompts.cursor = snapshot.data.get("cursor", snapshot.step)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from bas_opd.config import Config, dump
 from bas_opd.errors import ConfigError
 from bas_opd.run.progress import RunProgress
-from bas_opd.run.record import QueryRecord, StepRecord
+from bas_opd.run.record import EvaluationRecord, QueryRecord, StepRecord
 
 PROJECT = "bas-opd"
 
@@ -117,6 +117,15 @@ class Tracked:
         for name, tracker in list(self._trackers.items()):
             # Counted from one, as people see them.
             self._attempt(name, lambda t=tracker: t.log(values, step=step.step + 1))
+
+    def evaluated(self, evaluation: EvaluationRecord) -> None:
+        self._progress.evaluated(evaluation)
+        values = {
+            f"evaluation/{name.replace(' ', '_')}": value
+            for name, value in evaluation.accuracies.items()
+        }
+        for name, tracker in list(self._trackers.items()):
+            self._attempt(name, lambda t=tracker: t.log(values, step=evaluation.step))
 
     def message(self, text: str) -> None:
         self._progress.message(text)

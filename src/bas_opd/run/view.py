@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import QueryRecord, StepRecord
-from bas_opd.text import duration
+from bas_opd.run.record import EvaluationRecord, QueryRecord, StepRecord
+from bas_opd.text import counted, duration
 
 LEDGER = {
     "steps": "steps",
@@ -52,6 +52,19 @@ class RunView:
     ledger: Ledger = field(default_factory=Ledger)
     recent: list[StepRecord] = field(default_factory=list)
     """The last steps."""
+    evaluations: list[EvaluationRecord] = field(default_factory=list)
+
+    def add_evaluation(self, evaluation: EvaluationRecord) -> None:
+        """Take in one evaluation."""
+        self.evaluations = [*self.evaluations, evaluation][-WIDTH:]
+
+    def evaluation_line(self) -> str:
+        """Return the last evaluation on one line."""
+        last = self.evaluations[-1]
+        return (
+            f"evaluation after step {last.step}/{self.total}  {last.words}  "
+            f"{counted(last.n, 'question')}  {duration(last.seconds)}"
+        )
 
     def add(self, step: StepRecord) -> None:
         """Take in one step."""
@@ -93,6 +106,10 @@ class RunView:
         if any(ranked is not None for ranked, _ in utilities):
             lines.append(_curve("utility, ranked", [ranked for ranked, _ in utilities]))
             lines.append(_curve("utility, explored", [explored for _, explored in utilities]))
+        if self.evaluations:
+            values = [each.accuracy for each in self.evaluations]
+            lines.append(_curve(self.evaluations[-1].metric, values))
+            lines.append(self.evaluation_line())
         spent = sum(ledger.seconds.values())
         if spent:
             phases = (f"{phase} {s / spent:.0%}" for phase, s in ledger.seconds.items() if s)

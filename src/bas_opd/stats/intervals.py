@@ -1,4 +1,4 @@
-"""Means with Student-t intervals, differences of paired measurements, and shares of a count."""
+"""Means with Student-t intervals, over strata too; paired differences; and shares of a count."""
 
 from __future__ import annotations
 
@@ -35,6 +35,28 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
     """Return the mean of a - b, pair by pair: what both share cancels."""
     return mean_interval([x - y for x, y in zip(a, b, strict=True)], level)
+
+
+def stratified_mean(strata: Sequence[Sequence[float]], level: float = 0.95) -> Interval:
+    """Return the mean of the strata's means, in which each weighs the same, with its interval.
+
+    It is Student's with the degrees of freedom of Welch and Satterthwaite, rounded down. If a
+    stratum has a single value, its variance is unknown and so is the interval.
+    """
+    if len(strata) == 1:
+        return mean_interval(strata[0], level)
+    n = sum(map(len, strata))
+    mean = fmean(map(fmean, strata))
+    if min(map(len, strata)) < 2:
+        return Interval(mean=mean, half_width=math.inf, n=n)
+    shares = [(stdev(values) / len(strata)) ** 2 / len(values) for values in strata]
+    variance = math.fsum(shares)
+    if not variance:
+        return Interval(mean=mean, half_width=0.0, n=n)
+    spread = math.fsum(share**2 / (len(v) - 1) for share, v in zip(shares, strata, strict=True))
+    freedom = math.floor(variance**2 / spread + 1e-9)  # a whole number may come out just below
+    reach = t_quantile((1 + level) / 2, freedom) * math.sqrt(variance)
+    return Interval(mean=mean, half_width=reach, n=n)
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:

@@ -46,6 +46,41 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     return count / 2 ** len(differences)
 
 
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Return the exact two-sided p-value of McNemar's test.
+
+    If both runs are equally good, a question that one run alone has right is equally likely to be
+    either's. The sums are of integers, so nothing is rounded even for thousands of questions.
+    """
+    n = only_a + only_b
+    term, tail = 1, 0
+    for k in range(min(only_a, only_b) + 1):
+        tail += term
+        term = term * (n - k) // (k + 1)
+    return min(1.0, 2 * tail / 2**n)
+
+
+def paired_p(
+    strata: Sequence[tuple[int, int, int]], *, resamples: int = 100_000, seed: int = 0
+) -> float:
+    """Return the two-sided p of a difference of two accuracies in which strata weigh the same.
+
+    A stratum is (questions only a has right, those only b has right, all its questions). If both
+    are equally good, each question that one alone has right is either's by the toss of a coin.
+    Where all strata have as many questions, all tosses weigh the same, and the test is McNemar's,
+    exact; else the coins are tossed `resamples` times, so that no p is below 1 / `resamples`.
+    """
+    only_a, only_b, sizes = (numpy.array(column) for column in zip(*strata, strict=True))
+    if len(set(sizes.tolist())) == 1:
+        return mcnemar(int(only_a.sum()), int(only_b.sum()))
+    differing = only_a + only_b
+    heads = numpy.random.default_rng(seed).binomial(differing, 0.5, (resamples, len(strata)))
+    tossed = ((2 * heads - differing) / sizes).sum(-1)
+    observed = abs(((only_a - only_b) / sizes).sum())
+    # Sums that differ by rounding alone are equal.
+    return float((1 + (abs(tossed) >= observed - 1e-12).sum()) / (1 + resamples))
+
+
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return p values adjusted for their number by Holm's step-down procedure."""
     p = numpy.array(p_values, dtype=float)

@@ -8,8 +8,10 @@ import pytest
 
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Scored
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.evaluate.benchmarks.summary import Outcome
-from bas_opd.evaluate.results import compare, mcnemar
+from bas_opd.evaluate.results import compare
+from bas_opd.stats.resampling import mcnemar
 
 
 def run(outcomes: str) -> list[Scored]:
@@ -18,7 +20,7 @@ def run(outcomes: str) -> list[Scored]:
 
 
 def test_questions_are_paired_by_id_whatever_their_order() -> None:
-    result = compare(run("++-+?"), run("+--?+")[::-1])
+    result = compare(run("++-+?"), run("+--?+")[::-1], ALL_QUESTIONS)
     assert (result.n, result.only_a, result.only_b) == (5, 2, 1)
     assert result.difference.mean == pytest.approx(1 / 5)
     assert result.p_value == mcnemar(2, 1)
@@ -42,11 +44,11 @@ def test_thousands_of_differences_neither_overflow_nor_vanish() -> None:
 
 def test_runs_on_other_questions_are_refused_with_how_many() -> None:
     with pytest.raises(DataError, match=r"1 questions are in the first alone, 0 in the second"):
-        compare(run("+++"), run("++"))
+        compare(run("+++"), run("++"), ALL_QUESTIONS)
     with pytest.raises(DataError, match="cannot be paired"):
-        compare([], [])
+        compare([], [], ALL_QUESTIONS)
 
 
 def test_a_question_answered_twice_in_one_run_is_refused() -> None:
     with pytest.raises(DataError, match="answers 1 questions twice"):
-        compare([*run("+"), *run("-")], run("+"))
+        compare([*run("+"), *run("-")], run("+"), ALL_QUESTIONS)

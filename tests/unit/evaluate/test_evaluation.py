@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,11 @@ def evaluation(
 
 def score(each: Evaluation, judge: Gavel | None = None) -> list[Scored]:
     each.score(judge, Quiet(), poll=lambda: None)  # pyright: ignore[reportArgumentType]
-    return verdicts(each, each.scores(judge))  # pyright: ignore[reportArgumentType]
+    return verdicts(each.scores(judge))  # pyright: ignore[reportArgumentType]
 
 
-def verdicts(each: Evaluation, lines: list[Line]) -> list[Scored]:
-    pairs = zip(each.loaded.questions, lines, strict=True)
-    return [scored_of(line, question.groups) for question, line in pairs]
+def verdicts(lines: list[Line]) -> list[Scored]:
+    return [scored_of(line) for line in lines]
 
 
 @pytest.mark.parametrize("dies_after", [0, 1, 3, 5])
@@ -174,7 +174,7 @@ def test_a_report_is_of_the_scores_that_were_made_last(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A", "B"), Quiet())
     score(each)
-    summary = each.benchmark.summarise(verdicts(each, each.scores(None)))
+    summary = each.benchmark.summarise(verdicts(each.scores(None)))
     assert (summary.primary.correct, summary.n, summary.is_partial) == (3, 6, True)
     (tmp_path / "vstar" / SCORES).unlink()
     with pytest.raises(BasOpdError, match="--only score"):
@@ -186,10 +186,10 @@ def test_the_scores_of_two_models_and_of_two_judges_live_side_by_side(tmp_path: 
     one.generate(Parrot("A", "Both A and B could be meant here."), Quiet())
     two.generate(Parrot("B"), Quiet())
     alone, judged, other = score(one), score(one, Gavel()), score(two)
-    assert verdicts(one, one.scores(None)) == alone
+    assert verdicts(one.scores(None)) == alone
     lines = one.scores(Gavel())  # pyright: ignore[reportArgumentType]
-    assert verdicts(one, lines) == judged
-    assert verdicts(two, two.scores(None)) == other
+    assert verdicts(lines) == judged
+    assert verdicts(two.scores(None)) == other
     before = (tmp_path / "vstar" / SCORES).read_bytes()
     score(two)
     assert (tmp_path / "vstar" / SCORES).read_bytes() == before, "nothing piles up"
@@ -210,6 +210,19 @@ def test_an_answer_is_read_by_the_rule_once(
     assert [s for s in again if s.source == "rule"] == [s for s in first if s.source == "rule"]
 
 
+def test_a_score_of_an_early_version_gets_the_groups_of_its_question(tmp_path: Path) -> None:
+    each = evaluation(tmp_path)
+    each.generate(Parrot("A", "B"), Quiet())
+    first = score(each)
+    path = tmp_path / "vstar" / SCORES
+    whole = path.read_bytes()
+    lines = [json.loads(line) for line in whole.splitlines()]
+    assert all(line.pop("groups") for line in lines)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert score(each) == first
+    assert path.read_bytes() == whole
+
+
 def test_a_score_of_another_output_is_not_reused(tmp_path: Path) -> None:
     each = evaluation(tmp_path)
     each.generate(Parrot("A"), Quiet())
@@ -228,7 +241,7 @@ def test_cut_empty_and_refused_answers_are_recorded(tmp_path: Path) -> None:
         *("correct", "wrong", "wrong", "correct", "unscored", "wrong"),
     ]
     assert {s.source for s in scored} == {"rule"}
-    assert verdicts(each, each.score(None, Quiet(), poll=lambda: None)) == scored
+    assert verdicts(each.score(None, Quiet(), poll=lambda: None)) == scored
 
 
 def test_a_question_that_is_refused_is_named_and_asked_again_and_blocks_no_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from shapes import make_pictures
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
-from bas_opd.report.comparison import compare_runs, findings, headline
+from bas_opd.report.comparison import compare_runs, findings, headline, run_table
 from bas_opd.report.run import Run, read_run
 
 RIGHT, HALF = [True] * 40, [True, True, False, False] * 10
@@ -59,7 +60,7 @@ def test_a_difference_whose_interval_holds_zero_is_called_not_significant(
     evaluate(full, HALF)
     comparison = compare_runs(read(learned, full))
     (sentence,) = findings(comparison)
-    assert "+2.5 points over 40 questions" in sentence
+    assert "+2.5 points (mean of kinds, 40 questions, " in sentence
     assert "not significantly different" in sentence
     assert not comparison.pairs[0].is_significant
     assert headline(comparison).startswith("learned-25 against full on FineSearch: +2.5 points")
@@ -148,8 +149,8 @@ def test_without_full_querying_the_heading_takes_no_side(
     evaluate(learned, RIGHT)
     evaluate(random, HALF)
     assert headline(compare_runs(read(learned, random))) == (
-        "learned-25 has 100.0 % right, random-25 has 50.0 % right; 1 of 1 difference between them "
-        "is significant, question by question."
+        "learned-25 reaches 100.0 %, random-25 reaches 50.0 % (mean of kinds); 1 of 1 difference "
+        "between them is significant, question by question."
     )
 
 
@@ -216,3 +217,34 @@ def test_what_stands_in_the_way_is_said(
 def test_a_run_is_not_compared_with_itself(learned: Path) -> None:
     with pytest.raises(DataError, match="given twice"):
         compare_runs(read(learned, learned))
+
+
+def test_the_number_shown_and_the_difference_are_of_one_accuracy(learned: Path, full: Path) -> None:
+    """Three questions in four are of one kind, so that both accuracies differ."""
+    kinds = ("count", "count", "count", "colour")
+    evaluate(learned, [True, False, False, True] * 10, kinds=kinds)
+    evaluate(full, [True, True, False, False] * 10, kinds=kinds)
+    comparison = compare_runs(read(learned, full))
+    header, first, second = (row[2:5] for row in run_table(comparison))
+    assert header == ("mean of kinds", "95 % CI", "all questions")
+    assert (first[0], first[2]) == ("66.7 %", "50.0 %")
+    assert (second[0], second[2]) == ("33.3 %", "50.0 %")
+    (pair,) = comparison.pairs
+    assert pair.comparison.difference.mean == pytest.approx(1 / 3)
+    assert pair.comparison.beside is not None
+    assert pair.comparison.beside.mean == pytest.approx(0.0)
+
+
+def test_an_evaluation_whose_verdicts_lack_kinds_is_not_paired_and_that_is_said(
+    learned: Path, full: Path
+) -> None:
+    for run in (learned, full):
+        evaluate(run, RIGHT)
+    scores = learned / "eval" / "finesearch" / "scores.jsonl"
+    lines = [json.loads(line) for line in scores.read_text().splitlines()]
+    for line in lines:
+        del line["groups"]
+    scores.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    comparison = compare_runs(read(learned, full))
+    assert not comparison.pairs
+    assert any("learned-25: the verdicts on FineSearch are" in note for note in comparison.notes)

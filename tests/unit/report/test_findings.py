@@ -73,3 +73,27 @@ def test_an_evaluation_of_the_runs_own_weights_or_of_unknown_ones_is_taken(path:
         evaluate(path, [True] * 9, weights=weights)
         assert stale_sentence(read_run(path)) == ""
         assert STALE not in page_of(path)
+
+
+def test_a_report_shows_before_and_after_where_the_base_was_asked_the_same(path: Path) -> None:
+    evaluate(path, [True, True, True, False] * 10)
+    assert "`bas-opd eval RUN --base --bench NAME --data FOLDER`" in lacking(path)
+    evaluate(path, [True, False, False, False] * 10, out="eval-base")
+    said = result(read_run(path))
+    assert "reaches 75.0 % (mean of kinds, 95 % CI " in said
+    assert ", from 25.0 % of its base (+50.0 points, 95 % CI " in said
+    assert "--base" not in lacking(path)
+    page = words_of(page_of(path))
+    assert said in page
+    assert "; its base 25.0 %; all questions 75.0 %" in page
+    assert "FineSearch, mean of kinds 25.0 % 75.0 % +50.0 +" in page
+    assert "accuracy, kind count 50.0 % 100.0 % +50.0" in page
+    assert "| FineSearch, mean of kinds | 25.0 % | 75.0 % | +50.0 |" in card_of(path)
+
+
+def test_a_base_that_was_asked_other_questions_is_not_before(path: Path) -> None:
+    evaluate(path, [True, True, False, False])
+    evaluate(path, [True] * 8, out="eval-base", questions="others")
+    assert read_run(path).before is None
+    assert "from 100.0 %" not in result(read_run(path))
+    assert "the base model was asked other questions" in lacking(path)

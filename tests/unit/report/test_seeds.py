@@ -92,17 +92,24 @@ def test_seeds_lead_and_their_difference_is_not_said_to_be_of_two_runs(
         for seed in (0, 1, 2)
     ]
     comparison = compared(*paths)
-    lead = "learned-25 against full over 3 seeds: +50.0 points of accuracy"
+    lead = "learned-25 against full over 3 seeds: +50.0 points (mean of kinds, "
     assert headline(comparison).startswith(lead)
     assert headline(comparison).endswith(", a gain.")
     assert findings(comparison)[0] == headline(comparison)
     assert all(each.endswith("a gain for these two runs.") for each in findings(comparison)[1:])
     page, card = comparison_of(tmp_path / "out", *paths)
-    assert "learned-25 - full 3 +50.0 +50.0 to +50.0" in words_of(page)
+    assert "learned-25 - full mean of kinds 3 +50.0 +50.0 to +50.0" in words_of(page)
     assert lead in card
     data = comparison_data(comparison)
     assert data["over_seeds"] == [
-        {"a": "learned-25", "b": "full", "difference": 0.5, "half_width": 0.0, "n": 3}
+        {
+            "a": "learned-25",
+            "b": "full",
+            "metric": "mean of kinds",
+            "difference": 0.5,
+            "half_width": 0.0,
+            "n": 3,
+        }
     ]
 
 

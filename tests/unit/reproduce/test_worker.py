@@ -88,7 +88,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_trained_run_is_evaluated_by_its_trained_model(runs: dict[str, Run]) -> None:
     run = runs["full"]
     words = worker.Worker()(run, ignored, ignored)
-    assert words.startswith("100.0% right")
+    assert words.startswith("100.0% (mean of kinds)")
     left = read_result(run.result)
     assert left.outcomes == "1" * N
     assert left.model_dump(include=set(Planned.model_fields)) == run.planned.model_dump()

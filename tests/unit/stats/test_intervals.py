@@ -7,7 +7,13 @@ import random
 
 import pytest
 
-from bas_opd.stats.intervals import mean_interval, paired_difference, t_quantile, wilson_interval
+from bas_opd.stats.intervals import (
+    mean_interval,
+    paired_difference,
+    stratified_mean,
+    t_quantile,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +97,35 @@ def test_the_interval_of_a_share_is_the_published_one(
     assert wilson_interval(successes, n) == pytest.approx(published, abs=5e-5)
     low, high = wilson_interval(n - successes, n)
     assert (1 - high, 1 - low) == pytest.approx(published, abs=5e-5)
+
+
+def test_one_stratum_is_a_plain_mean() -> None:
+    values = [1.0, 0.0, 0.5, -1.0]
+    assert stratified_mean([values]) == mean_interval(values)
+
+
+def test_strata_weigh_the_same_whatever_their_sizes() -> None:
+    """Welch's interval of (-a, b) is twice that of their mean: both are sums of two means."""
+    a, b = [1.0, 2.0, 4.0, 3.0], [0.0, 6.0]
+    found = stratified_mean([a, b])
+    assert found.mean == pytest.approx(2.75)
+    variances = (5 / 3 / 4, 18 / 2)
+    freedom = sum(variances) ** 2 / (variances[0] ** 2 / 3 + variances[1] ** 2 / 1)
+    assert math.floor(freedom) == 1
+    reach = t_quantile(0.975, 1) * math.sqrt(sum(variances)) / 2
+    assert (found.half_width, found.n) == (pytest.approx(reach), 6)
+
+
+def test_a_stratum_of_one_value_leaves_the_interval_unknown_and_equal_values_no_width() -> None:
+    assert stratified_mean([[1.0, 0.0], [1.0]]).half_width == math.inf
+    assert stratified_mean([[1.0, 1.0], [0.0, 0.0]]).half_width == 0.0
+
+
+def test_the_stratified_interval_covers_the_mean_as_often_as_it_says() -> None:
+    draw = random.Random(0)
+    held = 0
+    for _ in range(1000):
+        strata = [[draw.gauss(k, 1 + k) for _ in range(6 + 5 * k)] for k in range(3)]
+        found = stratified_mean(strata)
+        held += abs(found.mean - 1) <= found.half_width
+    assert 930 <= held <= 980

@@ -24,10 +24,10 @@ from bas_opd.data.finesearch.assets import (
     own_backgrounds,
 )
 
-SIZES = {"small": (24, 34), "large": (64, 92)}
+Size = Literal["small", "large"]
+SIZES: dict[Size, tuple[int, int]] = {"small": (24, 34), "large": (64, 92)}
 """Smallest and largest side of a thing in pixels."""
 
-Size = Literal["small", "large"]
 Shape = Literal["plate", "sign", "note"]
 Box = tuple[int, int, int, int]
 _T = TypeVar("_T")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS, Metric
 from bas_opd.evaluate.benchmarks.reading import Record
-from bas_opd.evaluate.benchmarks.summary import Also, Primary, Scored, Summary, accuracy, summarise
+from bas_opd.evaluate.benchmarks.summary import Measure, Scored, Summary, summarise
 from bas_opd.evaluate.questions import Question, View
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -54,8 +55,10 @@ class Benchmark:
     """The same with the privileged crop as picture, without rows that have none."""
     ask: Callable[[Sequence[Record]], Sequence[Question]]
     """Takes the rows, returns one question for each, in their order."""
-    primary: Primary = accuracy
-    also: Also
+    metric: Callable[[Sequence[Scored]], Metric] = lambda _: ALL_QUESTIONS
+    """Takes the answers, returns the metric of the primary number."""
+    also: Callable[[Sequence[Scored]], tuple[Measure, ...]]
+    """Takes the answers, returns further numbers."""
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Group -> part -> how many questions it has."""
     even_parts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -99,14 +102,16 @@ class Benchmark:
         )
 
     def summarise(self, scored: Sequence[Scored]) -> Summary:
-        """Return this benchmark's numbers."""
+        """Return this benchmark's numbers, the accuracy over all questions among them."""
+        metric = self.metric(scored)
+        every = () if metric == ALL_QUESTIONS else (ALL_QUESTIONS.measure(scored),)
         return summarise(
             self.name,
             scored,
             expected=self.expected,
             is_partial=bool(self._difference(scored)),
-            primary=self.primary,
-            also=self.also,
+            primary=metric.measure,
+            also=(*every, *self.also(scored)),
         )
 
     def _folder(self, source: Path | str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
+from bas_opd.evaluate.benchmarks.metric import Metric
 from bas_opd.evaluate.benchmarks.options import answer_letter, lettered, with_choices
 from bas_opd.evaluate.benchmarks.reading import Layout, Record, read_records
 from bas_opd.evaluate.benchmarks.summary import (
@@ -14,11 +15,12 @@ from bas_opd.evaluate.benchmarks.summary import (
     accuracy_by,
     blend,
     grouped,
-    mean,
 )
 from bas_opd.evaluate.questions import Question
 
 MOST_OPTIONS = 6
+TWO_AND_THREE = Metric(name="mean of 2D and 3D", group="type", parts=("2D", "3D"))
+"""The paper's number."""
 _COLUMNS = tuple((name,) for name in ("type", "task", "question", "choices", "answer", "source"))
 _LAYOUTS = (
     Layout(tables=("test_*d*.parquet", "data/test*.parquet"), columns=_COLUMNS),
@@ -63,20 +65,13 @@ def _prompt(record: Record, choices: str, question: str) -> str:
     return stored if stored.endswith(choices) else question + choices
 
 
-def primary(scored: Sequence[Scored]) -> Measure:
-    """Return the paper's number: the mean of 2D and 3D accuracy."""
-    kinds = grouped(scored, "type")
-    return mean("2D and 3D", [accuracy(kinds.get(kind, [])) for kind in ("2D", "3D")])
-
-
 def also(scored: Sequence[Scored]) -> tuple[Measure, ...]:
-    """Return the authors' formula, which weighs sources, then micro accuracy and the parts."""
+    """Return the authors' formula, which weighs sources, then the parts."""
     sources = grouped(scored, "source")
     weights = {"ADE20K": 0.25, "COCO": 0.25, "Omni3D": 0.5}
     official = [(weight, accuracy(sources.get(name, []))) for name, weight in weights.items()]
     return (
         blend("official", official),
-        accuracy(scored, name="micro"),
         *(
             measure
             for group in ("type", "task", "source")
@@ -96,7 +91,7 @@ CVBENCH = Benchmark(
     files=("*.parquet",),
     read=lambda folder: read_records(folder, _LAYOUTS),
     ask=ask,
-    primary=primary,
+    metric=lambda _: TWO_AND_THREE,
     also=also,
     parts={"type": {"2D": 1438, "3D": 1200}},
 )

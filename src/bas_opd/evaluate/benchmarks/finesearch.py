@@ -11,16 +11,10 @@ from pathlib import Path
 from bas_opd.data.images import open_crop
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
+from bas_opd.evaluate.benchmarks.metric import Metric, primary_metric
 from bas_opd.evaluate.benchmarks.pictures import file_bytes
 from bas_opd.evaluate.benchmarks.reading import Record
-from bas_opd.evaluate.benchmarks.summary import (
-    Measure,
-    Scored,
-    accuracy,
-    accuracy_by,
-    all_right,
-    mean,
-)
+from bas_opd.evaluate.benchmarks.summary import Measure, Scored, accuracy_by, all_right
 from bas_opd.evaluate.questions import Question
 from bas_opd.types import Example
 
@@ -104,16 +98,16 @@ def _question(record: Record) -> Question:
     )
 
 
-def primary(scored: Sequence[Scored]) -> Measure:
-    """Return the unweighted mean over kinds of question."""
-    return mean("mean over kinds", accuracy_by(scored, "kind"))
+def metric(scored: Sequence[Scored]) -> Metric:
+    """Return the primary metric of the set."""
+    return primary_metric({each.groups.get("kind", "") for each in scored})
 
 
 def also(scored: Sequence[Scored]) -> tuple[Measure, ...]:
-    """Return accuracy over questions, of each kind, and over pairs."""
+    """Return the accuracy of each kind where there are several, and over pairs."""
+    kinds = accuracy_by(scored, "kind")
     return (
-        accuracy(scored, name="micro"),
-        *accuracy_by(scored, "kind"),
+        *(kinds if len(kinds) > 1 else ()),
         all_right(scored, "pair", size=2, name="pair accuracy"),
     )
 
@@ -126,7 +120,7 @@ FINESEARCH = Benchmark(
     read=read,
     read_crops=read_crops,
     ask=ask,
-    primary=primary,
+    metric=metric,
     also=also,
     is_right=ends_with,
 )

@@ -22,6 +22,9 @@ Note = Literal["", "cut", "empty", "refused"]
 SEVEN = ("vstar", "zoombench", "hrbench4k", "mmvp", "cvbench", "mmstar", "pope")
 """The paper's benchmarks, in the order of its tables."""
 
+EVERY_QUESTION = "all questions"
+"""Name of the accuracy in which each question weighs the same."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
@@ -73,7 +76,7 @@ class Summary:
     expected: int | None
     """How many questions the whole benchmark has; None if that is free."""
     primary: Measure
-    """The number of the paper's tables, rule and judge together."""
+    """The number that stands for the benchmark, rule and judge together; `metric.py` defines it."""
     rule_only: Measure
     """The same, with everything that was deferred counted as not correct."""
     also: tuple[Measure, ...]
@@ -89,6 +92,11 @@ class Summary:
     """Questions that the server would not answer."""
 
     @property
+    def beside(self) -> Measure | None:
+        """The accuracy over all questions, where the primary number is another one."""
+        return next((each for each in self.also if each.name == EVERY_QUESTION), None)
+
+    @property
     def deferral_rate(self) -> float:
         return self.rate(self.deferred)
 
@@ -101,20 +109,16 @@ class Summary:
         return count / self.n if self.n else 0.0
 
 
-Primary = Callable[[Sequence[Scored]], Measure]
-Also = Callable[[Sequence[Scored]], tuple[Measure, ...]]
-
-
 def summarise(
     benchmark: str,
     scored: Sequence[Scored],
     *,
     expected: int | None,
     is_partial: bool,
-    primary: Primary,
-    also: Also,
+    primary: Callable[[Sequence[Scored]], Measure],
+    also: tuple[Measure, ...],
 ) -> Summary:
-    """Apply a benchmark's own aggregates to scored samples."""
+    """Return the primary number of scored samples by rule and judge, and by rule alone."""
     by_rule = [
         each if each.source == "rule" else replace(each, outcome="unscored") for each in scored
     ]
@@ -125,7 +129,7 @@ def summarise(
         expected=expected,
         primary=primary(scored),
         rule_only=primary(by_rule),
-        also=also(scored),
+        also=also,
         deferred=sum(each.source == "judge" for each in scored),
         unscored=sum(each.outcome == "unscored" for each in scored),
         is_partial=is_partial,
@@ -208,4 +212,4 @@ def overall(summaries: Iterable[Summary]) -> Measure | None:
     primaries = {summary.benchmark: summary.primary for summary in summaries}
     if not set(SEVEN) <= set(primaries):
         return None
-    return mean("average", [primaries[name] for name in SEVEN])
+    return mean("average of seven", [primaries[name] for name in SEVEN])

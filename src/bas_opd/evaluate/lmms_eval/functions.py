@@ -55,6 +55,6 @@ def rule_only(verdicts: Sequence[Mapping[str, Any]]) -> float:
 
     It is NaN if a part of the benchmark that it needs has no question, as under `--limit`.
     """
-    scored = [scored_of(each, each["groups"]) for each in verdicts]
+    scored = [scored_of(each) for each in verdicts]
     value = benchmark(verdicts[0]["benchmark"]).summarise(scored).rule_only.value
     return math.nan if value is None else value

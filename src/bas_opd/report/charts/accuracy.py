@@ -63,10 +63,10 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     scored: list[Shape] = []
     for row, arm in enumerate(trained):
         style = policy_style(arm.policy)
-        if ends := _ends(arm.mean):
+        if ends := _ends(arm.accuracy):
             level = ((ends[0], -row), (ends[1], -row))
             reached.append(Line(points=level, style=style, form="interval"))
-        reached.append(Mark(at=(arm.mean.value, -row), style=style))
+        reached.append(Mark(at=(arm.accuracy.value, -row), style=style))
         if arm.token_share is None:
             scored.append(Text(at=(0, -row), words="unknown"))
         else:
@@ -74,22 +74,25 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     for arm in arms:
         if arm.budget is None:
             rows = replace(rows, high=1.0)
-            line = ((arm.mean.value, rows.low), (arm.mean.value, 0.5))
+            line = ((arm.accuracy.value, rows.low), (arm.accuracy.value, 0.5))
             reached.append(Line(points=line, style="faint"))
             reached.append(Text(at=line[1], words=arm.name, is_above=True))
-    values = [end for arm in arms for end in (arm.mean.low, arm.mean.value, arm.mean.high)]
+    values = [
+        end for arm in arms for end in (arm.accuracy.low, arm.accuracy.value, arm.accuracy.high)
+    ]
     ends = round_ends(values, zero=False)
-    accuracy = axis("accuracy", ends, tick=percent_tick, wanted=2, grid=True)
+    accuracy = axis(f"accuracy, {_metric(arms)}", ends, tick=percent_tick, wanted=2, grid=True)
     most = max(1.0, *(arm.token_share or 0.0 for arm in trained))
     long = max(0.0, max(len(arm.name) for arm in trained) * TEXT_WIDTH - LONG_NAME)
     spoken = "; ".join(
-        f"{arm.name}: {percent(arm.mean.value)} right"
+        f"{arm.name}: {percent(arm.accuracy.value)}"
         + ("" if arm.token_share is None else f" at {percent(arm.token_share)} of the tokens")
         for arm in arms
     )
     return Chart(
         title="Accuracy and cost",
-        label=f"Accuracy, and scored tokens as a share of full querying. {spoken}.",
+        label=f"Accuracy ({_metric(arms)}), and scored tokens as a share of full querying. "
+        f"{spoken}.",
         panels=(
             Panel(x=accuracy, y=rows, shapes=tuple(reached)),
             Panel(
@@ -110,11 +113,11 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
 
 def accuracy_by_part(arms: Sequence[Arm]) -> Chart:
     """Draw the accuracy of every arm on every benchmark (the figure above the paper's abstract)."""
-    parts = [*arms[0].parts, "mean"]
+    parts = [*arms[0].parts, _metric(arms)]
     width = 0.84 / len(arms)
     shapes: list[Shape] = []
     for place, arm in enumerate(arms):
-        for part, estimate in enumerate((*arm.parts.values(), arm.mean)):
+        for part, estimate in enumerate((*arm.parts.values(), arm.accuracy)):
             centre = part + (place - (len(arms) - 1) / 2) * width
             shapes.append(
                 Bar(
@@ -126,11 +129,11 @@ def accuracy_by_part(arms: Sequence[Arm]) -> Chart:
             )
             if ends := _ends(estimate):
                 shapes.append(whisker(centre, ends, "ink"))
-    highest = [each.high for arm in arms for each in (*arm.parts.values(), arm.mean)]
+    highest = [each.high for arm in arms for each in (*arm.parts.values(), arm.accuracy)]
     return Chart(
         title="Accuracy by benchmark",
-        label="Accuracy by benchmark; their mean: "
-        + "; ".join(f"{arm.name} {percent(arm.mean.value)}" for arm in arms)
+        label=f"Accuracy by benchmark; {_metric(arms)}: "
+        + "; ".join(f"{arm.name} {percent(arm.accuracy.value)}" for arm in arms)
         + ".",
         panels=(
             Panel(
@@ -149,7 +152,7 @@ def accuracy_by_part(arms: Sequence[Arm]) -> Chart:
 
 
 def budget_sweep(arms: Sequence[Arm]) -> Chart:
-    """Draw accuracy over the query budget, a panel for each benchmark and one for the mean.
+    """Draw accuracy over the query budget, a panel for each part and one for the primary accuracy.
 
     Each panel marks its maximum; the dashed line is full querying (Figure 2).
     """
@@ -159,15 +162,20 @@ def budget_sweep(arms: Sequence[Arm]) -> Chart:
     if len(swept) < 2:
         raise DataError("A sweep needs runs of one policy with at least two budgets.")
     budgets = [budget for budget, _ in swept]
-    parts = [*swept[0][1].parts, "mean"]
+    metric = _metric(arms)
+    parts = [*swept[0][1].parts, metric]
     panels = [
-        _sweep(part, budgets, [arm.mean if part == "mean" else arm.parts[part] for _, arm in swept])
+        _sweep(
+            part,
+            budgets,
+            [arm.accuracy if part == metric else arm.parts[part] for _, arm in swept],
+        )
         for part in parts
     ]
     return Chart(
         title="Accuracy over the query budget",
-        label="Accuracy over the query budget; the mean: "
-        + "; ".join(f"{percent(arm.mean.value)} at {100 * budget:g} %" for budget, arm in swept)
+        label=f"Accuracy over the query budget; {metric}: "
+        + "; ".join(f"{percent(arm.accuracy.value)} at {100 * budget:g} %" for budget, arm in swept)
         + ".",
         panels=tuple(panels),
         columns=(1,) * PANELS_PER_ROW,
@@ -176,6 +184,11 @@ def budget_sweep(arms: Sequence[Arm]) -> Chart:
         width=780,
         height=145 * -(-len(parts) // PANELS_PER_ROW),
     )
+
+
+def _metric(arms: Sequence[Arm]) -> str:
+    """Name the accuracy of arms; those of one figure are of the same benchmarks."""
+    return " or ".join(dict.fromkeys(arm.metric for arm in arms))
 
 
 def _sweep(part: str, budgets: Sequence[float], values: Sequence[Estimate]) -> Panel:

@@ -188,6 +188,24 @@ def loss_chart(run: Run) -> Chart | None:
     )
 
 
+def evaluation_chart(run: Run) -> Chart | None:
+    """Draw the accuracy during training, on the questions of the last evaluation."""
+    asked = [each for each in run.evaluations if each.questions == run.evaluations[-1].questions]
+    if len(asked) < 2:
+        return None
+    last, best = asked[-1], max(asked, key=lambda each: (each.accuracy, -each.step))
+    return line_chart(
+        {("", "ranked"): [(float(each.step), each.accuracy) for each in asked]},
+        title="Accuracy during training",
+        label=f"Accuracy ({last.metric}) from {percent(asked[0].accuracy)} after step "
+        f"{asked[0].step:,} to {percent(last.accuracy)} after step {last.step:,}.",
+        x="step",
+        y=f"accuracy, {last.metric}",
+        caption=f"On {last.n:,} questions. Best: {best.words} after step {best.step:,}, whose "
+        f"checkpoint is kept. Last: {last.words}.",
+    )
+
+
 def cost_chart(entries: Sequence[Entry]) -> Chart | None:
     """Draw accuracy and cost of runs, numbered as in their table; none if none was evaluated."""
     arms = [
@@ -196,12 +214,13 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
             policy=entry.run.config.select.policy,
             budget=float(entry.run.config.select.query_ratio),
             parts={},
-            mean=mean,
+            accuracy=reached,
+            metric=entry.accuracy.name,
             token_share=entry.token_share,
         )
         for entry in entries
         if entry.accuracy is not None
-        and (mean := estimate_of(entry.accuracy)) is not None
+        and (reached := estimate_of(entry.accuracy)) is not None
         and entry.token_share is not None
     ]
     return accuracy_cost(arms) if arms else None

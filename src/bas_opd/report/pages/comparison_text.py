@@ -8,14 +8,14 @@ from typing import Any
 
 from bas_opd.evaluate.results import BenchmarkResult
 from bas_opd.report.arms import ArmRuns
-from bas_opd.report.comparison import RUN_HEADER, RunComparison, findings, run_rows
+from bas_opd.report.comparison import RunComparison, findings, run_table
 from bas_opd.stats.intervals import Interval
 from bas_opd.text import aligned, ends_of, plus_minus
 
 
 def comparison_text(comparison: RunComparison) -> str:
     """Return the table of runs, their differences, and what limits the comparison."""
-    parts = [aligned([RUN_HEADER, *run_rows(comparison)])]
+    parts = [aligned(run_table(comparison))]
     if comparison.groups:
         parts.append("\n".join(_groups(comparison.groups)))
     if said := findings(comparison):
@@ -44,6 +44,8 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
                 "share_of_full_total_tokens": entry.total_share,
                 "seconds": entry.run.seconds,
                 "accuracy": None if entry.accuracy is None else asdict(entry.accuracy),
+                "base": None if entry.before is None else asdict(entry.before),
+                "beside": None if entry.beside is None else asdict(entry.beside),
                 "evaluation_is_of_other_weights": entry.run.evaluation is not None
                 and entry.run.own_evaluation is None,
                 "benchmarks": []
@@ -57,6 +59,7 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
                 "benchmark": pair.benchmark,
                 "a": pair.a.label,
                 "b": pair.b.label,
+                "metric": pair.comparison.metric,
                 "only_a": pair.comparison.only_a,
                 "only_b": pair.comparison.only_b,
                 **_interval("difference", pair.comparison.difference),
@@ -70,12 +73,18 @@ def comparison_data(comparison: RunComparison) -> dict[str, Any]:
             {
                 "policy": group.name,
                 "runs": [entry.label for entry in group.members],
+                "metric": group.metric,
                 **({} if group.accuracy is None else _interval("accuracy", group.accuracy)),
             }
             for group in comparison.groups
         ],
         "over_seeds": [
-            {"a": each.a, "b": each.b, **_interval("difference", each.difference)}
+            {
+                "a": each.a,
+                "b": each.b,
+                "metric": each.metric,
+                **_interval("difference", each.difference),
+            }
             for each in comparison.contrasts
         ],
         "notes": list(comparison.notes),
@@ -101,7 +110,7 @@ def _groups(groups: Sequence[ArmRuns]) -> Iterator[str]:
     for group in groups:
         accuracy = "not all evaluated on the same questions"
         if group.accuracy is not None:
-            accuracy = f"{plus_minus(group.accuracy, '.1f', 100)} % right"
+            accuracy = f"{plus_minus(group.accuracy, '.1f', 100)} % ({group.metric})"
         yield (
             f"{group.name} over {len(group.members)} seeds: {accuracy}, "
             f"{plus_minus(group.total('scored_tokens'), ',.0f')} scored tokens, "

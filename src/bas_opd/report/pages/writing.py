@@ -14,15 +14,17 @@ from bas_opd import __version__
 from bas_opd.audit.summary import RANKINGS
 from bas_opd.config.loading import dump, flat
 from bas_opd.errors import BasOpdError
+from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
 from bas_opd.report.arms import PATHS, default_settings
 from bas_opd.report.charts import training
 from bas_opd.report.charts.audits import audit_figures
-from bas_opd.report.comparison import RUN_HEADER, compare_runs, findings, headline, run_rows
+from bas_opd.report.comparison import compare_runs, findings, headline, metric_name, run_table
 from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
 from bas_opd.report.findings import (
     budget_sentence,
+    gains,
     interval_text,
     not_run,
     result,
@@ -38,8 +40,20 @@ from bas_opd.run.verify import verify
 from bas_opd.text import clock, percent, plus_minus, points
 
 PAGE, CARD = "report.html", "card.md"
-EVALUATED = ("benchmark", "accuracy", "95 % CI", "questions", "deferred", "unscored", "judge")
+EVALUATED = (
+    "benchmark",
+    "metric",
+    "accuracy",
+    "95 % CI",
+    EVERY_QUESTION,
+    "questions",
+    "deferred",
+    "unscored",
+    "judge",
+)
+GAINED = ("accuracy", "base", "trained", "difference, points", "95 % CI")
 SHARED = {
+    "gained_header": GAINED,
     "version": __version__,
     "evaluated_header": EVALUATED,
     "oddities": ODDITIES,
@@ -82,9 +96,11 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "audits": audit_figures(run),
         "stale": stale_sentence(run),
         "evaluated": _evaluated(run.evaluation),
+        "gains": gains(run),
         "phases": _phases(run),
         "phase_chart": training.phase_chart(run),
         "loss_chart": training.loss_chart(run),
+        "evaluation_chart": training.evaluation_chart(run),
         "supervision": supervision_table({run.policy: run}),
         "times": time_table({run.policy: run}),
         "has_examples": bool(examples),
@@ -103,15 +119,17 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
     whole = {label: run for label, run in runs.items() if run.rule.asks_everything}
     checked = {label: verify(run.path, unfinished=True, files=False) for label, run in runs.items()}
+    header, *rows = run_table(comparison)
     facts = {
         "comparison": comparison,
         "checked": checked,
         "result": headline(comparison),
         "findings": findings(comparison),
-        "run_header": (*RUN_HEADER, "records"),
+        "metric": metric_name(comparison),
+        "run_header": (*header, "records"),
         "run_rows": [
             (*row, "sound" if each.is_sound else "NOT sound")
-            for row, each in zip(run_rows(comparison), checked.values(), strict=True)
+            for row, each in zip(rows, checked.values(), strict=True)
         ],
         "evaluated": [
             (label, *cells)
@@ -122,6 +140,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
             (
                 group.name,
                 len(group.members),
+                group.metric or "-",
                 plus_minus(group.accuracy, ".1f", 100) if group.accuracy else "-",
                 plus_minus(group.total("scored_tokens"), ",.0f"),
                 plus_minus(group.total("processed_tokens"), ",.0f"),
@@ -131,7 +150,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
             for group in comparison.groups
         ],
         "contrasts": [
-            (f"{each.a} - {each.b}", each.difference.n, *points(each.difference))
+            (f"{each.a} - {each.b}", each.metric, each.difference.n, *points(each.difference))
             for each in comparison.contrasts
         ],
         "plot": training.cost_chart(comparison.entries),
@@ -172,8 +191,10 @@ def _evaluated(evaluation: RunEvaluation | None) -> list[tuple[str, ...]]:
     return [
         (
             f"{each.title} (partial)" if each.is_partial else each.title,
+            each.summary.primary.label,
             value_text(each.summary.primary),
             interval_text(each.summary.primary),
+            value_text(each.summary.beside),
             f"{each.summary.n:,}",
             f"{each.summary.deferred:,}",
             f"{each.summary.unscored:,}",
@@ -217,7 +238,7 @@ def _settings(run: Run) -> list[tuple[str, str, str]]:
     return [
         (key, _short(value), "")
         if key in PATHS and value
-        else (key, _written(value), "" if key in PATHS else _written(defaults[key]))
+        else (key, _written(value), _written(defaults[key]))
         for key, value in flat(dump(run.config)).items()
     ]
 

@@ -70,7 +70,7 @@ def test_the_mean_is_over_kinds() -> None:
     numbers = {(each.name, each.part): each.value for each in summary.also}
     assert summary.primary.value == 0.5
     assert numbers == {
-        ("micro", ""): 0.75,
+        ("all questions", ""): 0.75,
         ("accuracy", "count"): 0.0,
         ("accuracy", "pair"): 1.0,
         ("pair accuracy", ""): 1.0,

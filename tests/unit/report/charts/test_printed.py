@@ -35,7 +35,14 @@ def estimate(value: float, reach: float = 0.02) -> Estimate:
 
 def arm(name: str, budget: float | None, mean: float, share: float | None = None) -> Arm:
     parts = {"colour": estimate(mean - 0.1), "count": estimate(mean + 0.1)}
-    return Arm(name=name, budget=budget, parts=parts, mean=estimate(mean), token_share=share)
+    return Arm(
+        name=name,
+        budget=budget,
+        parts=parts,
+        accuracy=estimate(mean),
+        metric="mean of kinds",
+        token_share=share,
+    )
 
 
 ARMS = [
@@ -98,12 +105,12 @@ def test_bars_are_as_high_as_the_accuracies_with_the_mean_last() -> None:
     (panel,) = accuracy_by_part(ARMS).panels
     assert heights(panel)[:3] == pytest.approx([0.3, 0.5, 0.4])
     assert len(heights(panel)) == 3 * len(ARMS)
-    assert [name for _, name in panel.x.ticks] == ["colour", "count", "mean"]
+    assert [name for _, name in panel.x.ticks] == ["colour", "count", "mean of kinds"]
 
 
 def test_a_sweep_has_a_panel_for_each_part_and_marks_the_maximum_and_full_querying() -> None:
     panels = budget_sweep(ARMS).panels
-    assert [panel.title for panel in panels] == ["colour", "count", "mean"]
+    assert [panel.title for panel in panels] == ["colour", "count", "mean of kinds"]
     lines = {
         shape.style: shape
         for shape in panels[-1].shapes

@@ -58,7 +58,7 @@ def test_seeds_of_one_policy_are_summed_up(
 ) -> None:
     other = synthetic_run(tmp_path / "again", data, seed=1)
     evaluate(other, ALL_RIGHT)
-    assert "learned-25 over 2 seeds: 75.0 ± 317.7 % right" in text([*runs, other])
+    assert "learned-25 over 2 seeds: 75.0 ± 317.7 % (mean of kinds)" in text([*runs, other])
 
 
 def test_what_stands_in_the_way_is_said(tmp_path: Path, data: PreparedSet) -> None:
@@ -82,7 +82,7 @@ def test_an_interval_that_is_not_known_is_none_in_json(tmp_path: Path, data: Pre
     result = CliRunner().invoke(app, ["compare", *map(str, runs), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["pairs"][0]["half_width"] is None
-    assert "over 1 question (95 % CI unknown" in text(runs)
+    assert "(all questions, 1 question, 95 % CI unknown" in text(runs)
 
 
 def test_the_command_prints_text_or_json_and_wants_two_runs(runs: list[Path]) -> None:

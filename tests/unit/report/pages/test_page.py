@@ -29,7 +29,7 @@ def test_the_first_words_are_the_result_with_its_interval(run: Path) -> None:
     page = page_of(run)
     heading = re.findall(r"<h1>(.*?)</h1>", page, re.DOTALL)
     assert len(heading) == 1
-    assert heading[0].startswith("learned-25 reaches 50.0 % (95 % CI ")
+    assert heading[0].startswith("learned-25 reaches 50.0 % (mean of kinds, 95 % CI ")
     assert "FineSearch after 5 steps" in heading[0]
 
 
@@ -226,17 +226,17 @@ def test_the_page_of_several_runs_has_their_differences(
     evaluate(full, [True, False] * 15)
     written = write_comparison([run, full], tmp_path / "out")
     page = written.page.read_text(encoding="utf-8")
-    assert "+50.0 points over 30 questions" in written.sentence
+    assert "+50.0 points (mean of kinds, 30 questions, " in written.sentence
     assert written.sentence in words_of(page)
     for place in ("runs", "differences", "budget", "time", "cost", "environment", "not-run"):
         assert f'<section id="{place}">' in page
     evaluation = words_of(section(page, "evaluation"))
-    assert "learned-25 FineSearch 100.00 % " in evaluation
-    assert "full FineSearch 50.00 % " in evaluation
+    assert "learned-25 FineSearch, mean of kinds 100.00 % " in evaluation
+    assert "full FineSearch, mean of kinds 50.00 % " in evaluation
     processed = [read_run(each).totals["processed_tokens"] for each in (run, full)]
     share = f"{processed[0]:,} {100 * processed[0] / processed[1]:.1f} % of full"
     assert share in words_of(section(page, "runs"))
     assert f"{100 * processed[0] / processed[1]:.2f} %" in words_of(section(page, "cost"))
     assert "select.policy" in words_of(page)
     assert "| 1 learned-25 | 5 | 100.0 % |" in written.card.read_text()
-    assert "| full | FineSearch | 50.0 % |" in written.card.read_text()
+    assert "| full | FineSearch | mean of kinds | 50.0 % |" in written.card.read_text()

@@ -1,0 +1,71 @@
+"""Evaluation during training: the model itself, between two steps, on a prepared set.
+
+It answers greedily and without gradients, so it draws no random number and changes no weight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bas_opd.config.schema import Config
+from bas_opd.evaluate.answering import ModelAnswers
+from bas_opd.evaluate.benchmarks import benchmark
+from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.scoring import score_in_memory
+from bas_opd.files import hash_of
+from bas_opd.run.record import EvaluationRecord
+from bas_opd.types import Prompt
+
+if TYPE_CHECKING:
+    from bas_opd.model.vlm import VisionLanguageModel
+    from bas_opd.run.loop import Evaluate
+
+
+def evaluator(config: Config) -> Evaluate | None:
+    """Return how a run with these settings evaluates its model, or None if it does not."""
+    settings, rollout = config.eval, config.rollout
+    if not settings.every:
+        return None
+    finesearch = benchmark("finesearch")
+    loaded = finesearch.load(Path(settings.data or ""))
+    questions = some_of_each_kind(loaded.questions, settings.limit)
+    identity = hash_of({"set": loaded.fingerprint, "ids": [each.id for each in questions]})
+    prompts: dict[str, Prompt] = {}  # The pictures are decoded once.
+
+    def evaluate(
+        model: VisionLanguageModel, step: int, poll: Callable[[], None]
+    ) -> EvaluationRecord:
+        began = time.monotonic()
+        answering = ModelAnswers(
+            model=model,
+            max_response_tokens=rollout.max_response_tokens,
+            prompts_per_batch=rollout.prompts_per_batch or rollout.prompts_per_step,
+            prompts=prompts,
+            poll=poll,
+        )
+        scored = score_in_memory(finesearch, questions, answering.answers(questions))
+        summary = finesearch.summarise(scored)
+        found = [each for each in (summary.primary, summary.beside) if each is not None]
+        return EvaluationRecord(
+            step=step,
+            metric=summary.primary.name,
+            accuracies={each.name: each.value or 0.0 for each in found},
+            n=summary.n,
+            questions=identity,
+            seconds=time.monotonic() - began,
+        )
+
+    return evaluate
+
+
+def some_of_each_kind(questions: Sequence[Question], limit: int | None) -> Sequence[Question]:
+    """Return at most so many questions, as many of each kind as possible, the first of each."""
+    kinds: dict[str, list[Question]] = {}
+    for question in questions:
+        kinds.setdefault(question.groups.get("kind", ""), []).append(question)
+    in_turn = chain.from_iterable(zip_longest(*kinds.values()))
+    return [question for question in in_turn if question is not None][:limit]
