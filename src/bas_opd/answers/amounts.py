@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 from bas_opd.answers.dates import moment
+from bas_opd.answers.language import NEGATION
 from bas_opd.answers.numbers import Number, numbers
 from bas_opd.answers.units import unit_of
 
@@ -16,17 +17,25 @@ _FRAME = (
     " he she they we have has be color colour answer so which here appears to looks like seems"
     " probably clearly usd eur gbp jpy"
 )
+_LOOSE = re.compile(
+    r"\b(?:or|over|under|above|below|up to|nearly|almost|between|either|if|whether|might|could|may"
+    r"|maybe|perhaps|possibly|minus|plus|times)\b|[~<>±≈]"
+)
+_OR = re.compile(r"(?: [a-z]{2,12})? (?:or|to|and|plus|minus|times)\b (?=[a-z]{0,3}\b)|[+~]")
+_SERIES = re.compile(r"\d, (?:and |or )?\d")
+_AND = re.compile(r"\band $")
 _FRAME_WORDS = frozenset(_FRAME.split())
 _OF_ANOTHER = re.compile(
     r"(?:\b(?:the|these|those|his|her|its|their|all|both|after|before|since|until|next to|near"
-    r"|beside|behind|between|among|under|above|from|(?<!total )(?<!number )(?<!sum )of)"
-    r"|[a-z]\() ?$"
+    r"|beside|behind|between|among|under|above|from|for|than|least|most|each|every"
+    r"|(?<!total )(?<!number )(?<!sum )of)|[a-z]\(|[)a-z\d] ?[+*/\u00d7·]|[)a-z\d] -) ?$"
 )
 """What stands before a number of something else: "the 2 cars", "after 1945", "f(3)"."""
 _NAME = re.compile(r"\b(?:for|on|in|at|by|with|of|near|the|this|that|an?) ([a-z]{3,15}) $")
 """What stands before a number that is a name: "for bus 12"."""
 _ENDS = re.compile(
-    r"(?:[ -]?(?:%|°[cf]?|(?!is\b|are\b|was\b|were\b)[^\W\d_]{1,20}(?:/[a-z]{1,4})?))?\W{0,3}$"
+    r"(?:[ -]?(?:%|°[cf]?|(?!is\b|are\b|was\b|were\b)[^\W\d_]{1,20}(?:/[a-z]{1,4})?))?"
+    r"(?: (?:long|tall|high|wide|deep|thick|left|away|in total))?\W{0,3}$"
 )
 _HAN_FRAME = re.compile(r"^[^,.;\d]{0,12}[有共是](?:[\d一二两三四五六七八九十])")
 _NOTHING = re.compile(r"(?:there (?:is|are) )?(?:no(?! one|\.)|none|zero|nothing)\b")
@@ -54,10 +63,20 @@ def by_number(said: str, due: str) -> bool | None:
     given = numbers(said)
     if counts_nothing(said) and not (given and given[0].value == 0):
         return goal.value == 0 if not given else None
+    if _SERIES.search(said) or any(_AND.search(said, 0, each.start) for each in given[1:]):
+        return None
     told = [each for each in given if _is_told(each, goal, said)]
     if len({(each.value, each.is_ordinal) for each in told}) != 1 or told[0].is_range:
         return None
+    if _is_bounded(told[0], said) and not _is_bounded(goal, due):
+        return None
     return _same_amount(told[0], goal)
+
+
+def _is_bounded(here: Number, said: str) -> bool:
+    """Return whether a phrase denies, doubts or bounds its number ("not 3", "3 or 4")."""
+    before = said[: here.start]
+    return bool(NEGATION.search(before) or _LOOSE.search(before) or _OR.match(said, here.end))
 
 
 def names_another(said: str, due: str) -> bool:

@@ -37,6 +37,7 @@ _LEAD_END = re.compile(
     r"|instead of|not|and not)\b|!"
 )
 _ALONE = re.compile(r"[.)\]]{1,2}(?:\s|$)|\n|$")
+_LABEL_END = re.compile(r"[.):] ")
 _EQUATION = re.compile(r" ?=")
 _LETTER = re.compile(r"\b[A-Z]\b")
 _MARKS = " \n.,;:!?()[]-/&|>=→"
@@ -122,6 +123,8 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
             each and each.value not in (None, stated.verdict) for each in others
         )
         return DEFERRED if is_torn else _verdict(stated.verdict)
+    if _is_outside(text, low, ballot):
+        return NONE
     weighed = elected(text, low, ballot)
     if edge is not None or weighed is not None:
         is_torn = edge is not None and weighed is not None and edge.value != weighed
@@ -257,6 +260,15 @@ def _labelled(
     if _is_item(label, heads) and not text.startswith("\n", label.end):
         return None
     return _checked(text, low, label, ballot)
+
+
+def _is_outside(text: str, low: str, ballot: Ballot) -> bool:
+    """Return whether a line is an option that was not offered ("(E) 60")."""
+    label = label_at(text, low, 0, ballot)
+    if not label or label.letter in ballot.keys or "\n" in text or ballot.exact(label.letter):
+        return False
+    is_labelled = label.is_bracketed or _LABEL_END.match(low, label.end)
+    return bool(is_labelled) and not ballot.mentions(low) and not labels(text, low, ballot)
 
 
 def _stands_alone(text: str, low: str, ballot: Ballot) -> bool:

@@ -73,11 +73,14 @@ def compare(phrase: str, reference: str) -> bool | None:
     corrected = _CORRECTED.match(said)
     if corrected:
         return compare(said[corrected.end() :], reference)
-    if due in (f"not {said}", f"no {said}") or _is_loose(said, due):
+    if due in (f"not {said}", f"no {said}"):
         return None
-    for ask in (_by_moment, by_number, _by_kind, _by_code, by_figures):
-        # "the one" must keep its article, or it would count.
-        verdict = ask(lowered(phrase).strip(" .\n") if ask is by_number else said, due)
+    # "the one" must keep its article, or it would count.
+    verdict = by_number(lowered(phrase).strip(" .\n"), due)
+    if verdict is not None or _is_loose(said, due):
+        return verdict
+    for ask in (_by_moment, _by_kind, _by_code, by_figures):
+        verdict = ask(said, due)
         if verdict is not None:
             return verdict
     return True if _ends_with(said, due) or _quotes(phrase, due) else None

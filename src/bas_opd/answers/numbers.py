@@ -103,6 +103,7 @@ def numbers(text: str) -> list[Number]:
                 is_ordinal=bool(match["ordinal"] or match["nth"]),
                 is_range=bool(match["range"]) or value is None,
                 is_part=(tail.isascii() and tail.isalpha() and unit_of(unit) is None)
+                or text[max(0, match.start() - 2) : match.start()].endswith(("√", "^", "^{"))
                 or _FORMULA.match(text, match.end()) is not None,
             )
         )

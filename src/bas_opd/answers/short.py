@@ -46,6 +46,10 @@ _PLACE = re.compile(
 _POLARITY = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 _LONGEST_CLAIM_WORDS = 25
 _LAST_LINE_WORDS = 6
+_CONCLUDES = re.compile(
+    r"\W{0,2}(?:so|therefore|thus|hence|in (?:total|conclusion|summary)|overall|altogether)\b,? ?",
+    re.I,
+)
 _TURNS = re.compile(r"\W{0,2}(?:but|however|yet|although|though)\b", re.I)
 _STATES = re.compile(r"\b(?:is|are|was|were|has|have)\b")
 
@@ -141,6 +145,12 @@ def _told(text: str, reference: str) -> Answer:
         if closing.value is None and _is_fragment(first) and opening.value is not None:
             return opening
         return closing if opening.value in (None, closing.value) else DEFERRED
+    closing = text[slice(*bounds[-1])]
+    if _CONCLUDES.match(closing):
+        concluded = _judged(_CONCLUDES.sub("", closing), reference)
+        if concluded.value is not None:
+            is_torn = _is_fragment(first) and opening.value not in (None, concluded.value)
+            return DEFERRED if is_torn else concluded
     if opening.value is True and (is_named(rest, reference) or not _is_fragment(first)):
         return opening if _agrees(rest, reference) else DEFERRED
     return opening if _is_fragment(first) and opening.value is not None else DEFERRED
