@@ -190,7 +190,8 @@ def run_table(comparison: RunComparison) -> list[tuple[str, ...]]:
         for entry in comparison.entries
         for sums in [entry.run.totals]
     ]
-    return [(*header, "scored tokens", "processed tokens", "time"), *rows]
+    costs = ("scored tokens", "processed tokens", "total tokens", "time")
+    return [(*header, *costs), *rows]
 
 
 def _with_share(count: int, share: float | None) -> str:

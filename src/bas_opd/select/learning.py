@@ -74,7 +74,7 @@ class LearningSelector(ABC):
         return explored_selection(
             candidates,
             budget,
-            scores=finite_scores(candidates.rows, self.predict(candidates.values).tolist()),
+            scores=finite_scores(candidates.rows, self.rank_by(candidates.values).tolist()),
             exploration=self.exploration,
             seed=self.seed,
             step=step,
@@ -108,7 +108,11 @@ class LearningSelector(ABC):
 
     @abstractmethod
     def predict(self, values: Tensor) -> Tensor:
-        """Return the score `[row]` that raw features `[row, feature]` are ranked by."""
+        """Return what is predicted `[row]` from raw features `[row, feature]`."""
+
+    def rank_by(self, values: Tensor) -> Tensor:
+        """Return the score `[row]` that rows are ranked by: the prediction itself."""
+        return self.predict(values)
 
     @abstractmethod
     def _update(self, step: int) -> None:

@@ -21,6 +21,9 @@ from bas_opd.select.replay import Labels
 from bas_opd.types import FEATURES, Candidates
 
 
+_TOKENS = FEATURES.index("response_tokens")
+
+
 class RegressedSelector(LearningSelector):
     """Query the rows of highest predicted utility, by ridge regression on all labels held.
 
@@ -99,10 +102,12 @@ class RegressedSelector(LearningSelector):
 
 
 class CoveringSelector(RegressedSelector):
-    """Cover the prompts of a step with different responses, those of high prediction first.
+    """Cover the prompts of a step with different responses, those that add most to the loss first.
 
-    The prediction is that of `RegressedSelector`, the choice that of `cover`. Before the first fit
-    all rows gain the same, and a random order decides between them. With `correctness`, a seventh
+    The prediction is that of `RegressedSelector`, the choice that of `cover`. The score of a row is
+    its predicted utility times its tokens: utility is a mean over tokens (Eq. 9), but the loss is a
+    sum over them (Eq. 11), and by the mean the shortest responses would come first. Before the
+    first fit all rows gain the same, and a random order decides between them. With `correctness`, a seventh
     feature says whether a row is right, and before the first fit wrong rows come first.
     """
 
@@ -110,6 +115,11 @@ class CoveringSelector(RegressedSelector):
         columns = len(FEATURES) + correctness
         super().__init__(seed=seed, **{**settings, "coverage": True, "columns": columns})
         self.correctness = correctness
+
+    @torch.no_grad()
+    def rank_by(self, values: Tensor) -> Tensor:
+        """Return the predicted utility of all tokens of a row together."""
+        return self.predict(values).clamp_min(0).square() * values[:, _TOKENS]
 
     def _seen(self, candidates: Candidates) -> Candidates:
         if not self.correctness:

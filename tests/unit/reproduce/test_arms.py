@@ -54,10 +54,11 @@ def test_another_ratio_of_random_is_that_ratio_alone(arm: str, ratio: str) -> No
 
 @pytest.mark.parametrize("percent", ["6", "12", "25", "50"])
 def test_covering_has_the_ratio_of_random(percent: str) -> None:
-    policy, ratio = ARMS[f"covering{percent}"].settings
-    assert policy == "select.policy=covering"
-    random = arm_config(f"random{percent}", 0, PATHS).select.query_ratio
-    assert ratio == f"select.query_ratio={random}"
+    covering, random = (
+        arm_config(f"{policy}{percent}", 0, PATHS).select for policy in ("covering", "random")
+    )
+    assert covering.policy == "covering"
+    assert covering.query_ratio == random.query_ratio
 
 
 def test_an_arm_is_a_name_a_preset_and_settings_that_others_may_override() -> None:

@@ -248,7 +248,25 @@ def test_after_it_the_choice_is_cover_by_the_mid_ranks_of_the_prediction() -> No
     )
     assert set(selection.rows) == {candidates.rows[i] for i in picked}
     assert not selection.explored
-    assert selection.scores == plain.select(candidates, 12, step=9).scores
+    predicted = plain.select(candidates, 12, step=9).scores
+    tokens = candidates.values[:, FEATURES.index("response_tokens")].tolist()
+    for row, many in zip(candidates.rows, tokens, strict=True):
+        assert selection.scores[row] == pytest.approx(max(predicted[row], 0) ** 2 * many)
+
+
+def test_of_rows_with_the_same_utility_the_longer_one_adds_more_to_the_loss() -> None:
+    """Utility is a mean over tokens, the loss a sum: by the mean the shortest would come first."""
+    column = FEATURES.index("response_tokens")
+    selector = CoveringSelector(replay_start=10)
+    candidates = _candidates()
+    values = torch.ones_like(candidates.values)
+    values[:, column] = torch.arange(len(candidates)) % 8 + 2
+    candidates = replace(candidates, values=values, texts=None)
+    for step in range(3):
+        selector.select(candidates, 20, step=step)
+        selector.learn(candidates, dict.fromkeys(candidates.rows, 0.02), step=step)
+    selection = selector.select(candidates, 5, step=9)
+    assert [values[row - 3, column] for row in selection.rows] == [9] * 5
 
 
 def test_a_covering_selector_never_asks_a_repeated_text() -> None:
@@ -332,7 +350,7 @@ def _graded(step: int = 0) -> Candidates:
     grades: list[Grade] = ["right", "wrong", "unread"]
     return replace(
         candidates,
-        values=torch.zeros_like(candidates.values),
+        values=torch.ones_like(candidates.values),
         texts=None,
         grades=tuple(grades[row % 3] for row in candidates.rows),
     )
