@@ -279,7 +279,9 @@ def _band_chart(run: Run, bands: Sequence[Band]) -> Chart | None:
     if len(bands) < 2:
         return None
     select = run.config.select
-    chosen = 100 * float(select.query_ratio * (1 - select.exploration))
+    chosen = f"the upper {100 * float(select.query_ratio * (1 - select.exploration)):.3g} %"
+    if select.coverage or run.rule.covers or select.budget != "calls":
+        chosen = "rows of any place, chosen by cost or to cover the prompts,"
     rows = ", ".join(f"{band.rows:,}" for band in bands)
     spoken = ", ".join(f"{band.name} {band.utility.mean:.2g}" for band in bands)
     return column_chart(
@@ -291,8 +293,8 @@ def _band_chart(run: Run, bands: Sequence[Band]) -> Chart | None:
         x_name="place in the ranking of its step",
         y_name="mean observed utility",
         caption=f"Rows by their place in the ranking of their step ({rows} rows). The teacher was "
-        f"asked about the upper {chosen:.3g} % of each step; of the rows below, only those drawn "
-        "at random are known. 95 % confidence intervals over steps.",
+        f"asked about {chosen} of each step; of the other rows, only those drawn at random are "
+        "known. 95 % confidence intervals over steps.",
     )
 
 
