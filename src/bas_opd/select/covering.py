@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 P = TypeVar("P", bound=Hashable)
@@ -49,8 +49,8 @@ def cover(
     """Choose rows greedily for F(S) = sum over prompts of sqrt(sum of gains of different texts).
 
     Each choice is the row that adds most to F for its cost and still fits into `limit`; of equals,
-    the first. The rows of a prompt come in the order of their gain for their own cost. Rows are
-    numbered as in `gains` and come back in the order chosen.
+    the first. After its first row, the rows of a prompt come in the order of their gain for their
+    own cost. Rows are numbered as in `gains` and come back in the order chosen.
 
     `costs` is what each row costs, one if not given; `openings` what the first chosen row of a
     prompt costs in addition. A text that its prompt has already adds nothing and is never chosen,
@@ -58,12 +58,19 @@ def cover(
     """
     _check(gains, prompts, texts, costs)
     own = [1] * len(gains) if costs is None else costs
-    waiting: dict[P, list[int]] = {}
-    # The best row of a prompt comes last, where it is cheap to take away.
-    for row in sorted(range(len(gains)), key=lambda r: (_rate(gains[r], own[r]), -r)):
-        waiting.setdefault(prompts[row], []).append(row)
-    total = dict.fromkeys(waiting, 0.0)
-    opening = {prompt: (openings or {}).get(prompt, 0) for prompt in waiting}
+    total = dict.fromkeys(prompts, 0.0)
+    opening = {prompt: (openings or {}).get(prompt, 0) for prompt in total}
+
+    def grouped(rate: Callable[[int], float]) -> dict[P, list[int]]:
+        """Order the rows of each prompt: the best comes last, where it is cheap to take away."""
+        rows: dict[P, list[int]] = {}
+        for row in sorted(range(len(gains)), key=lambda row: (rate(row), -row)):
+            rows.setdefault(prompts[row], []).append(row)
+        return rows
+
+    # The first row of a prompt also pays for the prompt, so another one may be best for that.
+    waiting = grouped(lambda row: _rate(worth(gains[row]), own[row] + opening[prompts[row]]))
+    further = grouped(lambda row: _rate(gains[row], own[row]))
     heap: list[tuple[float, int]] = []
 
     def offer(prompt: P) -> None:
@@ -73,7 +80,7 @@ def cover(
             added = worth(total[prompt] + gains[row]) - worth(total[prompt])
             heapq.heappush(heap, (-_rate(added, own[row] + opening[prompt]), row))
 
-    for prompt in waiting:
+    for prompt in total:
         offer(prompt)
     chosen: list[int] = []
     seen: set[tuple[P, Hashable]] = set()
@@ -90,6 +97,8 @@ def cover(
             chosen.append(row)
             seen.add(text)
             limit -= cost
+            if not total[prompt]:
+                waiting[prompt] = further[prompt]
             total[prompt] += gains[row]
             opening[prompt] = 0
         offer(prompt)

@@ -20,7 +20,6 @@ from bas_opd.select.learning import LearningSelector
 from bas_opd.select.replay import Labels
 from bas_opd.types import FEATURES, Candidates
 
-
 _TOKENS = FEATURES.index("response_tokens")
 
 
@@ -107,8 +106,8 @@ class CoveringSelector(RegressedSelector):
     The prediction is that of `RegressedSelector`, the choice that of `cover`. The score of a row is
     its predicted utility times its tokens: utility is a mean over tokens (Eq. 9), but the loss is a
     sum over them (Eq. 11), and by the mean the shortest responses would come first. Before the
-    first fit all rows gain the same, and a random order decides between them. With `correctness`, a seventh
-    feature says whether a row is right, and before the first fit wrong rows come first.
+    first fit all rows gain the same, and a random order decides between them. With `correctness`,
+    a seventh feature says whether a row is right, and before the first fit wrong rows come first.
     """
 
     def __init__(self, *, seed: int = 0, correctness: bool = False, **settings: Any) -> None:

@@ -129,6 +129,14 @@ def test_the_first_row_of_a_prompt_pays_for_its_opening() -> None:
     assert cover(gains, prompts, costs=[0, 0, 0], openings={0: 1, 1: 2}, limit=2) == [0, 1]
 
 
+def test_the_first_row_of_a_prompt_is_best_for_both_costs() -> None:
+    """By its own cost alone the two-token row would come first, and the opening be paid for it."""
+    gains, costs = [0.1, 0.9], [2, 40]
+    assert cover(gains, [0, 0], costs=costs, openings={0: 80}, limit=130) == [1, 0]
+    assert cover(gains, [0, 0], costs=costs, openings={0: 0}, limit=130) == [0, 1]
+    assert cover(gains, [0, 0], costs=costs, openings={0: 80}, limit=100) == [0]
+
+
 def test_a_repeat_that_costs_less_is_chosen_where_the_first_does_not_fit() -> None:
     assert cover([0.9, 0.1], [0, 0], ["a", "a"], costs=[9, 3], limit=4) == [1]
 
