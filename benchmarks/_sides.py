@@ -66,6 +66,7 @@ def parser(
     options.add_argument("--tokens", type=int, default=tokens, help="tokens of a response")
     options.add_argument("--repeats", type=int, default=3, help="timings of each side")
     options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--device", default="cpu")
     options.add_argument("--json", type=Path, help="also write the numbers to this file")
     return options
 
@@ -87,8 +88,9 @@ def bench(options: argparse.Namespace) -> Iterator[Bench]:
         endless = (*processor.suppressed_ids, *processor.eos_ids)
         yield Bench(
             model=VisionLanguageModel(
-                load_model(folder, device=torch.device("cpu")),
+                load_model(folder, device=torch.device(options.device)),
                 replace(processor, suppressed_ids=endless),
+                precision=torch.float32 if options.device == "cpu" else torch.bfloat16,
             ),
             examples=_pictures(folder, options.prompts, options.side),
         )
@@ -127,6 +129,8 @@ def compare(options: argparse.Namespace, ours: Side, others: Sequence[Side], *, 
         for side, seconds in zip(sides, times, strict=True):
             start = perf_counter()
             side.run()
+            if options.device != "cpu":
+                torch.cuda.synchronize()
             seconds.append(perf_counter() - start)
     medians = [statistics.median(seconds) for seconds in times]
     print(f"{options.family}, hidden {options.hidden}, {options.layers} layers; {shape}")

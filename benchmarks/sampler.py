@@ -1,12 +1,13 @@
-"""Our sampler with one prefill a prompt against `generate` of transformers, on a CPU.
+"""Our sampler with one prefill a prompt against `generate` of transformers.
 
     python benchmarks/sampler.py
+    python benchmarks/sampler.py --family qwen3_vl --device cuda --prompts 28 --side 160 --tokens 64
 
 `generate` is called in both ways a user would: with every row as a prompt of its own, where it
 encodes and prefills the image once a row, and with `num_return_sequences`, where it encodes it once
 a prompt but still prefills it once a row. All sides open the same picture files, once a prompt, and
-draw the same number of tokens; ours also returns log-probs and entropies. Required: at least twice
-as fast.
+draw the same number of tokens; ours also returns log-probs and entropies. On a GPU, ours decodes by
+a CUDA graph, and a further side shows it without. Required: at least twice as fast.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ def generate(bench: Bench, *, rows_of_each: int, sequences: int, tokens: int) ->
     prompts = [prompt for prompt in encoded for _ in range(rows_of_each)]
     ids, mask = _left_padded(prompts, processor.pad_id)
     drawing: Any = network
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "mm_token_type_ids": processor.mm_token_type_ids(ids),
+        "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]),
+        "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]),
+    }
     drawn: Tensor = drawing.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        mm_token_type_ids=processor.mm_token_type_ids(ids),
-        pixel_values=torch.cat([prompt.pixel_values for prompt in prompts]),
-        image_grid_thw=torch.cat([prompt.grid for prompt in prompts]),
+        **{name: value.to(bench.model.device) for name, value in inputs.items()},
         do_sample=True,
         top_k=0,
         num_return_sequences=sequences,
@@ -49,11 +53,15 @@ def generate(bench: Bench, *, rows_of_each: int, sequences: int, tokens: int) ->
     return (int(mask.sum()) + len(prompts) * (tokens - 1)) * sequences
 
 
-def sample(bench: Bench, *, per_prompt: int, tokens: int) -> int:
-    """Draw with our sampler."""
+def sampler_of(bench: Bench, *, per_prompt: int, tokens: int) -> Sampler:
+    """Return our sampler, which is the same in every step of a run."""
     settings = SamplingSettings(per_prompt=per_prompt, max_response_tokens=tokens)
-    batch = PromptBatch(step=0, examples=bench.examples)
-    rollouts = Sampler(bench.model, full_view, settings).generate(batch)
+    return Sampler(bench.model, full_view, settings)
+
+
+def sample(sampler: Sampler, bench: Bench, tokens: int) -> int:
+    """Draw with our sampler."""
+    rollouts = sampler.generate(PromptBatch(step=0, examples=bench.examples))
     if not bool((rollouts.lengths == tokens).all()):
         raise RuntimeError(
             "A response ended before the limit, though its end tokens are ruled out."
@@ -78,13 +86,15 @@ def main() -> None:
             setup.model.processor.prompt_length((options.side, options.side), e.question)
             for e in setup.examples
         )
+        ours = sampler_of(setup, per_prompt=n, tokens=tokens)
+        growing = sampler_of(setup, per_prompt=n, tokens=tokens)
+        growing.use_graphs = False
+        without = Side(name="ours without a CUDA graph", run=lambda: sample(growing, setup, tokens))
         compare(
             options,
-            Side(
-                name="one prefill a prompt (ours)",
-                run=lambda: sample(setup, per_prompt=n, tokens=tokens),
-            ),
+            Side(name="one prefill a prompt (ours)", run=lambda: sample(ours, setup, tokens)),
             [
+                *([] if options.device == "cpu" else [without]),
                 Side(
                     name="generate, one prompt a row",
                     run=lambda: generate(setup, rows_of_each=n, sequences=1, tokens=tokens),

@@ -55,6 +55,8 @@ class Sampler:
         self.settings = settings
         self.hooks = hooks or Hooks()
         self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
+        self.use_graphs: bool | None = None
+        """Whether decoding has a cache of fixed size; unset: where device and model allow."""
         self._races: dict[int, tuple[_Race, Decoder]] = {}
         """Rows of a batch -> what draws its tokens."""
 
@@ -131,7 +133,7 @@ class Sampler:
         race.keys.copy_(keys)
         prefix = self.model.prefill(prompts)
         prefix = prefix.rows(torch.arange(rows, device=device) // each)
-        tokens, lengths = decode(prefix)
+        tokens, lengths = decode(prefix, fixed=self.use_graphs)
         # Rows that have ended are measured until they leave; nothing of that is theirs.
         beyond = torch.arange(limit, device=device) >= lengths[:, None]
         return Drawn(
