@@ -123,6 +123,9 @@ def _choice(
     if rule.ranks_by is not None:
         with_entropy, without = rule.ranks_by
         scores = step.feature_of(with_entropy if step.has_entropy else without)
+        if covers:
+            tokens = step.feature_of("response_tokens")
+            scores = {row: score * tokens[row] for row, score in scores.items()}
         if step.score_of != scores:
             yield f"scores are not the feature that the {rule.name} policy ranks by."
     elif rule.learns and is_trained:

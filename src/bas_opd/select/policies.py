@@ -92,7 +92,11 @@ class RandomSelector(_Fixed):
 
 
 class EntropySelector(_Fixed):
-    """Query the rows of highest mean token entropy, or mean NLL where no entropy is known."""
+    """Query the rows of highest mean token entropy, or mean NLL where no entropy is known.
+
+    With coverage, rows are ranked by the sum over their tokens: it is tokens that the loss adds up,
+    and the mean would prefer the shortest responses.
+    """
 
     def __init__(self, *, coverage: bool = False) -> None:
         self.coverage = coverage
@@ -101,7 +105,10 @@ class EntropySelector(_Fixed):
         features = RULES["entropy"].ranks_by
         assert features is not None
         column = FEATURES.index(features[0] if candidates.has_entropy else features[1])
-        scores = finite_scores(candidates.rows, candidates.values[:, column].tolist())
+        values = candidates.values[:, column]
+        if self.coverage:
+            values = values * candidates.values[:, FEATURES.index("response_tokens")]
+        scores = finite_scores(candidates.rows, values.tolist())
         chosen = best_rows(candidates, Budget.of(budget), scores, coverage=self.coverage)
         return Selection(rows=tuple(sorted(chosen)), budget=budget, scores=scores)
 

@@ -298,8 +298,11 @@ def test_entropy_and_random_rows_can_cover_too() -> None:
     candidates = _candidates()
     for selector in (EntropySelector(coverage=True), RandomSelector(coverage=True)):
         assert max(_per_prompt(candidates, selector.select(candidates, 10, step=0).rows)) <= 3
-    column = candidates.values[:, FEATURES.index("mean_entropy")]
-    best = candidates.rows[int(column.argmax())]
+    entropy, tokens = (
+        candidates.values[:, FEATURES.index(name)] for name in ("mean_entropy", "response_tokens")
+    )
+    best = candidates.rows[int((entropy * tokens).argmax())]
+    assert best != candidates.rows[int(entropy.argmax())]
     assert EntropySelector(coverage=True).select(candidates, 1, step=0).rows == (best,)
 
 
