@@ -31,9 +31,7 @@ _OF_ANOTHER = re.compile(
     r"|(?<!total )(?<!number )(?<!sum )of)|[a-z]\(|[)a-z\d] ?[+*/\u00d7·]|[)a-z\d] -) ?$"
 )
 """What stands before a number of something else: "the 2 cars", "after 1945", "f(3)"."""
-_NAME = re.compile(
-    r"\b(?:for|on|in|at|by|with|of|near|the|this|that|an?) ([a-z]{3,15}) $"
-)
+_NAME = re.compile(r"\b(?:for|on|in|at|by|with|of|near|the|this|that|an?) ([a-z]{3,15}) $")
 """What stands before a number that is a name: "for bus 12"."""
 _ENDS = re.compile(
     r"(?:[ -]?(?:%|°[cf]?|(?!is\b|are\b|was\b|were\b)[^\W\d_]{1,20}(?:/[a-z]{1,4})?))?"

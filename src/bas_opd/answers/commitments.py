@@ -118,7 +118,8 @@ class Reader:
                     found[place] = Commitment(
                         place=place,
                         verdict=verdict,
-                        is_weak=strength < (3 if self._was_cut else 2) or (is_opinion and not is_labelled),
+                        is_weak=strength < (3 if self._was_cut else 2)
+                        or (is_opinion and not is_labelled),
                         is_hedged=bool(cues.HEDGE.search(self.clauses.around(place, place)[0])),
                     )
         return list(found.values())

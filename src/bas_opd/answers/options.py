@@ -114,7 +114,9 @@ class Ballot:
             return None
         low = normal(phrase)
         for key, text in self.texts.items():
-            if text == low or (_FORMULA.search(low) and text.replace(" ", "") == low.replace(" ", "")):
+            if text == low or (
+                _FORMULA.search(low) and text.replace(" ", "") == low.replace(" ", "")
+            ):
                 return key
         for key, text in self._frame.cores.items():
             if text == low:
@@ -155,7 +157,8 @@ class Ballot:
         )
         spans = {(each.start, each.end) for each in whole}
         held = [
-            (each.start, each.end) in spans or (not whole and self._frame.holds(low, each.start, each.end))
+            (each.start, each.end) in spans
+            or (not whole and self._frame.holds(low, each.start, each.end))
             for each in found
         ]
         for place, (before, after) in enumerate(pairwise(found)):
