@@ -45,6 +45,7 @@ _BEFORE = (
 _BEFORE_A_QUALITY = frozenset(_BEFORE.split())
 _LONGEST_DESCRIPTION = 12
 _LONGEST_NAME = 4
+_LONGEST_PHRASE = 2000
 _JOINT = re.compile(r"(?<=[^\W\d_])-(?!ish\b)(?=[^\W\d_])")
 _GAP = re.compile(r"(?<=[^\W_])[ '-](?=[^\W\d_])|(?<=[^\W\d_])[ '-](?=\d)|(?<=\b[a-z])\.")
 _ACCENTS = re.compile("[\u0300-\u036f]")
@@ -57,6 +58,8 @@ _CODE = re.compile(r"(?=[\w.:/-]{0,40}\d)[\w.:/-]{2,40}")
 
 def compare(phrase: str, reference: str) -> bool | None:
     """Compare a phrase with the reference; None if a judge must decide."""
+    if len(phrase) > _LONGEST_PHRASE:
+        return None
     due = _flat(reference)
     found = numbers(lowered(phrase)) if numbers(due) else []
     if is_sum(lowered(phrase), found):

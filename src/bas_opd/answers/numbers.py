@@ -61,7 +61,7 @@ _PRONOUN = re.compile(
     r"|first|second|third) $"
 )
 _RESULT = re.compile(r"[.=:\n]|\b(?:so|total|altogether|makes|making|gives|giving)\b")
-_FORMULA = re.compile(r" ?[π√^²³]| ?[-+*/\u00d7·] ?(?:\d|[b-z]\b|[(π√])")
+_FORMULA = re.compile(r" ?[π√^²³]| (?:out )?of \d| ?[-+*/\u00d7·] ?(?:\d|[b-z]\b|[(π√])")
 _CURRENCY = re.compile(r"([$€£¥]|\b(?:usd|eur|gbp|jpy)) ?$")
 
 

@@ -78,6 +78,8 @@ IDIOM = re.compile(
     r" (?:deny|dispute)\b"
     r"|\bthere(?: is|'s) no denying\b|\bwithout (?:a |any )?doubt\b"
 )
+LABEL = re.compile(r"[(\[]?\b[a-z][)\]] ?(?=(?:yes|no)\b)")
+"""The label of an option before its word: "(B) no"."""
 DENIAL = re.compile(
     r"\W{0,3}(?:there|it|they|he|she|this|that|i|we|the [\w-]{1,15}(?: [\w-]{1,15}){0,3}?|none"
     r"|nothing|no one|nobody)"

@@ -49,7 +49,7 @@ def _unsealed(sealed: Sealed, was_cut: bool | None) -> Answer:
 
 
 def _read(low: str, was_cut: bool | None) -> Answer:
-    low = polarity.IDIOM.sub("indeed", low)
+    low = polarity.LABEL.sub("", polarity.IDIOM.sub("indeed", low))
     if polarity.BOTH.search(low) or NO_OPTION.search(low):
         return DEFERRED
     was_asked = polarity.CHOICE.search(low) is not None
