@@ -244,6 +244,7 @@ def test_a_log_says_what_was_trained_on_but_not_where_it_lay(
             settings = json.loads(str(log["settings"]))
         # Settings that came after the logs.
         later = {"select.budget", "select.coverage", "select.correctness"}
+        later |= {"eval.every", "eval.data", "eval.limit"}
         assert flat(settings).keys() == flat(json.loads(text)).keys() - later
 
 
