@@ -117,8 +117,10 @@ def fill(fixed: DynamicCache, cache: DynamicCache) -> None:
     pairs: Any = zip(fixed.layers, cache.layers, strict=True)
     for layer, given in pairs:
         length = given.get_seq_length()
-        layer.keys[:, :, :length].copy_(given.keys)
-        layer.values[:, :, :length].copy_(given.values)
+        for fixed_states, states in ((layer.keys, given.keys), (layer.values, given.values)):
+            fixed_states[:, :, :length].copy_(states)
+            # What is hidden has no weight, but no weight times a NaN is still a NaN.
+            fixed_states[:, :, length:].zero_()
 
 
 def empty_cache(config: PretrainedConfig, precision: torch.dtype) -> DynamicCache:

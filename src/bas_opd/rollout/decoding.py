@@ -14,18 +14,19 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from bas_opd.errors import ModelError
 from bas_opd.model.cache import cache_bytes, fill, fixed_cache
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
-from bas_opd.types import Prompt
+from bas_opd.types import Hooks, Prompt
 
 # Rows that ended are dropped from the batch once they are at least this share of it: dropping
 # copies the cache of all others.
 LEAVING_SHARE = 1 / 8
 
-LARGEST_FIXED_CACHE = 8 * 2**30
-"""Bytes of a cache of fixed size; a larger batch decodes with a growing cache, which takes less."""
+FIXED_BYTES = 2 * 2**30
+"""Bytes of all caches of fixed size that are kept. A batch that needs more has a growing cache,
+from which rows that have ended leave."""
 
-KEPT_GRAPHS = 4
 CHECK_EVERY = 4
 """Steps between two looks at whether all rows have ended; looking waits for the GPU."""
 
@@ -43,10 +44,13 @@ class Decoder:
         choose: Choose,
         *,
         limit: int,
-        poll: Callable[[], None] = lambda: None,
+        hooks: Hooks | None = None,
     ) -> None:
-        self.model, self.choose, self.limit, self.poll = model, choose, limit, poll
+        self.model, self.choose, self.limit = model, choose, limit
+        self.hooks = hooks or Hooks()
         self._steps: dict[tuple[int, int], FixedSteps] = {}
+        """By rows and capacity, the one used last at the end."""
+        self._can_capture = True
 
     def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
         """Return tokens `[row, token]` and lengths `[row]`, the end token counted.
@@ -57,8 +61,17 @@ class Decoder:
         size = cache_bytes(prefix.cache, capacity)
         if fixed is None:
             is_gpu = self.model.device.type == "cuda"
-            fixed = is_gpu and size is not None and size <= LARGEST_FIXED_CACHE
-        return self._decode_fixed(prefix, capacity) if fixed else self._decode_growing(prefix)
+            fixed = is_gpu and self._can_capture and size is not None and size <= FIXED_BYTES
+        if not fixed:
+            return self._decode_growing(prefix)
+        if size is None:
+            raise ModelError("A model with linear attention has no cache of fixed size.")
+        steps = self._steps_for(prefix, capacity, size)
+        return self._decode_growing(prefix) if steps is None else self._decode_fixed(steps, prefix)
+
+    def release(self) -> None:
+        """Free the caches of fixed size, before a smaller batch is tried."""
+        self._steps.clear()
 
     def _decode_growing(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
         # A row that has ended may be asked for once more before it leaves; its token is dropped.
@@ -69,7 +82,7 @@ class Decoder:
         alive = torch.arange(rows, device=device)
         going = torch.ones(rows, dtype=torch.bool, device=device)
         for position in range(self.limit):
-            self.poll()
+            self.hooks.poll()
             place = torch.tensor([position], device=device)
             token = self.choose(model.logits(prefix.last_hidden), alive, place)
             now = alive[going]
@@ -87,17 +100,30 @@ class Decoder:
             _, prefix = model.extend(prefix, token[:, None])
         return tokens, lengths
 
-    def _decode_fixed(self, prefix: Prefix, capacity: int) -> tuple[Tensor, Tensor]:
+    def _steps_for(self, prefix: Prefix, capacity: int, size: int) -> FixedSteps | None:
+        """Return the steps for a prefix, or none if they cannot be captured."""
         key = (len(prefix.last_hidden), capacity)
         steps = self._steps.pop(key, None)
+        while self._steps and sum(kept.size for kept in self._steps.values()) + size > FIXED_BYTES:
+            del self._steps[next(iter(self._steps))]
         if steps is None:
-            while len(self._steps) >= KEPT_GRAPHS:
-                del self._steps[next(iter(self._steps))]
-            steps = FixedSteps(self.model, self.choose, prefix, capacity, self.limit)
-        self._steps[key] = steps  # the one used last is last
+            try:
+                steps = FixedSteps(self.model, self.choose, prefix, capacity, self.limit, size)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._can_capture = False
+                self.hooks.notice(
+                    f"Decoding goes on without a CUDA graph, which is slower: {error}"
+                )
+                return None
+        self._steps[key] = steps
+        return steps
+
+    def _decode_fixed(self, steps: FixedSteps, prefix: Prefix) -> tuple[Tensor, Tensor]:
         steps.load(prefix)
         for position in range(self.limit):
-            self.poll()
+            self.hooks.poll()
             steps.take()
             if position % CHECK_EVERY == CHECK_EVERY - 1 and not bool(steps.going.any()):
                 break
@@ -114,8 +140,9 @@ class FixedSteps:
         prefix: Prefix,
         capacity: int,
         limit: int,
+        size: int,
     ) -> None:
-        self.model, self.choose = model, choose
+        self.model, self.choose, self.size = model, choose, size
         rows, device = len(prefix.last_hidden), model.device
 
         def counts(size: int) -> Tensor:
@@ -131,7 +158,10 @@ class FixedSteps:
         self.hidden = torch.zeros_like(prefix.last_hidden)
         self.cache = fixed_cache(prefix.cache, capacity, self.slot)
         self.load(prefix)
-        self._graph = self._captured() if device.type == "cuda" else None
+        self._graph = None
+        if device.type == "cuda":
+            with torch.cuda.device(device):  # Streams and captures are of the current device.
+                self._graph = self._captured()
 
     def load(self, prefix: Prefix) -> None:
         """Start anew from a prefix."""

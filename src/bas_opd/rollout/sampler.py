@@ -57,8 +57,10 @@ class Sampler:
         self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
         self.use_graphs: bool | None = None
         """Whether decoding has a cache of fixed size; unset: where device and model allow."""
-        self._races: dict[int, tuple[_Race, Decoder]] = {}
-        """Rows of a batch -> what draws its tokens."""
+        self._race = _Race(model, settings)
+        self._decode = Decoder(
+            model, self._race, limit=settings.max_response_tokens, hooks=self.hooks
+        )
 
     @torch.no_grad()
     def generate(self, batch: PromptBatch) -> Rollouts:
@@ -77,7 +79,8 @@ class Sampler:
         """Nothing to load: the sampler computes with the student's own parameters."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free the caches that decoding keeps."""
+        self._decode.release()
 
     def _sample(
         self, batch: PromptBatch, prompts: tuple[Prompt, ...], prompts_per_batch: int
@@ -129,39 +132,49 @@ class Sampler:
             torch.arange(each).repeat(len(prompts)),
             batch.round,
         ).to(device)
-        race, decode = self._race(rows)
-        race.keys.copy_(keys)
+        if not self._race.has_room(rows):
+            self._decode.release()  # Its steps hold the tensors that are replaced now.
+            self._race.make_room(rows)
+        self._race.keys[:rows] = keys
         prefix = self.model.prefill(prompts)
         prefix = prefix.rows(torch.arange(rows, device=device) // each)
-        tokens, lengths = decode(prefix, fixed=self.use_graphs)
+        try:
+            tokens, lengths = self._decode(prefix, fixed=self.use_graphs)
+        except torch.OutOfMemoryError:
+            self._decode.release()
+            raise
         # Rows that have ended are measured until they leave; nothing of that is theirs.
         beyond = torch.arange(limit, device=device) >= lengths[:, None]
         return Drawn(
             tokens=tokens,
             lengths=lengths,
-            logprobs=race.logprobs.masked_fill(beyond, 0.0),
-            entropies=race.entropies.masked_fill(beyond, 0.0),
+            logprobs=self._race.logprobs[:rows].masked_fill(beyond, 0.0),
+            entropies=self._race.entropies[:rows].masked_fill(beyond, 0.0),
         )
-
-    def _race(self, rows: int) -> tuple[_Race, Decoder]:
-        if rows not in self._races:
-            race = _Race(self.model, self.settings, rows)
-            limit = self.settings.max_response_tokens
-            decoder = Decoder(self.model, race, limit=limit, poll=self.hooks.poll)
-            self._races[rows] = race, decoder
-        return self._races[rows]
 
 
 class _Race:
     """Draws a token for every row by its key, and measures log p_old and entropy."""
 
-    def __init__(self, model: VisionLanguageModel, settings: SamplingSettings, rows: int) -> None:
-        self.settings = settings
-        device, limit = model.device, settings.max_response_tokens
-        self.keys = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros(rows, limit, device=device)
-        self.entropies = torch.zeros(rows, limit, device=device)
+    keys: Tensor  # [row] int64
+    logprobs: Tensor  # [row, token] of the tokens drawn
+    entropies: Tensor  # [row, token]
+
+    def __init__(self, model: VisionLanguageModel, settings: SamplingSettings) -> None:
+        self.settings, self._device = settings, model.device
         self._suppressed = suppressed(model)
+        self.make_room(0)
+
+    def has_room(self, rows: int) -> bool:
+        """Whether that many rows fit into the tensors."""
+        return rows <= len(self.keys)
+
+    def make_room(self, rows: int) -> None:
+        """Replace the tensors by others for that many rows."""
+        shape = (rows, self.settings.max_response_tokens)
+        self.keys = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        self.logprobs = torch.zeros(shape, device=self._device)
+        self.entropies = torch.zeros(shape, device=self._device)
 
     def __call__(self, logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
         logprobs = self._log_distribution(logits)

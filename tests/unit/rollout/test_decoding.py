@@ -11,10 +11,13 @@ from stage_fixtures import make_examples, make_model
 from torch import Tensor
 
 from bas_opd.data.images import open_image
+from bas_opd.errors import ModelError
 from bas_opd.model.cache import cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
+from bas_opd.rollout import decoding
 from bas_opd.rollout.decoding import Decoder, _capacity
 from bas_opd.rollout.draws import race_noise, row_keys
+from bas_opd.types import Hooks
 
 LIMIT, EACH = 14, 3
 
@@ -69,10 +72,47 @@ def test_another_batch_starts_from_its_own_prompts(
     assert fewer.tolist() == alone.tolist()
 
 
+@torch.no_grad()
+def test_a_batch_that_was_not_a_number_spoils_no_later_one(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    decode = Decoder(model, drawing(5), limit=LIMIT)
+    right, _ = decode(prefilled(model, tmp_path), fixed=True)
+    weights = [parameter.clone() for parameter in model.network.parameters()]
+    for parameter in model.network.parameters():
+        parameter.fill_(torch.nan)
+    decode(prefilled(model, tmp_path), fixed=True)
+    for parameter, weight in zip(model.network.parameters(), weights, strict=True):
+        parameter.copy_(weight)
+    again, _ = decode(prefilled(model, tmp_path), fixed=True)
+    assert again.tolist() == right.tolist()
+
+
+@torch.no_grad()
+def test_kept_caches_are_bounded_and_can_be_freed(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = Decoder(model, drawing(5), limit=LIMIT)
+    decode(prefilled(model, tmp_path, 2), fixed=True)
+    decode(prefilled(model, tmp_path, 3), fixed=True)
+    assert [rows for rows, _ in decode._steps] == [2 * EACH, 3 * EACH]
+    held = sum(steps.size for steps in decode._steps.values())
+    monkeypatch.setattr(decoding, "FIXED_BYTES", held)
+    decode(prefilled(model, tmp_path, 2), fixed=True)
+    assert [rows for rows, _ in decode._steps] == [3 * EACH, 2 * EACH]
+    decode(prefilled(model, tmp_path, 1), fixed=True)  # the oldest leaves
+    assert [rows for rows, _ in decode._steps] == [2 * EACH, EACH]
+    decode.release()
+    assert not decode._steps
+
+
 def test_a_model_with_linear_attention_has_no_fixed_cache(
     small_qwen35: Path, tmp_path: Path
 ) -> None:
-    assert cache_bytes(prefilled(make_model(small_qwen35), tmp_path).cache, 64) is None
+    model = make_model(small_qwen35)
+    assert cache_bytes(prefilled(model, tmp_path).cache, 64) is None
+    with pytest.raises(ModelError, match="linear attention"):
+        Decoder(model, drawing(1), limit=LIMIT)(prefilled(model, tmp_path), fixed=True)
 
 
 def test_the_bytes_of_a_fixed_cache_are_those_it_takes(
@@ -104,6 +144,6 @@ def test_the_run_can_stop_at_every_token(model: VisionLanguageModel, tmp_path: P
 
     for fixed in (True, False):
         calls = 0
-        decode = Decoder(model, drawing(1), limit=LIMIT, poll=poll)
+        decode = Decoder(model, drawing(1), limit=LIMIT, hooks=Hooks(poll=poll))
         with pytest.raises(StoppedError), torch.no_grad():
             decode(prefilled(model, tmp_path), fixed=fixed)
