@@ -26,6 +26,7 @@ _INTRODUCES = re.compile(
 )
 """What may stand before a letter that names an option; a noun makes it a name ("vitamin D")."""
 _CITES = re.compile(r"\b(?:says?|reads?|letters?) $")
+_EQUALS = re.compile(r" ?=")
 _NEXT_WORD = re.compile(r" ([^\W\d_]\w{0,20})")
 _VERBS_AND_LINKS = (
     "is isn't was and or because since as with which would wouldn't seems appears for based due"
@@ -84,6 +85,8 @@ def labels(text: str, low: str, ballot: Ballot) -> list[Label]:
 def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
     if label.is_bracketed:
         return False
+    if _EQUALS.match(low, label.end):  # "A = 5" is a variable
+        return own_text_end(low, label, ballot) == label.end
     word = _NEXT_WORD.match(low, label.end)
     if word is None:
         return False
