@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bas_opd.answers.options import Ballot, is_bounded
@@ -185,6 +186,15 @@ def joins_another(text: str, low: str, end: int, key: str, ballot: Ballot) -> bo
     also = _ALSO.match(low, end)
     named = also and ballot.text_at(low, also.end())
     return bool(named and named.key != key) or _joins_label(text, low, end, key, ballot)
+
+
+def is_denied_with(
+    text: str, low: str, end: int, deny: Callable[[int, int], bool], ballot: Ballot
+) -> bool:
+    """Return whether an option shares the denial of a label that follows it ("red, B and C")."""
+    also = _ALSO.match(low, end)
+    other = also and label_at(text, low, also.end(), ballot)
+    return bool(other) and deny(other.start, other.end)
 
 
 def _joins_label(text: str, low: str, end: int, key: str, ballot: Ballot) -> bool:

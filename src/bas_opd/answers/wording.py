@@ -10,7 +10,7 @@ from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.clauses import Clauses
 from bas_opd.answers.cleaning import lowered
 from bas_opd.answers.kinds import KIND_OF, names_quality
-from bas_opd.answers.labels import Label, is_name, labels
+from bas_opd.answers.labels import Label, is_denied_with, is_name, labels
 from bas_opd.answers.language import (
     NO_OPTION,
     after_refusal,
@@ -103,7 +103,12 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     ]
     denied = {label.letter for label, denied in zip(every, is_denied, strict=True) if denied}
     letters = {ballot.keys[label.letter] for label in named}
-    mentions = [each for each in spoken if not clauses.deny(each.start, each.end)]
+    mentions = [
+        each
+        for each in spoken
+        if not clauses.deny(each.start, each.end)
+        and not is_denied_with(text, low, each.end, clauses.deny, ballot)
+    ]
     if ballot.is_numeric:
         mentions = _total(low, mentions)
     bounds = list(sentences(text))

@@ -19,6 +19,7 @@ OPTIONS = {
     "ORD": {"A": "the second image", "B": "the third image"},
     "BOX": {"A": "Box A", "B": "Box B"},
     "CLOSER": {"A": "A is closer", "B": "B is closer"},
+    "PIC": {"A": "picture A", "B": "picture B", "C": "picture C", "D": "picture D"},
     "LET": {"A": "C", "B": "B", "C": "D", "D": "A"},
     "LET2": {"A": "A", "B": "B", "C": "C", "D": "D"},
     "NEG": {"A": "-1", "B": "-2", "C": "1", "D": "2"},
