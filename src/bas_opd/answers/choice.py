@@ -38,13 +38,16 @@ _LEAD_END = re.compile(
 )
 _ALONE = re.compile(r"[.)\]]{1,2}(?:\s|$)|\n|$")
 _LABEL_END = re.compile(r"[.):] ")
-_EQUATION = re.compile(r" ?=")
 _LETTER = re.compile(r"\b[A-Z]\b")
+_STATED = re.compile(
+    r"(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect ){0,2}(?:[Aa]nswer|[Oo]ption|[Cc]hoice)(?: is|:) \(?([A-Z])\b"
+)
 _MARKS = " \n.,;:!?()[]-/&|>=→"
 _LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")
 _OPENING = re.compile(
     r"[^\w{]{0,3}?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)s? )?(?=[(\[A-Z]|[a-z]\)|[a-z]\b)"
 )
+_LABELLED_LINE = re.compile(r"^\(([A-Z])\) ", re.M)
 _NO_MORE = re.compile(r"\W{0,3}$")
 _SMALL_LABEL = re.compile(r"([a-z])[.)]?")
 _SMALL_LINE = re.compile(r"^[a-z][.)]?\n", re.M)
@@ -85,9 +88,19 @@ def _unsealed(sealed: Sealed, ballot: Ballot, was_cut: bool | None) -> Answer:
     rest = _read(plain(sealed.rest), ballot, was_cut)
     if inside.status == "deferred" and rest.status == "answered":
         return rest
+    if inside.status == "answered" and _differs(sealed, inside, ballot):
+        return DEFERRED
     if rest.status != "answered" or rest == inside:
         return DEFERRED if last_correction(sealed.rest) else inside
     return rest if last_correction(sealed.rest) else DEFERRED
+
+
+def _differs(sealed: Sealed, inside: Answer, ballot: Ballot) -> bool:
+    """Return whether a text begins with another label than that of the words which it marks."""
+    if _LETTER.search(sealed.content):
+        return False
+    stated = _STATED.match(plain(sealed.before))
+    return stated is not None and ballot.keys.get(stated[1]) not in (None, inside.value)
 
 
 def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
@@ -130,6 +143,8 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         is_torn = edge is not None and weighed is not None and edge.value != weighed
         is_settled = not is_torn and not reader.is_taken_back
         return (edge or answered(str(weighed))) if is_settled else DEFERRED
+    if any(line[1] not in ballot.keys for line in _LABELLED_LINE.finditer(text)):
+        return DEFERRED  # a list that goes on where the options end
     return by_words(text, ballot, was_cut)
 
 
@@ -217,16 +232,9 @@ def _heads(text: str, low: str, ballot: Ballot) -> list[Label]:
             continue
         opening = _OPENING.match(text, start + (text[start : start + 1] == " "))
         label = opening and label_at(text, low, opening.end(), ballot)
-        if label and _is_apart(low, label, ballot) and not has_company(text, low, label, ballot):
+        if label and _LEAD_END.match(low, label.end) and not has_company(text, low, label, ballot):
             found.append(label)
     return found
-
-
-def _is_apart(low: str, label: Label, ballot: Ballot) -> bool:
-    """Return whether a label is separate from what follows; "A = 5" is a variable."""
-    if _LEAD_END.match(low, label.end) is None:
-        return False
-    return not _EQUATION.match(low, label.end) or has_own_text(low, label, ballot)
 
 
 def _is_item(label: Label, heads: list[Label]) -> bool:
@@ -255,7 +263,7 @@ def _labelled(
     label = opening and label_at(text, low, opening.end(), ballot)
     if not label or clauses.deny(label.start, label.end):
         return None
-    if not (_is_apart(low, label, ballot) or has_own_text(low, label, ballot)):
+    if not (_LEAD_END.match(low, label.end) or has_own_text(low, label, ballot)):
         return None
     if _is_item(label, heads) and not text.startswith("\n", label.end):
         return None

@@ -242,7 +242,10 @@ class Reader:
             if run and NEGATION.search(self._low, max(0, run.start() - 20), run.start()):
                 continue
             said = self._text[label.start - len(before) : label.start]
-            is_torn = listed and labels(said, before, self._ballot)
+            letter = self._text[label.start : label.end].strip("()[] ")
+            is_torn = (listed and labels(said, before, self._ballot)) or (
+                letter.islower() and self._ballot.is_ambiguous(letter)
+            )
             found.append(
                 Commitment(
                     place=label.start,

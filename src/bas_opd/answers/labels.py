@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bas_opd.answers.options import Ballot, is_bounded
@@ -26,6 +27,7 @@ _INTRODUCES = re.compile(
 )
 """What may stand before a letter that names an option; a noun makes it a name ("vitamin D")."""
 _CITES = re.compile(r"\b(?:says?|reads?|letters?) $")
+_EQUALS = re.compile(r" ?=")
 _NEXT_WORD = re.compile(r" ([^\W\d_]\w{0,20})")
 _VERBS_AND_LINKS = (
     "is isn't was and or because since as with which would wouldn't seems appears for based due"
@@ -84,6 +86,8 @@ def labels(text: str, low: str, ballot: Ballot) -> list[Label]:
 def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
     if label.is_bracketed:
         return False
+    if _EQUALS.match(low, label.end):  # "A = 5" is a variable
+        return own_text_end(low, label, ballot) == label.end
     word = _NEXT_WORD.match(low, label.end)
     if word is None:
         return False
@@ -182,6 +186,15 @@ def joins_another(text: str, low: str, end: int, key: str, ballot: Ballot) -> bo
     also = _ALSO.match(low, end)
     named = also and ballot.text_at(low, also.end())
     return bool(named and named.key != key) or _joins_label(text, low, end, key, ballot)
+
+
+def is_denied_with(
+    text: str, low: str, end: int, deny: Callable[[int, int], bool], ballot: Ballot
+) -> bool:
+    """Return whether an option shares the denial of a label that follows it ("red, B and C")."""
+    also = _ALSO.match(low, end)
+    other = also and label_at(text, low, also.end(), ballot)
+    return bool(other) and deny(other.start, other.end)
 
 
 def _joins_label(text: str, low: str, end: int, key: str, ballot: Ballot) -> bool:

@@ -62,6 +62,7 @@ _PRONOUN = re.compile(
 )
 _RESULT = re.compile(r"[.=:\n]|\b(?:so|total|altogether|makes|making|gives|giving)\b")
 _FORMULA = re.compile(r" ?[π√^²³]| (?:out )?of \d| ?[-+*/\u00d7·] ?(?:\d|[b-z]\b|[(π√])")
+_ASSIGNS = re.compile(r", [a-z] ?=")
 _CURRENCY = re.compile(r"([$€£¥]|\b(?:usd|eur|gbp|jpy)) ?$")
 
 
@@ -123,7 +124,7 @@ def is_sum(text: str, found: list[Number]) -> bool:
     """Return whether the last of several numbers is the sum or the count of the others."""
     counted = [each for each in found if not each.is_ordinal]
     between = text[counted[-2].end : counted[-1].start] if len(counted) > 2 else ""
-    if not _RESULT.search(between):
+    if not _RESULT.search(between) or _ASSIGNS.search(between):
         return False
     *parts, total = (each.value for each in counted)
     if parts == list(range(1, len(parts) + 1)) and "=" not in between:

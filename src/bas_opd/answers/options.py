@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,7 @@ from bas_opd.answers.units import unit_of
 _ARTICLE = re.compile(r"^(?:an?|the) (?!(?:is|was|has|and|or)\b)(?=\S)")
 _EDGES = " \n.,;:!?\"'()[]{}*"
 _FORMULA = re.compile(r"[√π^\\]")
+_FORMULA_MARKS = tuple("√π^²³")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
 _LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
 _BESIDE = re.compile(
@@ -48,6 +50,9 @@ def normal(text: str) -> str:
 
 def is_bounded(text: str, start: int, end: int) -> bool:
     """Return whether a span of text neither begins nor ends inside a word."""
+    follows = text[end : end + 2].strip()[:1]
+    if text[end - 1].isdigit() and (follows in _FORMULA_MARKS or text[start - 1 : start] == "√"):
+        return False
     return not (
         (_is_letter(text[start]) and start > 0 and _continues(text, start - 1, -1))
         or (_is_letter(text[end - 1]) and end < len(text) and _continues(text, end, 1))
@@ -78,8 +83,11 @@ class Ballot:
         amounts = {key: _amount(text) for key, text in self._all.items()}
         frames = {amount[1:] for amount in amounts.values() if amount}
         self._unit = next(iter(frames))[1] if len(frames) == 1 else ""
+        counts = Counter(amount[0] for amount in amounts.values() if amount)
         self.values: dict[Fraction, str] = {
-            amount[0]: key for key, amount in amounts.items() if amount and len(frames) == 1
+            amount[0]: key
+            for key, amount in amounts.items()
+            if amount and len(frames) == 1 and counts[amount[0]] == 1
         }
         self.is_numeric = len(self.values) == len(options) > 1
 

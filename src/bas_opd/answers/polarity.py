@@ -161,6 +161,11 @@ NEGATIVE = re.compile(
     r"|não há|tidak ada|không có|אין |ไม่มี|^zero |"
     r"non (?:c'è|ci sono)|لا يوجد|(?:いま|あり|見えま)せん|없습니다"
 )
+ABSENCE = re.compile(
+    r"\b(?:there(?:'s| is| are)(?: \w{3,12}ly)? (?:no|not|none)|there (?:isn't|aren't)|not (?:visible"
+    r"|present|there|shown)|i (?:do not|don't|can ?not|can't) (?:see|find|spot)|found none)\b|没有"
+)
+"""A denial that something is there, after sentences that only set the scene."""
 SURROUNDINGS = re.compile(r"^[^\w{]{1,12}|[\s\"'*]{1,12}$")
 LISTED = re.compile(
     r", (?:an?|and|some|the) |\band (?:an?|some|several) |\b(?:instead of|rather than|only)\b"

@@ -27,6 +27,7 @@ class Sealed:
     is_closed: bool
     is_one_of_several: bool
     """Whether it continues a list of other marked answers ("... or ...")."""
+    before: str
     rest: str
     """What follows it."""
 
@@ -44,6 +45,7 @@ def last_sealed(text: str, was_cut: bool | None) -> Sealed | None:
         content=content.strip(),
         is_closed=is_closed,
         is_one_of_several=is_listed and earlier[-1][2].strip() != content.strip(),
+        before=text[:start],
         rest=text[end:],
     )
 

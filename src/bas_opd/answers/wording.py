@@ -10,7 +10,7 @@ from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.clauses import Clauses
 from bas_opd.answers.cleaning import lowered
 from bas_opd.answers.kinds import KIND_OF, names_quality
-from bas_opd.answers.labels import Label, is_name, labels
+from bas_opd.answers.labels import Label, is_denied_with, is_name, labels
 from bas_opd.answers.language import (
     NO_OPTION,
     after_refusal,
@@ -32,6 +32,7 @@ _CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
 _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
+_PAIR = re.compile(r"\b(?:the|an?) [a-z]{3,15} and $")
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
 _CONCLUDES = re.compile(
     r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|comparing|considering"
@@ -77,7 +78,8 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     """Read an output that gives the words of one option and of no other."""
     if _yes_and_no(ballot):
         return _as_option(yes_no(text, was_cut=was_cut), ballot)
-    if refuses(text) and not any(refuses(option) for option in ballot.texts.values()):
+    gives_up = {key for key, option in ballot.texts.items() if refuses(option)}
+    if refuses(text) and not gives_up:
         text = after_refusal(text)
     if not text or is_cut(text, was_cut):
         return NONE
@@ -101,13 +103,20 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     ]
     denied = {label.letter for label, denied in zip(every, is_denied, strict=True) if denied}
     letters = {ballot.keys[label.letter] for label in named}
-    mentions = [each for each in spoken if not clauses.deny(each.start, each.end)]
+    mentions = [
+        each
+        for each in spoken
+        if not clauses.deny(each.start, each.end)
+        and not is_denied_with(text, low, each.end, clauses.deny, ballot)
+    ]
     if ballot.is_numeric:
         mentions = _total(low, mentions)
     bounds = list(sentences(text))
     keys = {each.key for each in mentions}
     places = {each.start: ballot.keys[each.letter] for each in named}
     places |= {each.start: each.key for each in mentions}
+    if refuses(text) and keys - gives_up:
+        return DEFERRED
     if any(_is_mixed(low, each) for each in mentions) or _is_unended(text, was_cut, mentions):
         return DEFERRED
     if any(ballot.is_ambiguous(low[each.start : each.end]) for each in mentions):
@@ -138,19 +147,21 @@ def _is_unended(text: str, was_cut: bool | None, mentions: list[Mention]) -> boo
 
 
 def _preferred(low: str, bounds: list[tuple[int, int]], named: Mapping[int, str]) -> str | None:
-    """Return the option that the first, the last and any concluding sentence prefer."""
-    found: set[str] = set()
+    """Return the option that concluding sentences prefer, else the first and the last one."""
+    concluded: set[str] = set()
+    framed: set[str] = set()
     is_found = False
     for start, end in bounds:
         sentence = low[start:end]
-        if start and start != bounds[-1][0] and not _CONCLUDES.match(sentence):
-            continue
         keys = {key for place, key in named.items() if start <= place < end}
         is_preferred = _PREFERS.search(sentence) and not _CONTRASTS.search(sentence)
-        if is_preferred or start == 0:
-            found |= keys
+        if start and is_preferred and _CONCLUDES.match(sentence):
+            concluded |= keys
+        elif start == 0 or (is_preferred and start == bounds[-1][0]):
+            framed |= keys
             is_found |= bool(is_preferred and keys)
-    return found.pop() if is_found and len(found) == 1 else None
+    found = concluded or (framed if is_found else set())
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_mixed(low: str, named: Mention) -> bool:
@@ -159,6 +170,8 @@ def _is_mixed(low: str, named: Mention) -> bool:
     word = said.rpartition(" ")[2]
     kind = KIND_OF.get(word)
     near = max(0, named.start - 20)
+    if _PAIR.search(low, max(0, named.start - 30), named.start):
+        return True
     beside = [_BESIDE_AFTER.match(low, named.end), _BESIDE_BEFORE.search(low, near, named.start)]
     others = [KIND_OF.get(match[1]) for match in beside if match]
     if any(kind and other and other[0] == kind[0] and other != kind for other in others):

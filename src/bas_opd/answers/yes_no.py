@@ -185,7 +185,7 @@ def _described(low: str, was_cut: bool | None) -> Answer:
     first, last = low[slice(*bounds[0])], low[slice(*bounds[-1])]
     is_negative = polarity.NEGATIVE.search(first) is not None
     if not is_negative and _only_sets_the_scene(low[: bounds[-1][0]]):
-        is_negative = polarity.NEGATIVE.search(last) is not None
+        is_negative = polarity.ABSENCE.search(last) is not None
         first = last if is_negative else first
     if polarity.AFFIRMATION.match(first) and not is_negative:
         is_alone = len(bounds) <= 2 and not (

@@ -88,6 +88,11 @@ def test_an_answer_says_whether_it_was_cut_and_what_it_took() -> None:
     assert got == {0: Output(text="It is", is_cut=True, note="sent without temperature")}
 
 
+def test_a_server_that_gives_no_finish_reason_leaves_open_whether_an_answer_was_cut() -> None:
+    got, _ = answers(lambda _: says("It is", finish=None), question(picture()))
+    assert got == {0: Output(text="It is", is_cut=None)}
+
+
 def test_a_question_that_is_refused_is_no_answer_and_stops_no_other() -> None:
     def play(request: dict[str, Any]) -> Any:
         text = request["messages"][0]["content"][1]["text"]

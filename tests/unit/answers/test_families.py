@@ -1,0 +1,76 @@
+"""Families of outputs, each in many wordings: some that give an answer, some that give none.
+
+A line of `families.txt` is `READER | OUTPUT => READING`. The reader is `yn`, `short` with its
+reference, or the name of a set of options; `cut` and `ended` behind it are what the generator says
+of the output. `0` is a reading without an answer: left to the judge, or none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bas_opd.answers import Answer, choice, short, yes_no
+
+OPTIONS = {
+    "COL": {"A": "red", "B": "blue", "C": "green", "D": "pink"},
+    "POL": {"A": "Yes", "B": "No"},
+    "ORD": {"A": "the second image", "B": "the third image"},
+    "BOX": {"A": "Box A", "B": "Box B"},
+    "CLOSER": {"A": "A is closer", "B": "B is closer"},
+    "PIC": {"A": "picture A", "B": "picture B", "C": "picture C", "D": "picture D"},
+    "LET": {"A": "C", "B": "B", "C": "D", "D": "A"},
+    "LET2": {"A": "A", "B": "B", "C": "C", "D": "D"},
+    "NEG": {"A": "-1", "B": "-2", "C": "1", "D": "2"},
+    "ANG": {"A": "30°", "B": "45°", "C": "60°", "D": "90°"},
+    "ROOTS": {"A": "$2$", "B": "$2\\sqrt{3}$", "C": "$3$", "D": "$6\\pi$"},
+    "MED": {
+        "A": "Alzheimer's disease",
+        "B": "Lewy body",
+        "C": "Huntington",
+        "D": "ALS",
+        "E": "MS",
+        "F": "CJD",
+        "G": "Parkinson's",
+        "H": "Pick's Disease",
+    },
+}
+CUT = {"cut": True, "ended": False}
+
+
+def families() -> list[object]:
+    cases, family = [], ""
+    for line in Path(__file__).with_name("families.txt").read_text("utf-8").splitlines():
+        if line.startswith("# "):
+            family = line[2:]
+        elif line:
+            reader, _, rest = line.partition(" | ")
+            output, _, due = rest.rpartition("=>")
+            output = output[:-1].replace("\\n", "\n")
+            cases.append(pytest.param(reader, output, due.strip(), id=f"{family}: {output[:60]!r}"))
+    return cases
+
+
+def read(reader: str, output: str) -> Answer:
+    name, *words = reader.split()
+    was_cut = CUT.get(words[-1]) if words else None
+    if was_cut is not None:
+        words.pop()
+    if name == "yn":
+        return yes_no(output, was_cut=was_cut)
+    if name == "short":
+        return short(output, " ".join(words), was_cut=was_cut)
+    return choice(output, OPTIONS[name], was_cut=was_cut)
+
+
+@pytest.mark.parametrize(("reader", "output", "due"), families())
+def test_an_output_is_read_as_the_others_of_its_family(reader: str, output: str, due: str) -> None:
+    answer = read(reader, output)
+    if due == "0":
+        assert answer.value is None
+    elif due == "-":
+        assert answer.status == "none"
+    else:
+        value = {True: "right", False: "wrong"}.get(answer.value, answer.value)  # type: ignore[arg-type]
+        assert value == due
