@@ -151,7 +151,10 @@ def finesearch(
     split: Annotated[
         Literal["train", "val", "test"], typer.Option(help="Split of drawings and backgrounds.")
     ],
-    version: Annotated[int, typer.Option(min=1, max=2, help="FineSearch 1 or 2.")] = 1,
+    version: Annotated[
+        int,
+        typer.Option(min=1, max=2, help="FineSearch 1 or 2; in 2, every question has a crop."),
+    ] = 1,
     size: Annotated[Literal["small", "large"], typer.Option(help="Size of things.")] = "small",
     n: Annotated[int, typer.Option("--n", min=1, help="Number of examples.")] = 3120,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the pictures.")] = 0,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bas_opd.answers import short
 from bas_opd.data.check import check
 from bas_opd.data.finesearch import (
     KINDS,
     SPLITS,
+    VERSIONS,
     Sample,
     Size,
     Split,
@@ -22,33 +25,59 @@ from bas_opd.data.finesearch import (
     sample,
 )
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue, own_backgrounds
-from bas_opd.data.finesearch.scenes import SIZES, Placed, plate_colours
+from bas_opd.data.finesearch.scenes import Placed, plate_colours
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks.finesearch import ends_with
+from bas_opd.model.base import small_base
+from bas_opd.model.processing import Processor
+
+each_version = pytest.mark.parametrize("version", VERSIONS)
+KINDS2 = VERSIONS["finesearch2"].kinds
+PLURAL = ("cherries", "grapes")
 
 
-def drawn(split: Split, size: Size, n: int, kinds: tuple[str, ...] = KINDS) -> list[Sample]:
+def drawn(
+    split: Split,
+    size: Size,
+    n: int,
+    kinds: tuple[str, ...] | None = None,
+    version: str = "finesearch",
+) -> list[Sample]:
+    kinds = kinds or VERSIONS[version].kinds
     return [
         one
         for index in range(n)
-        for one in sample(split, size, 7, index, kinds[index % len(kinds)])
+        for one in sample(split, size, 7, index, kinds[index % len(kinds)], version=version)
     ]
 
 
-def test_the_pixels_of_a_seed_are_these_on_every_machine() -> None:
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("finesearch", "ef94f3a02ce90e76c4e99d142d6e9b871857d9a155cd6b7081bf7f280bc98b85"),
+        ("finesearch2", "99342ced47e4970a38b43ef79cf0f313534def8d01ae38d6cad31f80e65ebf12"),
+    ],
+)
+def test_the_pixels_and_texts_of_a_seed_are_these_on_every_machine(
+    version: str, expected: str
+) -> None:
     digest = hashlib.sha256()
     for split in SPLITS:
-        for one in drawn(split, "small", 8) + drawn(split, "large", 8):
+        small, large = (drawn(split, size, 8, version=version) for size in ("small", "large"))
+        for one in small + large:
             digest.update(render(one.scene).tobytes())
             digest.update(repr((one.box, one.question)).replace(", long=''", "").encode())
-    assert digest.hexdigest() == "ef94f3a02ce90e76c4e99d142d6e9b871857d9a155cd6b7081bf7f280bc98b85"
+    assert digest.hexdigest() == expected
 
 
-def test_the_splits_share_categories_but_no_drawing_typeface_handwriting_or_background() -> None:
+@each_version
+def test_the_splits_share_categories_but_no_drawing_typeface_handwriting_or_background(
+    version: str,
+) -> None:
     used: dict[str, set[tuple[str, int]]] = {}
     names: dict[str, set[str]] = {}
     for split in SPLITS:
-        samples = drawn(split, "small", 240)
+        samples = drawn(split, "small", 240, version=version)
         used[split] = {
             (placed.thing.shape, placed.thing.picture)
             for one in samples
@@ -80,9 +109,10 @@ def test_no_two_splits_hold_the_same_picture_under_two_names() -> None:
     assert all(len(splits) == 1 for splits in owners.values())
 
 
+@each_version
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_every_answer_can_be_read_off_the_scene(size: Size) -> None:
-    for one in drawn("train", size, 240):
+def test_every_answer_can_be_read_off_the_scene(version: str, size: Size) -> None:
+    for one in drawn("train", size, 240, version=version):
         assert _solved(one) == one.question.answer, one.question.text
 
 
@@ -110,14 +140,14 @@ def _solved(one: Sample) -> str:
             if (placed.thing.colour, placed.thing.shape) == (match[1], match[2])
         )
         return found
-    if match := re.fullmatch(r"How many plates carry an? (\w+)\?", text):
+    if match := re.fullmatch(r"How many plates carry (?:an? )?(\w+)\?", text):
         return str(sum(placed.thing.name == match[1] for placed in plates))
     if match := re.fullmatch(r"Is there an? (\w+)\?", text):
         return "yes" if any(placed.thing.name == match[1] for placed in plates) else "no"
+    if match := re.fullmatch(r"(?:Is|Are) there (?:an? )?(\w+) next to the (\w+)\?", text):
+        return "yes" if _next_to(only(match[2]), one) == match[1] else "no"
     if match := re.fullmatch(r"What is next to the (\w+)\?", text):
-        here = only(match[1])
-        others = [placed for placed in one.scene.placed if placed is not here]
-        return min(others, key=lambda placed: _distance(placed, here)).thing.name
+        return _next_to(only(match[1]), one)
     match = re.fullmatch(r"Where is the (\w+), seen from the (\w+)\?", text)
     assert match
     there, here = only(match[1]), only(match[2])
@@ -128,14 +158,20 @@ def _solved(one: Sample) -> str:
     return "above" if down < 0 else "below"
 
 
+def _next_to(here: Placed, one: Sample) -> str:
+    others = [placed for placed in one.scene.placed if placed is not here]
+    return min(others, key=lambda placed: _distance(placed, here)).thing.name
+
+
 def _distance(one: Placed, two: Placed) -> int:
     return abs(one.x - two.x) + abs(one.y - two.y)
 
 
+@each_version
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_things_keep_their_size_their_distance_and_the_picture(size: Size) -> None:
-    low, high = SIZES[size]
-    for one in drawn("val", size, 120):
+def test_things_keep_their_size_their_distance_and_the_picture(version: str, size: Size) -> None:
+    low, high = VERSIONS[version].sizes[size]
+    for one in drawn("val", size, 120, version=version):
         boxes = [placed.box for placed in one.scene.placed]
         for number, (x0, y0, x1, y1) in enumerate(boxes):
             assert 0 <= x0 < x1 <= SIDE
@@ -145,40 +181,79 @@ def test_things_keep_their_size_their_distance_and_the_picture(size: Size) -> No
                 assert x1 <= u0 or u1 <= x0 or y1 <= v0 or v1 <= y0
 
 
-def test_a_crop_shows_what_is_asked_about_and_only_an_absence_has_none() -> None:
-    for one in drawn("test", "small", 240):
+@each_version
+def test_a_crop_shows_what_is_asked_about(version: str) -> None:
+    for one in drawn("test", "small", 240, version=version):
         if one.box is None:
-            assert (one.kind, one.question.answer) == ("existence", "no")
+            assert (version, one.kind, one.question.answer) == ("finesearch", "existence", "no")
             continue
         x0, y0, x1, y1 = one.box
         assert x1 - x0 == y1 - y0
         assert 0 <= x0 < x1 <= SIDE
         assert 0 <= y0 < y1 <= SIDE
         assert (x1 - x0) ** 2 < SIDE**2 / 8
-        count = {"count": 4, "position": 2, "neighbour": 2}.get(one.kind, 1)
-        for placed in one.scene.placed[:count]:
-            u0, v0, u1, v1 = placed.box
-            assert x0 <= u0
-            assert y0 <= v0
-            assert u1 <= x1
-            assert v1 <= y1
+        asked = _asked_about(one)
+        assert all(_is_in_crop(placed, one) for placed in asked)
+        if version == "finesearch2":
+            count = {"count": 4, "neighbour": 2, "existence": 2}.get(one.kind, 1)
+            assert len(asked) == count
 
 
-def test_plates_stand_out_from_their_objects_and_backgrounds_do_not_show_them() -> None:
+def _asked_about(one: Sample) -> list[Placed]:
+    """Return the things that a question is about, by its words."""
+    if one.kind == "count":
+        return list(one.scene.placed[:4])
+    words = re.findall(r"\w+", one.question.text)
+    if one.kind in ("number", "digit"):
+        return [
+            placed
+            for placed in one.scene.placed
+            if [placed.thing.colour, placed.thing.shape] == words[-2:]
+        ]
+    plates = [placed for placed in one.scene.placed if placed.thing.shape == "plate"]
+    if "next" in words:
+        (known,) = (placed for placed in plates if placed.thing.name == words[-1])
+        beside = _next_to(known, one)
+        return [known, *(placed for placed in plates if placed.thing.name == beside)]
+    return [placed for placed in plates if placed.thing.name in words]
+
+
+def _is_in_crop(placed: Placed, one: Sample) -> bool:
+    assert one.box is not None
+    x0, y0, x1, y1 = one.box
+    u0, v0, u1, v1 = placed.box
+    return x0 <= u0 and y0 <= v0 and u1 <= x1 and v1 <= y1
+
+
+@each_version
+def test_plates_stand_out_from_their_objects_and_backgrounds_do_not_show_them(
+    version: str,
+) -> None:
     listed = catalogue()
-    for one in drawn("train", "small", 160) + drawn("val", "small", 160):
+    samples = [one for split in SPLITS for one in drawn(split, "small", 160, version=version)]
+    for one in samples:
         background = one.scene.background
+        shown = background.shows | VERSIONS[version].shows.get(background.name, frozenset())
+        assert not shown & set(re.findall(r"\w+", one.question.text))
         for placed in one.scene.placed:
             if placed.thing.shape == "plate":
-                assert placed.thing.name not in background.shows
+                assert placed.thing.name not in shown
                 picture = listed.pictures[placed.thing.picture]
                 assert picture.category == placed.thing.name
                 assert placed.thing.colour in plate_colours(picture)
     assert all(len(plate_colours(picture)) >= 4 for picture in listed.pictures)
 
 
-def test_the_pictures_of_a_pair_differ_in_one_plate_alone() -> None:
-    first, second = sample("test", "small", 3, 5, "pair")
+def test_every_background_that_a_version_names_exists_and_so_does_what_it_shows() -> None:
+    names = {background.name for background in catalogue().backgrounds}
+    for version in VERSIONS.values():
+        assert set(version.shows) <= names
+        assert all(shown <= set(catalogue().categories) for shown in version.shows.values())
+
+
+@each_version
+def test_the_pictures_of_a_pair_differ_in_one_plate_alone(version: str) -> None:
+    first, second = sample("test", "small", 3, 5, "pair", version=version)
     assert first.question.text == second.question.text
     assert first.question.answer != second.question.answer
     assert first.box == second.box
@@ -189,32 +264,145 @@ def test_the_pictures_of_a_pair_differ_in_one_plate_alone() -> None:
     assert not differs.any()
 
 
-def test_every_style_of_response_is_graded_right_and_names_no_place_in_the_picture() -> None:
-    for one in drawn("train", "small", 160):
+@each_version
+def test_every_style_of_response_is_graded_right_and_names_no_place_in_the_picture(
+    version: str,
+) -> None:
+    for one in drawn("train", "small", 161, version=version):
         for response in one.question.responses:
             assert ends_with(response, one.question.answer)
-            places = re.findall(r"\b(top|bottom|corner|middle|centre|side)\b", response)
-            assert not places
+            read = short(response, one.question.answer)
+            assert (read.status, read.value) == ("answered", True), response
+            in_picture = re.sub(r"the middle of the (plate|sign|note)\b", "", response)
+            places = r"\b(top|bottom|corner|middle|centre|side|left|right|above|below|background)\b"
+            assert one.kind == "position" or not re.findall(places, in_picture)
 
 
-def test_counts_and_choices_lean_to_no_answer() -> None:
-    answers = [one.question.answer for one in drawn("train", "small", 400, ("count",))]
+@each_version
+def test_counts_and_choices_lean_to_no_answer(version: str) -> None:
+    counts = drawn("train", "small", 400, ("count",), version)
+    answers = [one.question.answer for one in counts]
     assert all(70 < answers.count(str(many)) < 130 for many in (1, 2, 3, 4))
     first = [
         re.search(r" (\w+) or ", one.question.text)[1] == one.question.answer  # pyright: ignore[reportOptionalSubscript]
-        for one in drawn("train", "small", 200, ("pair",))
+        for one in drawn("train", "small", 200, ("pair",), version)
     ]
     assert 150 < sum(first) < 250
-    present = [one.question.answer for one in drawn("train", "small", 300, ("existence",))]
-    assert 110 < present.count("yes") < 190
+    asked = drawn("train", "small", 300, ("existence",), version)
+    assert 110 < [one.question.answer for one in asked].count("yes") < 190
 
 
-def test_a_set_is_sound_and_the_same_however_many_draw_it(tmp_path: Path) -> None:
-    alone = make_finesearch(tmp_path / "one", split="val", size="small", n=20)
-    many = make_finesearch(tmp_path / "two", split="val", size="small", n=20, workers=2)
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_no_has_a_crop_and_half_of_what_is_not_there_stands_elsewhere(split: Split) -> None:
+    denied = [
+        one
+        for one in drawn(split, "small", 600, ("existence",), "finesearch2")
+        if one.question.answer == "no"
+    ]
+    assert 250 < len(denied) < 350
+    elsewhere = 0
+    for one in denied:
+        assert one.box is not None
+        named = re.findall(r"\w+", one.question.text.split(" next to ")[0])[-1]
+        known, found, *rest = one.scene.placed
+        assert named not in (known.thing.name, found.thing.name)
+        elsewhere += named in [placed.thing.name for placed in rest]
+    assert 0.4 < elsewhere / len(denied) < 0.6
+
+
+def _texts(split: Split, n: int) -> Iterator[str]:
+    for one in drawn(split, "small", n, version="finesearch2"):
+        yield from (one.question.text, *one.question.responses)
+
+
+def test_articles_and_verbs_agree_with_their_nouns() -> None:
+    found: set[str] = set()
+    for text in _texts("train", 1400):
+        assert not re.search(r"\ba [aeiou]|\ban [^aeiou]|\ban? (cherries|grapes)\b", text), text
+        assert not re.search(r"\b(is|Is) there (cherries|grapes)|\b[Aa]re there an? ", text), text
+        assert not re.search(r"\bthere is (cherries|grapes)|\bthere are an? ", text), text
+        assert not re.search(r"\bIt is (cherries|grapes)|\bThey are an? ", text), text
+        assert not re.search(r"\bone of [\w ]*plates carry\b", text), text
+        assert not re.search(r"\b(two|three|four) of [\w ]*plates carries\b", text), text
+        found |= {name for name in PLURAL if f" {name}" in text}
+        names = [name for name in catalogue().categories if name not in PLURAL]
+        bare = rf"\b(?:see|carry|carries|on|and|not|there) ({'|'.join(names)})\b"
+        assert not re.search(bare, text), text
+        assert text[0].isupper() or text[0].isdigit()
+        assert "  " not in text
+    assert found == set(PLURAL)
+
+
+def test_responses_have_four_styles_from_a_bare_answer_to_sixty_tokens() -> None:
+    tokenizer = Processor.load(small_base("finesearch2")).tokenizer
+    longest = dict.fromkeys(KINDS2, 0)
+    for one in drawn("train", "small", 420, version="finesearch2"):
+        bare, *_, last = responses = one.question.responses
+        assert len(set(responses)) == 4
+        assert bare.lower() == one.question.answer
+        lengths = [len(re.findall(r"\w+|[^\w\s]", response)) for response in responses]
+        assert lengths == sorted(lengths)
+        assert lengths[0] == 1
+        assert last.endswith(f"The answer is {one.question.answer}.")
+        assert len(tokenizer.encode(last)) + 1 <= 80  # with its end token
+        longest[one.kind] = max(longest[one.kind], lengths[-1])
+    assert min(longest.values()) >= 57
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_response_names_only_what_its_crop_shows(split: Split) -> None:
+    categories, figures = set(catalogue().categories), re.compile(r"\d+")
+    for one in drawn(split, "small", 420, version="finesearch2"):
+        seen = [placed.thing for placed in one.scene.placed if _is_in_crop(placed, one)]
+        named = {thing.name for thing in seen}
+        written = {thing.name for thing in seen if thing.shape != "plate"}
+        written |= {figure for text in written for figure in text}
+        if one.kind == "count":
+            written = {one.question.answer}
+        for response in one.question.responses:
+            # A thing that is denied is the one that the question names.
+            denied = re.findall(r"and not (?:an? )?(\w+)", response)
+            assert all(f" {name} " in one.question.text for name in denied)
+            words = set(re.findall(r"[a-z]+", response.lower())) - set(denied)
+            assert words & categories <= named, response
+            ink = {"black"} if "in black" in response else set()
+            assert words & set(COLOURS) <= {thing.colour for thing in seen} | ink, response
+            assert set(figures.findall(response)) <= written, response
+
+
+def test_a_description_counts_the_things_in_its_crop() -> None:
+    numbers = {"one": 1, "two": 2, "four": 4}
+    for one in drawn("test", "small", 420, version="finesearch2"):
+        stated = re.search(
+            r"I see (one|two|four) (?:round )?(plate|sign|note)", one.question.responses[-1]
+        )
+        assert stated
+        seen = [placed.thing.shape for placed in one.scene.placed if _is_in_crop(placed, one)]
+        assert seen == [stated[2]] * numbers[stated[1]]
+
+
+@each_version
+def test_a_set_is_sound_and_the_same_however_many_draw_it(tmp_path: Path, version: str) -> None:
+    alone = make_finesearch(tmp_path / "one", split="val", size="small", n=20, version=version)
+    many = make_finesearch(
+        tmp_path / "two", split="val", size="small", n=20, workers=2, version=version
+    )
     assert alone.fingerprint == many.fingerprint
     assert check(tmp_path / "one").is_sound
-    assert [example.kind for example in alone.examples[:7]] == list(KINDS[:7])
+    kinds = VERSIONS[version].kinds[:7]
+    assert [example.kind for example in alone.examples[:7]] == list(kinds)
+
+
+def test_the_versions_are_different_sets_and_the_first_is_the_default(tmp_path: Path) -> None:
+    unset = make_finesearch(tmp_path / "unset", split="val", size="small", n=8)
+    made = [
+        make_finesearch(tmp_path / version, split="val", size="small", n=8, version=version)
+        for version in VERSIONS
+    ]
+    assert unset.fingerprint == made[0].fingerprint != made[1].fingerprint
+    assert [example.kind for example in made[0].examples] == list(KINDS)
+    assert "position" not in KINDS2
+    assert all(example.has_crop for example in made[1].examples)
 
 
 def test_a_longer_set_begins_with_the_shorter_one_and_another_seed_is_another_set(
@@ -252,6 +440,8 @@ def test_no_more_pairs_are_drawn_than_there_are_rows_for(
         ({"size": "huge"}, "no size 'huge'"),
         ({"kinds": ("colour",)}, "no kind 'colour'"),
         ({"kinds": ()}, "needs a kind"),
+        ({"version": "finesearch3"}, "no version 'finesearch3'"),
+        ({"version": "finesearch2", "kinds": ("position",)}, "no kind 'position'"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_words(
