@@ -62,17 +62,25 @@ def _step(
     else:
         selected = sorted(draw.sample(rows, budget))
     tokens = sum(lengths[row] for row in selected)
+    prompts = [20 + len(example.question) for example in examples]
+
+    def prompt(row: int) -> int:
+        return prompts[row // per_prompt]
+
     return {
         "event": "step",
         "step": step,
         "examples": [example.id for example in examples],
         "per_prompt": per_prompt,
-        "prompt_tokens": [20 + len(example.question) for example in examples],
+        "prompt_tokens": prompts,
         "response_tokens": lengths,
         "candidates": rows,
         "candidate_tokens": sum(lengths[row] for row in rows),
         "feature_names": list(FEATURES),
-        "features": [[*(draw.random() for _ in FEATURES[1:]), float(lengths[row])] for row in rows],
+        "features": [
+            [draw.random(), draw.random(), draw.random(), lengths[row], prompt(row), draw.random()]
+            for row in rows
+        ],
         "has_entropy": True,
         "query_ratio": str(select.query_ratio),
         "budget": budget,
@@ -86,7 +94,7 @@ def _step(
         "scored_tokens": tokens,
         "processed_tokens": 3 * tokens,
         "prefilled_prompts": len({row // per_prompt for row in selected}),
-        "student_tokens": 4 * tokens,
+        "student_tokens": tokens - len(selected) + sum(prompt(row) for row in selected),
         "loss": 0.1 / (step + 1),
         "is_valid": True,
         "dropped_labels": 0,

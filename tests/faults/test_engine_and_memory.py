@@ -16,6 +16,7 @@ from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
 from bas_opd.run.checkpoint import published
+from bas_opd.run.verify import verify
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Rollouts
 
@@ -59,6 +60,21 @@ def test_memory_that_ran_out_in_the_teacher_leaves_the_student_its_own_weights(
     assert "Out of memory in the teacher pass; continuing with batches of at most" in ended.output
     # Half the limit still takes all the rows at once, so not even the rounding differs.
     assert_same_end(run, whole)
+
+
+def test_memory_that_ran_out_in_the_teacher_raises_no_price_that_was_said(
+    train: Train, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    settings = ["select.budget=processed_tokens", "select.query_ratio=0.9"]
+    # Half the limit is less than a prompt with its rows needs.
+    settings.append("teacher.tokens_per_batch=90")
+    ended = train(run, *settings, fault=in_the_middle_of_the_teacher)
+    assert ended.code == 0, ended.output
+    assert "Out of memory in the teacher pass; continuing with batches of at most" in ended.output
+    for step in step_records(run):
+        assert step["processed_tokens"] == step["spent"] <= step["budget"]
+    assert verify(run).is_sound
 
 
 def test_memory_that_ran_out_in_the_sampler_changes_no_token(

@@ -18,19 +18,21 @@ from typer.testing import CliRunner
 from bas_opd.cli.main import app
 from bas_opd.config import Config
 from bas_opd.config.schema import EvalConfig
-from bas_opd.errors import ConfigError, PreemptionError
+from bas_opd.errors import ConfigError, OutOfMemory, PreemptionError
 from bas_opd.evaluate.answering import ModelAnswers
 from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.during_training import evaluator, some_of_each_kind
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.loading import open_model
 from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout import greedy
 from bas_opd.run import loop
-from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.checkpoint import CheckpointWriter, Snapshot, published, read_checkpoint
 from bas_opd.run.history import read_history
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.run.tracking import Tracked
 from bas_opd.run.verify import verify
+from bas_opd.types import Hooks
 
 Settings = Callable[..., Config]
 
@@ -138,9 +140,7 @@ def test_a_kill_between_evaluation_and_checkpoint_neither_loses_nor_doubles_it(
 
 
 def scripted(values: dict[int, float]) -> loop.Evaluate:
-    def evaluate(
-        model: VisionLanguageModel, step: int, poll: Callable[[], None]
-    ) -> EvaluationRecord:
+    def evaluate(model: VisionLanguageModel, step: int, hooks: Hooks) -> EvaluationRecord:
         return EvaluationRecord(
             step=step,
             metric="mean of kinds",
@@ -164,6 +164,52 @@ def test_the_checkpoint_that_is_best_by_the_named_accuracy_is_kept(scripted_run:
     kept = [path.name for path in published(scripted_run / "checkpoints")]
     assert kept == ["step-00000004", "step-00000001"]
     assert verify(scripted_run).is_sound
+
+
+def test_a_step_that_is_best_due_and_the_last_is_checkpointed_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    submit = CheckpointWriter.submit
+
+    def counted(writer: CheckpointWriter, snapshot: Snapshot, **options: Any) -> None:
+        steps.append(snapshot.step)
+        submit(writer, snapshot, **options)
+
+    monkeypatch.setattr(CheckpointWriter, "submit", counted)
+    config = settings("scripted", "eval.every=1")
+    loop.train(config, Silent(), evaluate=scripted({step: step / 9 for step in range(5)}))
+    assert steps == [0, 1, 2, 3, 4]
+
+
+def test_memory_that_runs_out_in_an_evaluation_halves_its_batches_and_costs_no_step(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, config = train(settings("whole")), settings("run")
+    most = 1
+    answer = greedy.greedy_responses
+
+    def crowded(*args: Any, prompts_per_batch: int, **options: Any) -> Any:
+        if prompts_per_batch > most:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+        return answer(*args, prompts_per_batch=prompts_per_batch, **options)
+
+    monkeypatch.setattr(greedy, "greedy_responses", crowded)
+    console = Silent()
+    run = loop.train(config, console, evaluate=evaluator(config)).directory
+    halved = [each for each in console.messages if "Out of memory in the evaluation" in each]
+    assert len(halved) == 2  # from 4 to 2 to 1, and then it stays there
+    assert evaluations(run) == evaluations(whole)
+    assert_same_end(run, whole)
+    most = 0
+    small = settings("small")
+    with pytest.raises(OutOfMemory, match="The evaluation does not fit into memory even"):
+        train(small)
+    assert [path.name for path in published(Path(small.run.output or "") / "checkpoints")] == [
+        "step-00000000"
+    ]
+    most = 9
+    assert_same_end(train(small), whole)
 
 
 def test_the_best_checkpoint_can_be_exported(scripted_run: Path, tmp_path: Path) -> None:

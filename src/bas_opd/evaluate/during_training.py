@@ -6,7 +6,7 @@ It answers greedily and without gradients, so it draws no random number and chan
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from bas_opd.config.schema import Config
 from bas_opd.evaluate.answering import ModelAnswers
 from bas_opd.evaluate.benchmarks import benchmark
-from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.questions import Output, Question
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.files import hash_of
 from bas_opd.run.record import EvaluationRecord
-from bas_opd.types import Prompt
+from bas_opd.types import Hooks, Prompt
 
 if TYPE_CHECKING:
     from bas_opd.model.vlm import VisionLanguageModel
@@ -36,18 +36,32 @@ def evaluator(config: Config) -> Evaluate | None:
     identity = hash_of({"set": loaded.fingerprint, "ids": [each.id for each in questions]})
     prompts: dict[str, Prompt] = {}  # The pictures are decoded once.
 
-    def evaluate(
-        model: VisionLanguageModel, step: int, poll: Callable[[], None]
-    ) -> EvaluationRecord:
+    prompts_per_batch = rollout.prompts_per_batch or rollout.prompts_per_step
+
+    def evaluate(model: VisionLanguageModel, step: int, hooks: Hooks) -> EvaluationRecord:
+        from bas_opd.compute.memory import in_smaller_batches
+
+        nonlocal prompts_per_batch
         began = time.monotonic()
-        answering = ModelAnswers(
-            model=model,
-            max_response_tokens=rollout.max_response_tokens,
-            prompts_per_batch=rollout.prompts_per_batch or rollout.prompts_per_step,
-            prompts=prompts,
-            poll=poll,
+
+        def answers(limit: int) -> list[tuple[int, Output]]:
+            answering = ModelAnswers(
+                model=model,
+                max_response_tokens=rollout.max_response_tokens,
+                prompts_per_batch=limit,
+                prompts=prompts,
+                poll=hooks.poll,
+            )
+            return list(answering.answers(questions))
+
+        answered, prompts_per_batch = in_smaller_batches(
+            answers,
+            limit=prompts_per_batch,
+            smallest=1,
+            what="evaluation",
+            notice=hooks.notice,
         )
-        scored = score_in_memory(finesearch, questions, answering.answers(questions))
+        scored = score_in_memory(finesearch, questions, answered)
         summary = finesearch.summarise(scored)
         found = [each for each in (summary.primary, summary.beside) if each is not None]
         return EvaluationRecord(

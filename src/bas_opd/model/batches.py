@@ -24,6 +24,11 @@ class PromptGroup:
         """The token limit at which every row of the group is a batch of its own."""
         return self.prompt.length + self.longest
 
+    @property
+    def tokens_of_all_rows(self) -> int:
+        """The token limit at which the group is a batch of its own."""
+        return self.prompt.length + len(self.rows) * self.longest
+
     def seen_as(self, prompt: Prompt) -> PromptGroup:
         """Return the group with another view of the same question."""
         return replace(self, prompt=prompt)
@@ -82,14 +87,20 @@ def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup
 
 
 def micro_batches(
-    groups: Sequence[PromptGroup], tokens: int, *, share_prompts: bool = True
+    groups: Sequence[PromptGroup],
+    tokens: int,
+    *,
+    share_prompts: bool = True,
+    split_prompts: bool = True,
 ) -> Iterator[MicroBatch]:
     """Split groups, sorted by length, into batches of at most `tokens` padded tokens.
 
     Only a group that exceeds the limit by itself is split, and its prompt computed again; a row
-    that exceeds it by itself is a batch of its own.
+    that exceeds it by itself is a batch of its own. Without `split_prompts`, so is such a group.
     """
-    pieces = [p for g in groups for p in _pieces(g, tokens, share_prompts=share_prompts)]
+    pieces = list(groups)
+    if split_prompts:
+        pieces = [p for g in groups for p in _pieces(g, tokens, share_prompts=share_prompts)]
     batch: list[PromptGroup] = []
     for piece in sorted(pieces, key=lambda p: (p.prompt.length, p.longest)):
         if batch and _padded_tokens([*batch, piece]) > tokens:

@@ -41,8 +41,8 @@ class RunSummary:
     totals: dict[str, Any]
 
 
-Evaluate = Callable[[VisionLanguageModel, int, Callable[[], None]], EvaluationRecord]
-"""(model, steps taken, poll) -> its accuracy on held-out questions; changes nothing."""
+Evaluate = Callable[[VisionLanguageModel, int, Hooks], EvaluationRecord]
+"""(model, steps taken, hooks) -> its accuracy on held-out questions; changes nothing."""
 
 
 def train(
@@ -119,6 +119,9 @@ class _Run:
     ) -> None:
         self.config, self.console, self.data, self.run = config, console, data, run
         self.state, self.stop, self.total, self.evaluate = state, stop, total, evaluate
+        self.hooks = Hooks(poll=stop.poll, notice=console.message)
+        self.checkpointed: int | None = None
+        """The step of the last checkpoint."""
         self.checkpoints = CheckpointWriter(
             run.checkpoints,
             keep=config.run.keep_checkpoints,
@@ -226,7 +229,7 @@ class _Run:
         if self.evaluate is None or not is_due or is_done:
             return
         try:
-            found = self.evaluate(state.method.model, state.step, self.stop.poll)
+            found = self.evaluate(state.method.model, state.step, self.hooks)
         except BasOpdError as error:
             self._checkpoint()
             self.checkpoints.wait()
@@ -254,6 +257,10 @@ class _Run:
         state.bad_steps = state.bad_steps + 1 if report.is_skipped else 0
 
     def _checkpoint(self) -> None:
+        """Write a checkpoint of this step, if none was written yet."""
+        if self.checkpointed == self.state.step:
+            return
+        self.checkpointed = self.state.step
         self.checkpoints.wait()  # One copy of the state in host memory at a time.
         snapshot = self.state.capture()
         self.checkpoints.submit(

@@ -136,7 +136,7 @@ class StepRecord(Record):
 
     step: int
     examples: list[str]
-    per_prompt: int
+    per_prompt: int = Field(gt=0)
     prompt_tokens: list[int]
     response_tokens: list[int]
     student_tokens: int
@@ -230,6 +230,10 @@ class QueryRecord(StepRecord):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> QueryRecord:
+        if len(self.response_tokens) != len(self.examples) * self.per_prompt:
+            raise ValueError("response_tokens has not per_prompt rows of each of the examples")
+        if len(self.prompt_tokens) != len(self.examples):
+            raise ValueError("prompt_tokens and examples differ in length")
         rows = set(self.candidates)
         if len(rows) != len(self.candidates):
             raise ValueError("candidates names a row twice")

@@ -75,12 +75,11 @@ def selection_problems(
     for step in steps:
         full = step.budget_of(0).spent(step.candidates)
         budget = step.budget_of(query_budget(select.query_ratio, full))
-        problems = [
-            *_grades(step, select),
-            *_choice(step, budget, select, rule, replay, is_trained=is_trained),
-        ]
-        if replay and rule.learns:
-            problems += _predictions(step, budget, select, replay)
+        problems = [*_grades(step, select)]
+        if step.feature_names == list(FEATURES):  # else the budget check says so
+            problems += _choice(step, budget, select, rule, replay, is_trained=is_trained)
+            if replay and rule.learns:
+                problems += _predictions(step, budget, select, replay)
         yield from (f"step {step.step}: {problem}" for problem in problems)
         held = min(select.replay_capacity, held + step.labels)
         must_learn = rule.learns and step.labels > 0 and held >= select.replay_start
@@ -124,8 +123,7 @@ def _choice(
         with_entropy, without = rule.ranks_by
         scores = step.feature_of(with_entropy if step.has_entropy else without)
         if covers:
-            tokens = step.feature_of("response_tokens")
-            scores = {row: score * tokens[row] for row, score in scores.items()}
+            scores = {row: score * step.response_tokens[row] for row, score in scores.items()}
         if step.score_of != scores:
             yield f"scores are not the feature that the {rule.name} policy ranks by."
     elif rule.learns and is_trained:
@@ -194,9 +192,6 @@ def _predictions(
 ) -> Iterator[str]:
     """The scores on record are those that the selector gives after the steps before."""
     if select.correctness and step.grades is None:
-        return
-    if step.feature_names != list(FEATURES):
-        yield "feature_names are not those that the selector reads."
         return
     expected, recorded = replay.scores(step, budget), step.score_of
     scale = max(map(abs, expected.values()), default=0.0)

@@ -25,6 +25,7 @@ from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint,
 from bas_opd.run.record import QueryRecord, StepRecord, first_problem
 from bas_opd.run.replaying import Replay, selection_problems
 from bas_opd.select.rules import PolicyRule, policy_rule
+from bas_opd.types import FEATURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,23 +207,20 @@ def _budget(steps: Sequence[QueryRecord], config: Config) -> Iterator[str]:
     """K is the exact floor, and S is within it and within C (Eq. 4), which is within the batch."""
     select, rollout = config.select, config.rollout
     batch = (rollout.prompts_per_step, rollout.per_prompt)
+    opening_of: dict[str, int] = {}
     for step in steps:
         if (len(step.examples), step.per_prompt) != batch:
             yield (
                 f"step {step.step}: {len(step.examples)} examples by {step.per_prompt} rollouts, "
                 f"where the settings say {batch[0]} by {batch[1]}."
             )
-        if len(step.response_tokens) != len(step.examples) * step.per_prompt:
-            yield (
-                f"step {step.step}: response_tokens has {len(step.response_tokens)} rows, not "
-                f"{len(step.examples)} x {step.per_prompt}."
-            )
         where = f"step {step.step}"
         if step.query_ratio != str(select.query_ratio):
             yield f"{where}: query_ratio is {step.query_ratio}, not {select.query_ratio}."
         if step.budget_kind != select.budget:
             yield f"{where}: budget_kind is {step.budget_kind}, not {select.budget}."
-        for problem in (*_prices(step), *_spending(step, select)):
+        opened = _openings(step, config.data.max_prompt_tokens, opening_of)
+        for problem in (*_lengths(step), *_prices(step), *opened, *_spending(step, select)):
             yield f"{where}: {problem}"
         if len(set(step.selected)) != len(step.selected):
             yield f"{where}: selected names a row twice."
@@ -234,21 +232,44 @@ def _budget(steps: Sequence[QueryRecord], config: Config) -> Iterator[str]:
 
 def _prices(step: QueryRecord) -> Iterator[str]:
     """What each row costs in tokens is what its response has, and repeats are as long."""
-    openings = step.openings or [0] * len(step.examples)
     for row, cost in zip(step.candidates, step.costs or (), strict=bool(step.costs)):
-        tokens, opening = step.response_tokens[row], openings[row // step.per_prompt]
-        # A row that does not share its prompt pays for it too, and how long that is is not known.
-        known = step.budget_kind == "scored_tokens" or opening > 0
-        own = tokens - (step.budget_kind == "processed_tokens")
-        if cost < own or (known and cost != own):
+        own = step.response_tokens[row] - (step.budget_kind == "processed_tokens")
+        if cost != own:
             yield f"costs has {cost} for row {row}, but {own} of its tokens are {step.budget_kind}."
-    if step.budget_kind == "scored_tokens" and any(openings):
+    if step.budget_kind == "scored_tokens" and any(step.openings or ()):
         yield "openings charges prompts, but only response tokens are scored."
     tokens_of: dict[tuple[int, int], int] = {}
     for row, text in (step.text_of or {}).items():
         tokens = step.response_tokens[row]
         if tokens_of.setdefault((row // step.per_prompt, text), tokens) != tokens:
             yield f"texts has row {row} as a repeat of another, but their lengths differ."
+
+
+def _lengths(step: QueryRecord) -> Iterator[str]:
+    """The lengths among the features are those on record."""
+    if step.feature_names != list(FEATURES):
+        yield "feature_names are not those that the selector reads."
+        return
+    lengths = {
+        "response_tokens": {row: step.response_tokens[row] for row in step.candidates},
+        "prompt_tokens": {row: step.prompt_tokens[p] for row, p in step.prompt_of.items()},
+    }
+    for name, expected in lengths.items():
+        if step.feature_of(name) != expected:
+            yield f"features has other {name} than the step."
+
+
+def _openings(step: QueryRecord, longest: int, known: dict[str, int]) -> Iterator[str]:
+    """What a prompt costs is the same in every step; `known` has the prompts of earlier ones."""
+    if step.budget_kind != "processed_tokens":
+        return
+    openings = dict(enumerate(step.openings or ()))
+    for prompt in sorted(set(step.prompt_of.values())):
+        example, cost = step.examples[prompt], openings.get(prompt, 0)
+        if not 0 < cost <= longest:
+            yield f"openings has {cost} for {example}, but a prompt has 1 to {longest} tokens."
+        elif known.setdefault(example, cost) != cost:
+            yield f"openings has {cost} for {example}, but {known[example]} in an earlier step."
 
 
 def _spending(step: QueryRecord, select: SelectConfig) -> Iterator[str]:
@@ -295,24 +316,36 @@ def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
         }
         if set(step.scored) <= set(step.candidates):
             expected["scored_tokens"] = step.tokens_of(step.scored)
+        if step.budget_kind == "processed_tokens" and step.spent is not None:
+            expected["processed_tokens"] = step.spent  # itself compared with the rows' costs
         expected |= {k: v for k, v in step.token_costs.items() if getattr(step, k) is not None}
-        if len(step.prompt_tokens) != len(step.examples):
-            yield f"{where}: prompt_tokens and examples differ in length."
         for name, value in expected.items():
             if getattr(step, name) != value:
                 yield f"{where}: {name} is {getattr(step, name)}, but its rows make {value}."
-        if step.budget_kind == "processed_tokens" and step.spent is not None:
-            openings = step.openings or [0] * len(step.examples)
-            # A prompt whose rows are charged one by one may be computed for several at once.
-            is_known = all(openings[row // step.per_prompt] for row in step.selected)
-            least = step.spent if is_known else 0
-            if not least <= step.processed_tokens <= step.spent:
-                yield (
-                    f"{where}: processed_tokens is {step.processed_tokens}, but its rows make "
-                    f"{step.spent}."
-                )
+        for problem in _passes(step):
+            yield f"{where}: {problem}"
         if step.overrun:
             yield f"{where}: overrun is {step.overrun}: the teacher was asked too much."
+
+
+def _passes(step: QueryRecord) -> Iterator[str]:
+    """Teacher and student compute a prompt at least once, and at most once for each of its rows."""
+    if not set(step.selected) <= set(step.candidates):
+        return  # the budget check names the row
+    places = [step.prompt_of[row] for row in step.selected]
+    prompts = set(places)
+    fed = step.tokens_of(step.selected) - len(step.selected)  # the last token is never fed
+    once = step.budget_kind == "processed_tokens"
+    bounds = {
+        "prefilled_prompts": (len(prompts), len(prompts if once else places)),
+        "student_tokens": (
+            fed + sum(step.prompt_tokens[p] for p in prompts),
+            fed + sum(step.prompt_tokens[p] for p in places),
+        ),
+    }
+    for name, (least, most) in bounds.items():
+        if not least <= getattr(step, name) <= most:
+            yield f"{name} is {getattr(step, name)}, but its rows make {least} to {most}."
 
 
 def _ledger(history: RunHistory) -> Iterator[str]:

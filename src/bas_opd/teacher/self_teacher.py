@@ -71,28 +71,27 @@ class SelfTeacher:
         self.tau = tau
         self.tokens_per_batch = tokens_per_batch
         self.weights = ShadowWeights(model, is_empty=mode == "live")
+        self.splits_prompts = True
+        """Whether the rows of a prompt may be computed in several batches, each with the prompt."""
 
     def costs(self, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind) -> Costs | None:
         """Return what querying each of `rows` would cost in tokens; no view is opened.
 
         A prompt is processed once for all its rows, and the last token of a response is never fed.
-        Where the rollouts of a prompt may not fit into one batch together, its rows are charged the
-        prompt each, which is the most that they can cost.
+        To keep that price, this teacher never again splits the rows of a prompt.
         """
         if kind == "scored_tokens":
             return Costs(rows={row: int(rollouts.lengths[row]) for row in rows})
         if self.size is None:
             return None
-        own, openings = {}, {}
-        for group in group_by_prompt(rows, rollouts):
-            size, text = self.size(rollouts.examples[group.number])
-            length = self.model.processor.prompt_length(size, text)
-            is_shared = length + len(group.rows) * group.longest <= self.tokens_per_batch
-            openings[group.number] = length if is_shared else 0
-            for row in group.rows:
-                own[row] = int(rollouts.lengths[row]) - 1 + (0 if is_shared else length)
+        self.splits_prompts = False
         prompts = {row: rollouts.prompt_of(row) for row in rows}
-        return Costs(rows=own, prompts=prompts, openings=openings)
+        views = {number: self.size(rollouts.examples[number]) for number in prompts.values()}
+        return Costs(
+            rows={row: int(rollouts.lengths[row]) - 1 for row in rows},
+            prompts=prompts,
+            openings={n: self.model.processor.prompt_length(*view) for n, view in views.items()},
+        )
 
     @torch.no_grad()
     def score(self, rollouts: Rollouts, rows: Sequence[int]) -> LocalScores:
@@ -109,7 +108,10 @@ class SelfTeacher:
         scores, self.tokens_per_batch = in_smaller_batches(
             lambda limit: self._score(rollouts, groups, limit),
             limit=self.tokens_per_batch,
-            smallest=max(group.tokens_of_a_row for group in groups),
+            smallest=max(
+                group.tokens_of_a_row if self.splits_prompts else group.tokens_of_all_rows
+                for group in groups
+            ),
             what="teacher pass",
             notice=self.hooks.notice,
         )
@@ -128,7 +130,7 @@ class SelfTeacher:
         hidden: dict[int, Tensor] = {}
         processed = prefilled = 0
         with self.weights.lent(), self.model.compute():
-            for batch in micro_batches(groups, tokens):
+            for batch in micro_batches(groups, tokens, split_prompts=self.splits_prompts):
                 self.hooks.poll()
                 states = self.model.response_hidden(
                     batch.prompts, batch.prompt_of, batch.responses(rollouts)

@@ -131,6 +131,10 @@ def test_a_covering_run_in_processed_tokens_is_sound(covered: Path) -> None:
         (change(2, processed_tokens=1), "cost", "step 2: processed_tokens is 1"),
         (lambda e: cheaper(step_of(e, 2)), "budget", "step 2: costs has 0 for row"),
         (lambda e: free(step_of(e, 2)), "budget", "step 2: full_cost is"),
+        (lambda e: dear(step_of(e, 2), 10_000), "budget", "step 2: openings has 10000 for"),
+        (lambda e: dear(step_of(e, 2), 0), "budget", "step 2: openings has 0 for"),
+        (lambda e: dear(step_of(e, 4), 100), "budget", "step 4: openings has 100 for"),
+        (change(2, prefilled_prompts=9), "cost", "step 2: prefilled_prompts is 9, but its rows"),
         (lambda e: longer(step_of(e, 2)), "budget", "step 2: texts has row"),
         (lambda e: one_text(step_of(e, 0)), "selection", "step 0: selected holds two rows of one"),
         (lambda e: replace_a_row(step_of(e, 3), {}), "selection", "step 3: selected holds other"),
@@ -155,6 +159,16 @@ def cheaper(step: dict[str, Any]) -> None:
 
 def free(step: dict[str, Any]) -> None:
     step["openings"] = [1] * len(step["openings"])
+
+
+def dear(step: dict[str, Any], cost: int) -> None:
+    """Say another price of a prompt that was not asked about, so that K grows."""
+    asked = {row // step["per_prompt"] for row in step["selected"]}
+    prompts = {row // step["per_prompt"] for row in step["candidates"]}
+    place = min(prompts - asked)
+    step["full_cost"] += cost - step["openings"][place]
+    step["openings"][place] = cost
+    step["budget"] = step["full_cost"] * 6 // 10
 
 
 def one_text(step: dict[str, Any]) -> None:
@@ -325,6 +339,27 @@ def repeat(events: Events) -> None:
     events.insert(events.index(step), dict(step))
 
 
+def forge_the_student(events: Events) -> None:
+    """Claim that the student computed one token in every step, and make every sum fit."""
+    for event in events:
+        if event["event"] == "step":
+            event["total_tokens"] -= 3 * (event["student_tokens"] - 1)
+            event["student_tokens"] = 1
+
+
+def feature(name: str, value: float | None) -> Callable[[Events], None]:
+    def forge(events: Events) -> None:
+        step = step_of(events, 2)
+        for phi in step["features"]:
+            phi[step["feature_names"].index(name)] = value
+
+    return forge
+
+
+def rename_a_feature(events: Events) -> None:
+    step_of(events, 2)["feature_names"][2] = "mood"
+
+
 def lengthen(field: str) -> Callable[[Events], None]:
     return lambda events: step_of(events, 2)[field].append(0)
 
@@ -351,7 +386,17 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (change(2, total_tokens=1), "cost", "step 2: total_tokens is 1"),
         (change(2, student_tokens=1), "cost", "step 2: total_tokens is"),
         (change(2, processed_tokens=1), "cost", "step 2: total_tokens is"),
-        (lengthen("prompt_tokens"), "cost", "step 2: prompt_tokens and examples"),
+        (forge_the_student, "cost", "step 2: student_tokens is 1, but its rows make"),
+        (change(2, prefilled_prompts=0), "cost", "step 2: prefilled_prompts is 0, but its rows"),
+        (change(2, prefilled_prompts=99), "cost", "step 2: prefilled_prompts is 99, but its rows"),
+        (feature("response_tokens", 7.0), "budget", "step 2: features has other response_tokens"),
+        (feature("response_tokens", None), "budget", "step 2: features has other response_tokens"),
+        (feature("prompt_tokens", 1.0), "budget", "step 2: features has other prompt_tokens"),
+        (rename_a_feature, "budget", "step 2: feature_names are not those"),
+        (change(2, per_prompt=0), "records", "step 2: per_prompt: Input should be greater than 0"),
+        (change(2, per_prompt=2), "records", "step 2: response_tokens has not per_prompt rows"),
+        (lengthen("response_tokens"), "records", "step 2: response_tokens has not per_prompt"),
+        (lengthen("prompt_tokens"), "records", "step 2: prompt_tokens and examples"),
         (lengthen("candidates"), "records", "step 2: candidates"),
         (change(2, selected="all"), "records", "step 2: selected"),
         (forget, "order", "step 2: missing"),
@@ -391,6 +436,19 @@ def test_other_settings_with_their_own_hash_are_another_run(run: Path) -> None:
     found = problems(verify(run))
     assert found["budget"][0] == "step 0: query_ratio is 0.25, not 0.5."
     assert "select.query_ratio: was 0.5, is now 0.25" in found["settings"][0]
+
+
+def test_a_null_where_entropy_with_coverage_needs_a_length_is_named(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    settings = ("select.policy=entropy", "select.coverage=true", "run.steps=2")
+    run = small_run(tmp_path, small_qwen35, *settings)
+    events = events_of(run)
+    step = step_of(events, 1)
+    step["features"][0][step["feature_names"].index("response_tokens")] = None
+    rewrite(run, events)
+    found = problems(verify(run))
+    assert found == {"budget": ["step 1: features has other response_tokens than the step."]}
 
 
 def test_a_flipped_bit_is_found_and_the_last_whole_step_named(run: Path) -> None:

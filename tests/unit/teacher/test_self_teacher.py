@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from stage_fixtures import crop_teacher, draw, make_examples, make_model
 
 from bas_opd.data.images import open_crop
 from bas_opd.data.views import crop_size, crop_view
+from bas_opd.errors import OutOfMemory
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import SelfTeacher, TeacherMode
@@ -104,23 +106,47 @@ def test_what_it_says_a_query_costs_is_what_it_then_counts(
         assert scored.of(rows) == scores.scored_tokens
 
 
-def test_a_prompt_that_may_be_cut_apart_is_charged_to_each_of_its_rows(
+def test_a_price_depends_on_no_batch_size_and_is_kept_with_every_one(
     model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
     rows = rollouts.candidates()
-    teacher = crop_teacher(model, size=crop_size, tokens_per_batch=1)
+    expected = crop_teacher(model, size=crop_size).costs(rollouts, rows, "processed_tokens")
+    for limit in (1, 60, 16_384):
+        teacher = crop_teacher(model, size=crop_size, tokens_per_batch=limit)
+        costs = teacher.costs(rollouts, rows, "processed_tokens")
+        assert costs is not None
+        assert costs == expected
+        for chosen in ((0, 1, 2, 7), rows):
+            scores = teacher.score(rollouts, chosen)
+            assert scores.processed_tokens == costs.of(chosen)
+            assert scores.prefilled_prompts == len({rollouts.prompt_of(row) for row in chosen})
+
+
+def test_memory_that_runs_out_splits_no_prompt_whose_price_was_said(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = draw(model, make_examples(tmp_path))
+    rows = rollouts.candidates()
+    teacher = crop_teacher(model, size=crop_size)
     costs = teacher.costs(rollouts, rows, "processed_tokens")
     assert costs is not None
-    assert not any(costs.openings.values())
-    for chosen in ((0, 1, 2, 7), rows):
-        assert costs.of(chosen) == teacher.score(rollouts, chosen).processed_tokens
-    # In between, some rows share a pass after all, and cost less than they were charged.
-    longest = max(costs.rows.values()) + int(rollouts.lengths.max())
-    teacher = crop_teacher(model, size=crop_size, tokens_per_batch=longest)
-    costs = teacher.costs(rollouts, rows, "processed_tokens")
-    assert costs is not None
-    assert teacher.score(rollouts, rows).processed_tokens <= costs.of(rows)
+    compute, most = model.response_hidden, 1
+
+    def crowded(prompts: Sequence[Any], *args: Any, **options: Any) -> Any:
+        if len(prompts) > most:
+            raise torch.OutOfMemoryError("full")
+        return compute(prompts, *args, **options)
+
+    monkeypatch.setattr(model, "response_hidden", crowded)
+    assert teacher.score(rollouts, rows).processed_tokens == costs.of(rows)
+    most = 0
+    longest = max(
+        costs.openings[prompt] + 3 * int(rollouts.lengths[3 * prompt : 3 * prompt + 3].max())
+        for prompt in costs.openings
+    )
+    with pytest.raises(OutOfMemory, match=f"even in its smallest batch, {longest:,}: full"):
+        teacher.score(rollouts, rows)
 
 
 def test_saying_what_a_query_costs_opens_no_view(
