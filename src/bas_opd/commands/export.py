@@ -19,15 +19,17 @@ from torch import Tensor
 
 import bas_opd
 from bas_opd.config.schema import Config
-from bas_opd.errors import CheckpointError, RunDirectoryError
+from bas_opd.errors import CheckpointError, ModelError, RunDirectoryError
 from bas_opd.files import staging_path
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import StudentWeights
 from bas_opd.run.checkpoint import newest_intact, read_checkpoint
+from bas_opd.run.directory import Identity
 from bas_opd.run.history import read_history
 from bas_opd.run.manifest import published, step_of, verify_files
+from bas_opd.run.state import model_identity
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -47,6 +49,7 @@ class _Source:
     """The student of a run at one step, with what its card says about it."""
 
     config: Config
+    identity: Identity
     fingerprint: str
     step: int
     planned: int
@@ -99,7 +102,10 @@ def _find(run: Path, step: int | None, warn: Callable[[str], None]) -> _Source:
     history = read_history(run)
     directory, finished = history.directory, history.finished
     source = partial(
-        _Source, config=history.config(), fingerprint=history.opening().data.fingerprint
+        _Source,
+        config=history.config(),
+        identity=directory.read_identity(),
+        fingerprint=history.opening().data.fingerprint,
     )
     if finished is not None and step in (None, finished.steps):
         verify_files(directory.model, finished.model)
@@ -137,9 +143,9 @@ def _student(source: _Source, final: Path, base: str) -> VisionLanguageModel:
     if source.weights is None:
         if not settings.rank:
             return open_model(final, device="cpu")
+        _started_from(source, base)
         return open_model(base, device="cpu", adapter=final)
-    lora = LoraSettings(**settings.model_dump()) if settings.rank else None
-    student = open_model(base, device="cpu", lora=lora)
+    student = _started_from(source, base)
     try:
         StudentWeights(student).load_state_dict(source.weights)
     except CheckpointError as error:
@@ -147,8 +153,25 @@ def _student(source: _Source, final: Path, base: str) -> VisionLanguageModel:
             f"The checkpoint of step {source.step} does not fit the model at {base}. Give the "
             "model that training began with as --base."
         ) from error
-    if lora:
+    if settings.rank:
         student.network = cast("Any", student.network).merge_and_unload()
+    return student
+
+
+def _started_from(source: _Source, base: str) -> VisionLanguageModel:
+    """Return the model that training started from, with new adapters; any other is refused."""
+    lora = None
+    if source.config.lora.rank:
+        lora = LoraSettings(**source.config.lora.model_dump(), seed=source.config.run.seed)
+    student = known = open_model(base, device="cpu", lora=lora)
+    if lora and source.identity.precision == "bfloat16":
+        # The run held its frozen weights in bf16 when it took their fingerprint.
+        known = open_model(base, device="cpu", lora=lora, precision="bfloat16")
+    if source.identity.base and model_identity(known)["base"] != source.identity.base:
+        raise ModelError(
+            f"The model at {base} is not the one that the run started from. Give the path of that "
+            "one with --base."
+        )
     return student
 
 

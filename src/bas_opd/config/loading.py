@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -15,6 +16,7 @@ from pydantic_core import ErrorDetails
 from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError
 from bas_opd.files import hash_of
+from bas_opd.validation import expected
 
 COMMAND_LINE = "On the command line"
 
@@ -23,24 +25,6 @@ NOT_SET = {
     "model.path=Qwen/Qwen3.5-4B.",
     "data.path": "data.path is not set: give the folder of a prepared set, such as "
     "data.path=data/pairs.",
-}
-
-EXPECTED = {
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "is_instance_of": "a decimal number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "tuple_type": "text or a list of texts",
-    "string_too_short": "text that is not empty",
-    "too_short": "a list that is not empty",
-    "literal_error": "{expected}",
-    "greater_than": "a number greater than {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number less than {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
 }
 
 FREE = frozenset(
@@ -137,8 +121,10 @@ def flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str, Any, str]]:
-    if path.resolve() in seen:
+def _settings_of_file(path: Path, seen: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    # Unlike Path.resolve, it does not fail on a loop of links, which reading the file names.
+    place = os.path.realpath(path)
+    if place in seen:
         raise ConfigError(
             f"{path} extends itself, directly or through another file. Remove one `extends`."
         )
@@ -147,7 +133,7 @@ def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str,
     if base is not None:
         if not isinstance(base, str):
             raise ConfigError(f"In {path}, extends is {base!r}, but a file name is expected.")
-        yield from _settings_of_file(path.parent / base, (*seen, path.resolve()))
+        yield from _settings_of_file(path.parent / base, (*seen, place))
     for section, settings in content.items():
         if isinstance(settings, dict):
             for name, value in settings.items():
@@ -158,16 +144,24 @@ def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str,
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        # Decimal keeps the exact digits; a float field converts it to a float.
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(_no_such_file(path)) from None
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(
-            f"The config file {path} cannot be read: {error}. Check its permissions."
+            f"The config file {path} cannot be read: {reason}. Check the path and the file."
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}. Correct the file.") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML, or raise ValueError; Decimal keeps the digits, a float field converts it."""
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _no_such_file(path: Path) -> str:
@@ -190,8 +184,8 @@ def _override(text: str) -> tuple[str, Any, str]:
 def _parse_value(key: str, text: str) -> Any:
     """Parse a value as TOML, else keep the text: on the command line it needs no quotes."""
     try:
-        parsed = tomllib.loads(f"value = {text}", parse_float=Decimal)
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     value = parsed.pop("value")
     # A text field takes 2026-01-01 as text. Anything left in `parsed` came after a line break.
@@ -226,13 +220,10 @@ def _refuse_unknown(key: str, origin: str) -> None:
 def _sentence(detail: ErrorDetails, origins: dict[str, str]) -> str:
     """Return a pydantic error as a sentence: where, which key, its value, what is expected."""
     key = ".".join(str(part) for part in detail["loc"][:2])
-    context = detail.get("ctx", {})
     if detail["type"] == "value_error":
-        return str(context["error"])
+        return str(detail.get("ctx", {})["error"])
     if detail["type"] == "missing":
         return NOT_SET[key]
     value = detail["input"]
     shown = str(value).lower() if isinstance(value, bool | Decimal) else repr(value)
-    template = EXPECTED.get(detail["type"])
-    expected = template.format(**context) if template else detail["msg"]
-    return f"{origins[key]}, {key} is {shown}, but {expected} is expected."
+    return f"{origins[key]}, {key} is {shown}, but {expected(detail)} is expected."

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from PIL import Image
 from run_fixtures import events_of, rewrite, small_run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
@@ -175,6 +175,22 @@ def test_a_finished_run_needs_its_base_model_only_for_adapters(
         export(tmp_path / "lora", tmp_path / "out-lora")
     assert not (tmp_path / "out-lora").exists()
     export(tmp_path / "lora", tmp_path / "out-lora", base=str(small_qwen35))
+
+
+def test_another_model_than_the_one_trained_from_is_refused_as_base(
+    full: Path, lora: Path, small_qwen35: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(small_qwen35, tmp_path / "other"))
+    weights = load_file(other / "model.safetensors")
+    save_file(
+        {name: value + 0.5 for name, value in weights.items()},
+        other / "model.safetensors",
+        {"format": "pt"},
+    )
+    for run in (lora, unfinished(full, tmp_path / "unfinished")):
+        with pytest.raises(ModelError, match="is not the one that the run started from.*--base"):
+            export(run, tmp_path / "out", base=str(other))
+        assert not (tmp_path / "out").exists()
 
 
 def test_what_exists_is_not_overwritten(full: Path, tmp_path: Path) -> None:
