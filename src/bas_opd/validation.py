@@ -60,7 +60,8 @@ def _sentence(detail: ErrorDetails, fields: Iterable[str]) -> str:
             nearest = get_close_matches(name, list(fields), n=1, cutoff=0.5)
             return f"{field} is not known" + (f". Did you mean {nearest[0]!r}?" if nearest else "")
         case "value_error":
-            return f"{field}: {detail.get('ctx', {}).get('error', detail['msg'])}".rstrip(".")
+            reason = str(detail.get("ctx", {}).get("error", detail["msg"])).rstrip(".")
+            return f"{field}: {reason}" if name else reason
         case kind if kind in _EXPECTED:
             return f"{field} must be {expected(detail)}"
     return f"{field}: {detail['msg']}"

@@ -64,7 +64,7 @@ def test_the_help_line_of_a_command_fits_a_terminal_of_80_columns(tmp_path: Path
         (
             [LEARNED25],
             "model.path is not set: give a local folder or hub id, such as "
-            "model.path=Qwen/Qwen3.5-4B.",
+            "model.path=Qwen/Qwen3.5-4B, or model.path=small for the model in this package.",
         ),
         (
             [LEARNED25, "select.query_ration=0.1"],
@@ -74,7 +74,7 @@ def test_the_help_line_of_a_command_fits_a_terminal_of_80_columns(tmp_path: Path
         (
             [LEARNED25.with_name("lerned25.toml")],
             f"There is no config file {LEARNED25.with_name('lerned25.toml')}. "
-            f"Did you mean {LEARNED25}?",
+            f"Did you mean {LEARNED25}? `bas-opd train --list` lists the presets.",
         ),
     ],
 )

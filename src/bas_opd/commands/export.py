@@ -21,6 +21,7 @@ import bas_opd
 from bas_opd.config.schema import Config
 from bas_opd.errors import CheckpointError, ModelError, RunDirectoryError
 from bas_opd.files import staging_path
+from bas_opd.model.base import model_folder
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
@@ -196,8 +197,9 @@ def _use(config: Config, processor: Processor) -> str:
 
 def _card(source: _Source, dtype: Precision, *, use: str) -> str:
     config, ledger = source.config, source.ledger
-    is_local = Path(config.model.path).is_dir() or Path(config.model.path).is_absolute()
-    name = Path(config.model.path).name if is_local else config.model.path
+    path = Path(model_folder(config.model.path))
+    is_local = path.is_dir() or path.is_absolute()
+    name = path.name if is_local else config.model.path
     # A folder's name on this machine is no address of a model: only a hub id is listed.
     front = ["library_name: transformers", "pipeline_tag: image-text-to-text"]
     front += [] if is_local else [f"base_model: {json.dumps(config.model.path)}"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,9 @@ COMMAND_LINE = "On the command line"
 
 NOT_SET = {
     "model.path": "model.path is not set: give a local folder or hub id, such as "
-    "model.path=Qwen/Qwen3.5-4B.",
+    "model.path=Qwen/Qwen3.5-4B, or model.path=small for the model in this package.",
     "data.path": "data.path is not set: give the folder of a prepared set, such as "
-    "data.path=data/pairs.",
+    "data.path=data/pairs, or data.path=finesearch to have one drawn.",
 }
 
 FREE = frozenset(
@@ -58,16 +60,27 @@ def preset(name: str) -> Path:
     return Path(__file__).parent / "presets" / f"{name}.toml"
 
 
+def presets() -> dict[str, str]:
+    """Return the name of every preset with the first sentence of its file."""
+    found = {}
+    for path in sorted(preset("*").parent.glob("*.toml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        text = " ".join(line.lstrip("# ") for line in comment)
+        found[path.stem] = re.split(r"(?<=[a-z\d)])\.(?:\s|$)", text, maxsplit=1)[0] + "."
+    return found
+
+
 def load_config(
     path: str | Path, overrides: Sequence[str] = (), *, over: str | Path | None = None
 ) -> Config:
     """Read a config file, apply the overrides in order, and validate the result.
 
-    A file may extend another one, `extends = "learned25.toml"`, relative to itself. `over` names a
-    base file that the file itself does not mention. `run.output` defaults to
-    `runs/<name of the file>`.
+    A name that is no file but a preset's is that preset. A file may extend another one, `extends =
+    "learned25.toml"`, relative to itself. `over` names a base file that the file itself does not
+    mention. `run.output` defaults to `runs/<name of the file>`.
     """
-    path = Path(path)
+    path = _file_or_preset(Path(path))
     settings: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, value, origin in (
@@ -133,7 +146,8 @@ def _settings_of_file(path: Path, seen: tuple[str, ...]) -> Iterator[tuple[str, 
     if base is not None:
         if not isinstance(base, str):
             raise ConfigError(f"In {path}, extends is {base!r}, but a file name is expected.")
-        yield from _settings_of_file(path.parent / base, (*seen, place))
+        base_file = _file_or_preset(path.parent / base)
+        yield from _settings_of_file(base_file, (*seen, place))
     for section, settings in content.items():
         if isinstance(settings, dict):
             for name, value in settings.items():
@@ -164,11 +178,16 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
+def _file_or_preset(path: Path) -> Path:
+    known = preset(path.name)
+    return path if path.is_file() or not known.is_file() else known
+
+
 def _no_such_file(path: Path) -> str:
     siblings = [str(sibling) for sibling in sorted(path.parent.glob("*.toml"))]
-    nearest = get_close_matches(str(path), siblings, n=1, cutoff=0.5)
+    nearest = get_close_matches(str(path), [*siblings, *presets()], n=1, cutoff=0.5)
     advice = f"Did you mean {nearest[0]}?" if nearest else "Give the path of a TOML file."
-    return f"There is no config file {path}. {advice}"
+    return f"There is no config file {path}. {advice} `bas-opd train --list` lists the presets."
 
 
 def _override(text: str) -> tuple[str, Any, str]:
