@@ -177,13 +177,25 @@ def _started_from(source: _Source, base: str) -> VisionLanguageModel:
 
 
 USE = """\
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+
 model = AutoModelForImageTextToText.from_pretrained("FOLDER")
-processor = AutoProcessor.from_pretrained("FOLDER")  # needs torchvision
-talk = [{{"role": "user", "content": [{{"type": "image", "path": "IMAGE"}}, {{"type": "text", "text": "QUESTION"}}]}}]
-inputs = processor.apply_chat_template(talk, tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True{thinking})
-print(processor.decode(model.generate(**inputs, max_new_tokens={limit})[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
-"""  # noqa: E501
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+images = AutoImageProcessor.from_pretrained("FOLDER", backend="pil"{pixels})
+
+talk = [{{"role": "user", "content": [{{"type": "image"}}, {{"type": "text", "text": "QUESTION"}}]}}]
+text = tokenizer.apply_chat_template(
+    talk, tokenize=False, add_generation_prompt=True{thinking}
+)
+picture = images(images=Image.open("IMAGE").convert("RGB"), return_tensors="pt")
+patches = int(picture["image_grid_thw"].prod()) // images.merge_size**2
+inputs = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * patches), return_tensors="pt")
+inputs["mm_token_type_ids"] = (inputs["input_ids"] == model.config.image_token_id).long()
+output = model.generate(**inputs, **picture, max_new_tokens={limit}, do_sample=False)
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
+"""Needs neither this package nor torchvision, which a processor of transformers would."""
 
 
 def _use(config: Config, processor: Processor) -> str:
@@ -192,6 +204,11 @@ def _use(config: Config, processor: Processor) -> str:
     return USE.format(
         thinking=f", enable_thinking={config.model.thinking}" if knows else "",
         limit=config.rollout.max_response_tokens,
+        pixels="".join(
+            f", {name}={value}"
+            for name in ("min_pixels", "max_pixels")
+            if (value := getattr(config.model, name)) is not None
+        ),
     )
 
 

@@ -81,7 +81,7 @@ def test_long_work_is_asked_about_unless_yes(tmp_path: Path, idle: list[str], na
 def test_what_a_figure_needs_is_checked_before_its_runs(
     tmp_path: Path, idle: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "svglib", None)
+    monkeypatch.setitem(sys.modules, "svglib.svglib", None)
     command = ["reproduce", "figure5", "--out", str(tmp_path / "out"), "--yes"]
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 2
