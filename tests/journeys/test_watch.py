@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from run_fixtures import small_run
 
+from bas_opd.run.lock import locked
 from bas_opd.run.record import RecordWriter, read_records
 
 
@@ -114,9 +115,31 @@ def test_watching_changes_nothing(run: Path) -> None:
     assert contents() == before
 
 
+def test_a_run_that_is_still_loading_is_waited_for(run: Path, tmp_path: Path) -> None:
+    later = tmp_path / "runs" / "later"
+    watching = subprocess.Popen(
+        bas_opd("watch", str(later), "--every", "0.05"),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert watching.stdout is not None
+    first = watching.stdout.readline()
+    assert first == f"{later}: no run has begun here; waiting for one, Ctrl-C stops\n"
+    later.mkdir(parents=True)
+    with locked(later):
+        assert watching.stdout.readline().startswith(f"{later}: being loaded by process")
+        with RecordWriter(later / "records.jsonl") as writer:
+            for event in read_records(run / "records.jsonl"):
+                writer.write(event)
+        rest, _ = watching.communicate(timeout=60)
+    assert steps_in(rest) == [f"step {n}/5" for n in range(1, 6)]
+    assert watching.returncode == 0
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     told = subprocess.run(
-        bas_opd("watch", str(tmp_path / "nowhere")), capture_output=True, text=True
+        bas_opd("watch", str(tmp_path / "nowhere"), "--once"), capture_output=True, text=True
     )
     assert told.returncode == 1
     assert "nowhere is not a folder" in told.stderr

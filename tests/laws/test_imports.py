@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "bas_opd"
 LAYERS = (
-    {"errors", "text", "files", "types", "budget"},
+    {"errors", "text", "files", "types", "budget", "validation"},
     {"compute", "stats", "answers", "serving", "model", "distill", "select"},
     {"config", "data", "teacher", "rollout", "learn"},
     {"algorithm", "methods"},

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bas_opd.errors import BasOpdError, DataError
 from bas_opd.files import write_text
-from bas_opd.run.record import first_problem
+from bas_opd.validation import first_problem
 
 FOLDER = "audit"
 Source = Literal["training", "held-out"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from bas_opd.audit.records import (
 from bas_opd.audit.scoring import audit_utility
 from bas_opd.audit.subject import Request, Subject
 from bas_opd.errors import DataError, PreemptionError
+from bas_opd.run.lock import NAME as OWNER
+from bas_opd.run.lock import locked
 from bas_opd.run.manifest import published, step_of
 from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
@@ -79,7 +83,8 @@ def _utility(subject: Subject, progress: Progress, held_out: Path | None) -> Uti
         and max(each.batch for each in found.candidates) == subject.request.batches - 1
     ):
         return found
-    return write_audit(path, audit_utility(subject, progress, held_out=held_out))
+    with _writing(path.parent):
+        return write_audit(path, audit_utility(subject, progress, held_out=held_out))
 
 
 def _geometry(subject: Subject, progress: Progress) -> GeometryAudit:
@@ -89,7 +94,21 @@ def _geometry(subject: Subject, progress: Progress) -> GeometryAudit:
     found = _found(path, GeometryAudit, subject)
     if found and [(each.step, len(each.pairs)) for each in found.checkpoints] == wanted:
         return found
-    return write_audit(path, audit_geometry(subject, progress))
+    with _writing(path.parent):
+        return write_audit(path, audit_geometry(subject, progress))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Lock the folder of audits, so that the run is not overwritten meanwhile."""
+    folder.mkdir(exist_ok=True)
+    with locked(folder, otherwise="audit another run"):
+        try:
+            yield
+        finally:
+            (folder / OWNER).unlink()
+            with suppress(OSError):  # it holds audits
+                folder.rmdir()
 
 
 def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:

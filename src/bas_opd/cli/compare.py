@@ -12,7 +12,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two runs or more.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Show cost and accuracy of runs, and whether they differ significantly."""
+    """Compare cost and accuracy of runs, with statistics."""
     import json
 
     from bas_opd.errors import ConfigError

@@ -14,7 +14,10 @@ def demo(
     ),
     seed: Annotated[int, typer.Option(min=0, help="Seed of pictures and training.")] = 0,
 ) -> None:
-    """Train a small model in two ways, evaluate it before and after, and write a page."""
+    """Train a small model two ways on a CPU, and write a page.
+
+    It is evaluated before and after. Takes a few minutes, without a download.
+    """
     import os
 
     home = new_folder(folder, "demo")

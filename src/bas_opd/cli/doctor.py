@@ -10,7 +10,8 @@ import typer
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file whose model and data are checked too.")
+        Path | None,
+        typer.Argument(help="A preset or TOML file, to check its model and data."),
     ] = None,
     overrides: Annotated[
         list[str] | None,

@@ -86,7 +86,7 @@ def eval_(
         typer.Option(min=1, help="Most tokens of the judge, earlier commands included."),
     ] = None,
 ) -> None:
-    """Ask a model the questions of benchmarks, score its answers and print the table.
+    """Evaluate a model on benchmarks and print the table.
 
     Rerun to resume; finished questions are not asked again, and verdicts are not paid for again.
     """

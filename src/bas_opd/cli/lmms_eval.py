@@ -19,7 +19,10 @@ def lmms_eval(
     ] = False,
     max_response_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer.")] = 1024,
 ) -> None:
-    """Write benchmarks as tasks for lmms-eval's --include_path, scored as in `bas-opd eval`."""
+    """Write benchmarks as tasks for lmms-eval.
+
+    Give the folder to its --include_path; answers are scored as in `bas-opd eval`.
+    """
     from bas_opd.cli.progress import Board
     from bas_opd.evaluate.benchmarks import benchmark
     from bas_opd.evaluate.benchmarks.sources import sources

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -25,21 +29,60 @@ from bas_opd.cli import (
 )
 from bas_opd.errors import BasOpdError
 
+_ADVICE = {
+    errno.ENOENT: "Check the path, and that its folder exists.",
+    errno.EISDIR: "Name a file.",
+    errno.ENOTDIR: "Check the path: a part of it is a file, not a folder.",
+    errno.EACCES: "Change the permissions, or choose another place.",
+    errno.EPERM: "Change the permissions, or choose another place.",
+    errno.EROFS: "Choose a place that can be written to.",
+    errno.ENOSPC: "Free some space, or choose another place.",
+    errno.ELOOP: "Remove one of the links.",
+}
+
 
 class _Commands(TyperGroup):
-    """Prints a `BasOpdError` as its message and exits with its code."""
+    """Prints what a user can cause as one message, without a traceback, and exits with its code.
+
+    That is every `BasOpdError`, and every failure of a file or of the output.
+    """
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # e.g. ± on a terminal without it
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # of the help, which is printed before a command begins
+            sys.exit(_fail(error))
 
     # Newer versions of typer vendor click, and its context has no public type there.
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BasOpdError as error:
-            if ctx.params["debug"]:
+        except (BasOpdError, OSError, RecursionError) as error:
+            if ctx.params["debug"] or isinstance(error, BrokenPipeError):
                 raise
-            from bas_opd.text import printable
+            raise typer.Exit(_fail(error)) from None
 
-            typer.echo(f"bas-opd: {printable(str(error))}", err=True)
-            raise typer.Exit(error.exit_code) from None
+
+def _fail(error: Exception) -> int:
+    """Print the message of an error, and return the exit code."""
+    from bas_opd.text import printable
+
+    typer.echo(f"bas-opd: {printable(_message(error))}", err=True)
+    return error.exit_code if isinstance(error, BasOpdError) else 1
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, BasOpdError):
+        return str(error)
+    if not isinstance(error, OSError):
+        return "An input is nested too deeply to be read. Simplify it; --debug shows where."
+    what = os.strerror(error.errno) if error.errno else str(error)
+    place = " and ".join(str(name) for name in (error.filename, error.filename2) if name)
+    advice = _ADVICE.get(error.errno or 0, "Check the disk; --debug shows more.")
+    return f"{place or 'The output cannot be written'}: {what}. {advice}"
 
 
 def _print_version(requested: bool) -> None:

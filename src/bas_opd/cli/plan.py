@@ -30,10 +30,11 @@ def plan(
 
     settings = load_config(config, overrides or ())
 
+    from bas_opd.commands.named_set import with_named_set
     from bas_opd.commands.plan import plan as plan_run
 
     quiet_transformers()
-    result = plan_run(settings, probe=probe)
+    result = plan_run(with_named_set(settings), probe=probe)
     if as_json:
         typer.echo(json.dumps(asdict(result)))
     else:

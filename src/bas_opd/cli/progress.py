@@ -47,7 +47,6 @@ class Board:
         self._done_before = 0
 
     def __enter__(self) -> Board:
-        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,6 +54,7 @@ class Board:
 
     def start(self, total: int | None, what: str = "steps", *, done: int = 0) -> None:
         """Begin a bar, of unknown length without a total; the one before stays as it is."""
+        self._bars.start()  # not before: a question may be asked first
         self._began, self._done_before = self._clock(), done
         self._bar = self._bars.add_task(what, total=total, completed=done)
 

@@ -21,7 +21,10 @@ def report(
         typer.Option(help="Training data of the run, if its folder has moved."),
     ] = None,
 ) -> None:
-    """Write report.html, a self-contained page, and card.md, from the records of runs."""
+    """Write the page of a run, or a comparison of several.
+
+    report.html is one file without external resources; card.md is a summary.
+    """
     from bas_opd.errors import ConfigError
     from bas_opd.report.pages.writing import write_comparison, write_report
     from bas_opd.text import printable

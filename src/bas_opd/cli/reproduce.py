@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from bas_opd.reproduce.forecast import Forecast
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -28,6 +33,25 @@ TrainN = Annotated[int, typer.Option(min=1, help="Training examples.")]
 TestN = Annotated[int, typer.Option(min=1, help="Test questions.")]
 
 
+Yes = Annotated[bool, typer.Option("--yes", help="Start long work without asking.")]
+
+
+def _confirm(yes: bool) -> Callable[[Forecast], None]:
+    """Return how the user is told what will run, and is asked if it takes minutes."""
+
+    def confirm(forecast: Forecast) -> None:
+        from bas_opd.errors import ConfigError
+
+        typer.echo(forecast.text, err=True)
+        if yes or not forecast.must_ask:
+            return
+        if not sys.stdin.isatty():
+            raise ConfigError("This takes more than a few minutes. Add --yes to start it.")
+        typer.confirm("Start?", abort=True, err=True)
+
+    return confirm
+
+
 class Scale(StrEnum):
     """Size of the runs."""
 
@@ -42,7 +66,11 @@ def _reproduce(
         typer.Option("--list", help="List the paper's tables and figures, and which can be made."),
     ] = False,
 ) -> None:
-    """Make the paper's tables and figures from runs: table1 to table8, figure0 to figure5."""
+    """Make the paper's tables and figures, and the runs behind them.
+
+    NAME is one of table1 to table8 and figure0 to figure5, as in `bas-opd reproduce figure3 --out
+    DIR`; --list says what each shows. Above a few minutes it asks first; --yes does not.
+    """
     if listed:
         from bas_opd.reproduce.catalogue import listing
 
@@ -68,6 +96,7 @@ def policies(
     base: Base = None,
     train_n: TrainN = 3120,
     test_n: TestN = 4200,
+    yes: Yes = False,
     lr_sweep: Annotated[
         str | None,
         typer.Option(help="Instead, compare learning rates on val, as in 3e-5,1e-4."),
@@ -89,6 +118,7 @@ def policies(
         train_n=train_n,
         test_n=test_n,
         rates=lr_sweep,
+        confirm=_confirm(yes),
         overrides=(*(overrides or ()), *([] if steps is None else [f"run.steps={steps}"])),
     )
     with Board() as board:
@@ -114,12 +144,13 @@ def study(
     jobs: Jobs = None,
     device: Device = "auto",
     data: Data = None,
+    yes: Yes = False,
     lr_sweep: Annotated[
         str | None,
         typer.Option(help="Instead, compare learning rates of every arm on val, as in 3e-5,1e-4."),
     ] = None,
 ) -> None:
-    """Run a study exactly as its file declares it, and print its table. Rerun to resume."""
+    """Run a study as its file declares it. Rerun to resume."""
     from bas_opd.cli.progress import Board
     from bas_opd.reproduce.policies import Request, reproduce
     from bas_opd.reproduce.study import parse_seeds, read_study
@@ -133,6 +164,7 @@ def study(
         device=device,
         data=data,
         rates=lr_sweep,
+        confirm=_confirm(yes),
     )
     with Board() as board:
         text = reproduce(request, board)
@@ -152,7 +184,7 @@ def table(
         Path | None, typer.Option(help="Write the table into this Markdown file instead.")
     ] = None,
 ) -> None:
-    """Print the table of policies or of a study from its results, without any run."""
+    """Print the table of policies or of a study from its results."""
     from bas_opd.reproduce.table import folder_table, write_table
 
     text = folder_table(folder)
@@ -188,6 +220,7 @@ def _command(name: str) -> None:
         base: Base = None,
         train_n: TrainN = 3120,
         test_n: TestN = 4200,
+        yes: Yes = False,
     ) -> None:
         from bas_opd.cli.progress import Board
         from bas_opd.reproduce.catalogue import make_item
@@ -204,6 +237,7 @@ def _command(name: str) -> None:
             train_n=train_n,
             test_n=test_n,
             overrides=tuple(overrides or ()),
+            confirm=_confirm(yes),
         )
         with Board() as board:
             text = make_item(name, request, board, runs=tuple(run or ()), results=results)

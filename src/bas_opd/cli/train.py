@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-ConfigFile = Annotated[Path, typer.Argument(help="TOML file, such as configs/learned25.toml.")]
+ConfigFile = Annotated[
+    Path, typer.Argument(help="A preset, such as learned25, or a TOML file. train --list: presets.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
 ]
+
+
+def _list_presets(requested: bool) -> None:
+    if not requested:
+        return
+    from bas_opd.config.loading import presets
+    from bas_opd.model.base import NAMES
+
+    typer.echo("Presets, as in `bas-opd train learned25 model.path=MODEL data.path=DATA`:")
+    for name, sentence in presets().items():
+        text = textwrap.fill(sentence, 68, initial_indent="      ", subsequent_indent="      ")
+        typer.echo(f"  {name}\n{text}")
+    typer.echo(f"Models in this package, as in model.path=small: {', '.join(NAMES)}.")
+    typer.echo("Sets that are drawn, as in data.path=finesearch: finesearch, finesearch2.")
+    raise typer.Exit
 
 
 def train(
@@ -24,13 +42,19 @@ def train(
         list[str] | None,
         typer.Option(help="Also log metrics to tensorboard, trackio or wandb; repeatable."),
     ] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", callback=_list_presets, is_eager=True, help="List the presets."),
+    ] = False,
 ) -> None:
-    """Train a model from a config file. Run the same command again to resume."""
+    """Train a model from a config. Run the same command again to resume."""
     from bas_opd.config import load_config
 
     settings = load_config(config, overrides or ())
+    # These import torch, which takes seconds, so the config comes first.
+    typer.echo(f"Training {settings.model.path} in {settings.run.output}: loading PyTorch.")
 
-    # Only after the config is valid: these import torch, which takes seconds.
+    from bas_opd.commands.named_set import with_named_set
     from bas_opd.evaluate.during_training import evaluator
     from bas_opd.run import loop
     from bas_opd.run.console import Console
@@ -38,13 +62,21 @@ def train(
 
     trackers = check_trackers(track or ())
     quiet_transformers()
-    with Console() as console:
-        loop.train(
+    with Console(run=Path(settings.run.output or "runs/run")) as console:
+        settings = with_named_set(settings, console)
+        done = loop.train(
             settings,
             Tracked(console, settings, trackers),
             overwrite=overwrite,
             evaluate=evaluator(settings),
         )
+    typer.echo(
+        f"Next:\n"
+        f"  bas-opd verify {done.directory}   # check its budget\n"
+        f"  bas-opd report {done.directory}   # a page of what happened\n"
+        f"  bas-opd eval {done.directory} --bench NAMES --data FOLDER\n"
+        f"  bas-opd export {done.directory} FOLDER   # the model for transformers"
+    )
 
 
 def quiet_transformers() -> None:

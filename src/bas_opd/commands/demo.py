@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bas_opd.commands.named_set import KINDS
 from bas_opd.config import Config, load_config, preset
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, PreemptionError
 from bas_opd.evaluate.command import Request, evaluate_model
 from bas_opd.evaluate.questions import View
-from bas_opd.model.base import LEARNT_KINDS, small_base
+from bas_opd.model.base import small_base
 from bas_opd.report.demo import (
     CROPS,
     LABELS,
@@ -30,8 +31,6 @@ from bas_opd.run.directory import RunDirectory
 from bas_opd.text import duration
 from bas_opd.types import Prompt
 
-KINDS = tuple(kind for kind in LEARNT_KINDS if kind != "existence")
-"""Of `existence`, only questions with the answer "yes" have a crop: training would unlearn "no"."""
 QUESTIONS = 280
 """Held-out questions: forty of each of the six kinds, where a pair is two questions."""
 PROMPTS_PER_BATCH = 64

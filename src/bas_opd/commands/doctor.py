@@ -172,6 +172,7 @@ def _disk_needed(config: Config) -> int | None:
 
 
 def _model(config: Config) -> Finding:
+    from bas_opd.model.base import model_folder
     from bas_opd.model.processing import Processor
 
     path = config.model.path
@@ -179,7 +180,7 @@ def _model(config: Config) -> Finding:
         Processor.load(path)
     except BasOpdError as error:
         return _finding("model", str(error))
-    folder = Path(path)
+    folder = Path(model_folder(path))
     if folder.is_dir():
         weights = sorted(folder.glob("*.safetensors"))
         unreadable = [file for file in weights if not os.access(file, os.R_OK)]

@@ -19,15 +19,18 @@ from torch import Tensor
 
 import bas_opd
 from bas_opd.config.schema import Config
-from bas_opd.errors import CheckpointError, RunDirectoryError
+from bas_opd.errors import CheckpointError, ModelError, RunDirectoryError
 from bas_opd.files import staging_path
+from bas_opd.model.base import model_folder
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import StudentWeights
 from bas_opd.run.checkpoint import newest_intact, read_checkpoint
+from bas_opd.run.directory import Identity
 from bas_opd.run.history import read_history
 from bas_opd.run.manifest import published, step_of, verify_files
+from bas_opd.run.state import model_identity
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -47,6 +50,7 @@ class _Source:
     """The student of a run at one step, with what its card says about it."""
 
     config: Config
+    identity: Identity
     fingerprint: str
     step: int
     planned: int
@@ -99,7 +103,10 @@ def _find(run: Path, step: int | None, warn: Callable[[str], None]) -> _Source:
     history = read_history(run)
     directory, finished = history.directory, history.finished
     source = partial(
-        _Source, config=history.config(), fingerprint=history.opening().data.fingerprint
+        _Source,
+        config=history.config(),
+        identity=directory.read_identity(),
+        fingerprint=history.opening().data.fingerprint,
     )
     if finished is not None and step in (None, finished.steps):
         verify_files(directory.model, finished.model)
@@ -137,9 +144,9 @@ def _student(source: _Source, final: Path, base: str) -> VisionLanguageModel:
     if source.weights is None:
         if not settings.rank:
             return open_model(final, device="cpu")
+        _started_from(source, base)
         return open_model(base, device="cpu", adapter=final)
-    lora = LoraSettings(**settings.model_dump()) if settings.rank else None
-    student = open_model(base, device="cpu", lora=lora)
+    student = _started_from(source, base)
     try:
         StudentWeights(student).load_state_dict(source.weights)
     except CheckpointError as error:
@@ -147,19 +154,48 @@ def _student(source: _Source, final: Path, base: str) -> VisionLanguageModel:
             f"The checkpoint of step {source.step} does not fit the model at {base}. Give the "
             "model that training began with as --base."
         ) from error
-    if lora:
+    if settings.rank:
         student.network = cast("Any", student.network).merge_and_unload()
     return student
 
 
+def _started_from(source: _Source, base: str) -> VisionLanguageModel:
+    """Return the model that training started from, with new adapters; any other is refused."""
+    lora = None
+    if source.config.lora.rank:
+        lora = LoraSettings(**source.config.lora.model_dump(), seed=source.config.run.seed)
+    student = known = open_model(base, device="cpu", lora=lora)
+    if lora and source.identity.precision == "bfloat16":
+        # The run held its frozen weights in bf16 when it took their fingerprint.
+        known = open_model(base, device="cpu", lora=lora, precision="bfloat16")
+    if source.identity.base and model_identity(known)["base"] != source.identity.base:
+        raise ModelError(
+            f"The model at {base} is not the one that the run started from. Give the path of that "
+            "one with --base."
+        )
+    return student
+
+
 USE = """\
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+
 model = AutoModelForImageTextToText.from_pretrained("FOLDER")
-processor = AutoProcessor.from_pretrained("FOLDER")  # needs torchvision
-talk = [{{"role": "user", "content": [{{"type": "image", "path": "IMAGE"}}, {{"type": "text", "text": "QUESTION"}}]}}]
-inputs = processor.apply_chat_template(talk, tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True{thinking})
-print(processor.decode(model.generate(**inputs, max_new_tokens={limit})[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
-"""  # noqa: E501
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+images = AutoImageProcessor.from_pretrained("FOLDER", backend="pil"{pixels})
+
+talk = [{{"role": "user", "content": [{{"type": "image"}}, {{"type": "text", "text": "QUESTION"}}]}}]
+text = tokenizer.apply_chat_template(
+    talk, tokenize=False, add_generation_prompt=True{thinking}
+)
+picture = images(images=Image.open("IMAGE").convert("RGB"), return_tensors="pt")
+patches = int(picture["image_grid_thw"].prod()) // images.merge_size**2
+inputs = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * patches), return_tensors="pt")
+inputs["mm_token_type_ids"] = (inputs["input_ids"] == model.config.image_token_id).long()
+output = model.generate(**inputs, **picture, max_new_tokens={limit}, do_sample=False)
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
+"""Needs neither this package nor torchvision, which a processor of transformers would."""
 
 
 def _use(config: Config, processor: Processor) -> str:
@@ -168,13 +204,19 @@ def _use(config: Config, processor: Processor) -> str:
     return USE.format(
         thinking=f", enable_thinking={config.model.thinking}" if knows else "",
         limit=config.rollout.max_response_tokens,
+        pixels="".join(
+            f", {name}={value}"
+            for name in ("min_pixels", "max_pixels")
+            if (value := getattr(config.model, name)) is not None
+        ),
     )
 
 
 def _card(source: _Source, dtype: Precision, *, use: str) -> str:
     config, ledger = source.config, source.ledger
-    is_local = Path(config.model.path).is_dir() or Path(config.model.path).is_absolute()
-    name = Path(config.model.path).name if is_local else config.model.path
+    path = Path(model_folder(config.model.path))
+    is_local = path.is_dir() or path.is_absolute()
+    name = path.name if is_local else config.model.path
     # A folder's name on this machine is no address of a model: only a hub id is listed.
     front = ["library_name: transformers", "pipeline_tag: image-text-to-text"]
     front += [] if is_local else [f"base_model: {json.dumps(config.model.path)}"]

@@ -20,10 +20,10 @@ def watch(run: Path, *, every: float | None) -> None:
 
     Its records are read every so many seconds; without `every` they are read once.
     """
-    if not run.is_dir():
+    if not run.is_dir() and (every is None or run.exists()):
         raise DataError(
             f"{run} is not a folder, so there is no run to watch. Name the folder that "
-            "`bas-opd train` writes to, once it has begun."
+            "`bas-opd train` writes to."
         )
     with Console() as console:
         follower = _Follower(run, console)
@@ -98,7 +98,8 @@ class _Follower:
         if self.totals is not None:
             return f"{self._run}: finished"
         if owner := owner_of(self._run):
-            return f"{self._run}: trained by {owner}"
+            doing = "trained" if self._console.view.total else "being loaded"
+            return f"{self._run}: {doing} by {owner}"
         if not self._console.view.total:
-            return f"{self._run}: no run has begun here"
+            return f"{self._run}: no run has begun here; waiting for one, Ctrl-C stops"
         return f"{self._run}: no process trains it now; rerun its train command to resume"

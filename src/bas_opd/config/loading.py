@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +18,15 @@ from pydantic_core import ErrorDetails
 from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError
 from bas_opd.files import hash_of
+from bas_opd.validation import expected
 
 COMMAND_LINE = "On the command line"
 
 NOT_SET = {
     "model.path": "model.path is not set: give a local folder or hub id, such as "
-    "model.path=Qwen/Qwen3.5-4B.",
+    "model.path=Qwen/Qwen3.5-4B, or model.path=small for the model in this package.",
     "data.path": "data.path is not set: give the folder of a prepared set, such as "
-    "data.path=data/pairs.",
-}
-
-EXPECTED = {
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "is_instance_of": "a decimal number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "tuple_type": "text or a list of texts",
-    "string_too_short": "text that is not empty",
-    "too_short": "a list that is not empty",
-    "literal_error": "{expected}",
-    "greater_than": "a number greater than {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number less than {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
+    "data.path=data/pairs, or data.path=finesearch to have one drawn.",
 }
 
 FREE = frozenset(
@@ -74,16 +60,27 @@ def preset(name: str) -> Path:
     return Path(__file__).parent / "presets" / f"{name}.toml"
 
 
+def presets() -> dict[str, str]:
+    """Return the name of every preset with the first sentence of its file."""
+    found = {}
+    for path in sorted(preset("*").parent.glob("*.toml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = takewhile(lambda line: line.startswith("#"), lines)
+        text = " ".join(line.lstrip("# ") for line in comment)
+        found[path.stem] = re.split(r"(?<=[a-z\d)])\.(?:\s|$)", text, maxsplit=1)[0] + "."
+    return found
+
+
 def load_config(
     path: str | Path, overrides: Sequence[str] = (), *, over: str | Path | None = None
 ) -> Config:
     """Read a config file, apply the overrides in order, and validate the result.
 
-    A file may extend another one, `extends = "learned25.toml"`, relative to itself. `over` names a
-    base file that the file itself does not mention. `run.output` defaults to
-    `runs/<name of the file>`.
+    A name that is no file but a preset's is that preset. A file may extend another one, `extends =
+    "learned25.toml"`, relative to itself. `over` names a base file that the file itself does not
+    mention. `run.output` defaults to `runs/<name of the file>`.
     """
-    path = Path(path)
+    path = _file_or_preset(Path(path))
     settings: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, value, origin in (
@@ -137,8 +134,10 @@ def flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str, Any, str]]:
-    if path.resolve() in seen:
+def _settings_of_file(path: Path, seen: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    # Unlike Path.resolve, it does not fail on a loop of links, which reading the file names.
+    place = os.path.realpath(path)
+    if place in seen:
         raise ConfigError(
             f"{path} extends itself, directly or through another file. Remove one `extends`."
         )
@@ -147,7 +146,8 @@ def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str,
     if base is not None:
         if not isinstance(base, str):
             raise ConfigError(f"In {path}, extends is {base!r}, but a file name is expected.")
-        yield from _settings_of_file(path.parent / base, (*seen, path.resolve()))
+        base_file = _file_or_preset(path.parent / base)
+        yield from _settings_of_file(base_file, (*seen, place))
     for section, settings in content.items():
         if isinstance(settings, dict):
             for name, value in settings.items():
@@ -158,23 +158,36 @@ def _settings_of_file(path: Path, seen: tuple[Path, ...]) -> Iterator[tuple[str,
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        # Decimal keeps the exact digits; a float field converts it to a float.
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(_no_such_file(path)) from None
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(
-            f"The config file {path} cannot be read: {error}. Check its permissions."
+            f"The config file {path} cannot be read: {reason}. Check the path and the file."
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}. Correct the file.") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML, or raise ValueError; Decimal keeps the digits, a float field converts it."""
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _file_or_preset(path: Path) -> Path:
+    known = preset(path.name)
+    return path if path.is_file() or not known.is_file() else known
 
 
 def _no_such_file(path: Path) -> str:
     siblings = [str(sibling) for sibling in sorted(path.parent.glob("*.toml"))]
-    nearest = get_close_matches(str(path), siblings, n=1, cutoff=0.5)
+    nearest = get_close_matches(str(path), [*siblings, *presets()], n=1, cutoff=0.5)
     advice = f"Did you mean {nearest[0]}?" if nearest else "Give the path of a TOML file."
-    return f"There is no config file {path}. {advice}"
+    return f"There is no config file {path}. {advice} `bas-opd train --list` lists the presets."
 
 
 def _override(text: str) -> tuple[str, Any, str]:
@@ -190,8 +203,8 @@ def _override(text: str) -> tuple[str, Any, str]:
 def _parse_value(key: str, text: str) -> Any:
     """Parse a value as TOML, else keep the text: on the command line it needs no quotes."""
     try:
-        parsed = tomllib.loads(f"value = {text}", parse_float=Decimal)
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     value = parsed.pop("value")
     # A text field takes 2026-01-01 as text. Anything left in `parsed` came after a line break.
@@ -226,13 +239,10 @@ def _refuse_unknown(key: str, origin: str) -> None:
 def _sentence(detail: ErrorDetails, origins: dict[str, str]) -> str:
     """Return a pydantic error as a sentence: where, which key, its value, what is expected."""
     key = ".".join(str(part) for part in detail["loc"][:2])
-    context = detail.get("ctx", {})
     if detail["type"] == "value_error":
-        return str(context["error"])
+        return str(detail.get("ctx", {})["error"])
     if detail["type"] == "missing":
         return NOT_SET[key]
     value = detail["input"]
     shown = str(value).lower() if isinstance(value, bool | Decimal) else repr(value)
-    template = EXPECTED.get(detail["type"])
-    expected = template.format(**context) if template else detail["msg"]
-    return f"{origins[key]}, {key} is {shown}, but {expected} is expected."
+    return f"{origins[key]}, {key} is {shown}, but {expected(detail)} is expected."

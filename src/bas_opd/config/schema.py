@@ -20,13 +20,13 @@ def _exact(value: Any) -> Any:
     """Return the decimal as written: 0.29 is 29/100, not the nearest binary fraction."""
     if isinstance(value, float):
         value = repr(value)
-    if isinstance(value, str) or type(value) is int:
-        try:
+    try:
+        if isinstance(value, str) or type(value) is int:
             value = Decimal(value)
-        except ArithmeticError:
-            return value
-    # 0.10 and 0.1 are the same setting and must give the same hash.
-    return value.normalize() if isinstance(value, Decimal) else value
+        # 0.10 and 0.1 are the same setting and must give the same hash.
+        return value.normalize() if isinstance(value, Decimal) else value
+    except ArithmeticError:  # no number, or none that is finite
+        return value
 
 
 def _expand_home(value: Any) -> Any:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from bas_opd.errors import DataError
 from bas_opd.types import Example
@@ -116,6 +116,8 @@ def _explained(name: str) -> Iterator[None]:
     # EOFError, DecompressionBombError and more; in each case the file is not a usable picture.
     except Exception as error:
         detail = str(error) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):  # whose text names an object of Python
+            detail = "its format is not known"
         raise DataError(
             f"The picture {name} cannot be read ({detail}). It is damaged, truncated, or not one "
             f"of {', '.join(FORMATS)}; replace it or drop its row."

@@ -22,12 +22,13 @@ from pydantic import (
 )
 
 from bas_opd.data.images import Box, Size, box_size
-from bas_opd.data.records import CropRow, Manifest, Row, confined, crop_area, explain
+from bas_opd.data.records import CropRow, Manifest, Row, confined, crop_area
 from bas_opd.data.sources import Source, fields_of, find_source
 from bas_opd.data.views import PromptLength, check_prompt
 from bas_opd.data.writing import Place, SetWriter, StoredPicture, staged_set
 from bas_opd.errors import DataError
 from bas_opd.files import write_text
+from bas_opd.validation import explain
 
 REJECTED = "rejected.jsonl"
 MAX_PROMPT_TOKENS = 8192
@@ -276,7 +277,7 @@ def _from_plain(row: dict[str, Any]) -> Draft:
     except ValidationError as error:
         # A row of four columns has no field `box`.
         names = {f"'box.{place}'": repr(edge) for place, edge in enumerate(edges)}
-        message = explain(error)
+        message = explain(error, (*Draft.model_fields, *_EDGES))
         for ours, theirs in names.items():
             message = message.replace(ours, theirs)
         raise DataError(message) from error

@@ -27,6 +27,7 @@ from bas_opd.data.images import Box, Size, check_box, image_size
 from bas_opd.errors import DataError
 from bas_opd.files import sha256
 from bas_opd.types import Crop, Example
+from bas_opd.validation import explain
 
 SCHEMA_VERSION = 1
 RECORDS = "records.jsonl"
@@ -199,7 +200,7 @@ def parse_row(line: bytes) -> Row:
     try:
         return Row.model_validate(content)
     except ValidationError as error:
-        raise DataError(explain(error)) from error
+        raise DataError(explain(error, Row.model_fields)) from error
 
 
 def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
@@ -277,12 +278,3 @@ def _read_errors_explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}). Restore the file.") from error
-
-
-def explain(error: ValidationError) -> str:
-    """Return validation errors as sentences."""
-    sentences = []
-    for issue in error.errors(include_url=False, include_input=False):
-        name = ".".join(map(str, issue["loc"])) or "row"
-        sentences.append(f"Field {name!r}: {issue['msg'].removeprefix('Value error, ')}.")
-    return " ".join(sentences)

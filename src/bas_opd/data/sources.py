@@ -15,7 +15,8 @@ from bas_opd.errors import DataError
 
 _TABLES = (".jsonl", ".csv", ".parquet")
 _BATCH_ROWS = 64
-_DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_DATASET_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_SECONDS = 10
 
 RawRow = bytes | Mapping[str, Any]
 """An unparsed line of JSONL, so that a bad one can be rejected alone, or the fields of a row."""
@@ -57,8 +58,11 @@ def find_source(source: str) -> Source:
     if path.is_dir():
         table = _table_in(path)
         return Source(name=str(table or path), root=path, table=table)
-    if path.suffix.lower() in _TABLES or not _DATASET_ID.fullmatch(source):
-        raise DataError(f"{source} does not exist. Check the path.")
+    is_id = _DATASET_ID.fullmatch(source) and not path.parent.is_dir()
+    if path.suffix.lower() in _TABLES or not is_id:
+        raise DataError(
+            f"{source} does not exist. Check the path; a dataset of the hub is named OWNER/NAME."
+        )
     return Source(name=source, root=None, table=None)
 
 
@@ -104,6 +108,8 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _datasets_rows(name: str) -> Iterator[Mapping[str, Any]]:
     datasets = _optional("datasets", f"{name} is not a local file; loading it by id", "datasets")
+    if not Path(name).exists():
+        _check_hub(name)
     try:
         loaded = datasets.load_dataset(name, split="train")
     # The library raises many kinds of errors, from network, hub and file readers.
@@ -115,6 +121,28 @@ def _datasets_rows(name: str) -> Iterator[Mapping[str, Any]]:
     # In arrow format pictures stay bytes, so none is opened outside our limits.
     for batch in loaded.with_format("arrow").iter(batch_size=_BATCH_ROWS):
         yield from batch.to_pylist()
+
+
+def _check_hub(name: str) -> None:
+    """Ask the hub for a dataset once: loading one that it lacks would retry for half a minute."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(name, timeout=_HUB_SECONDS)
+    except OfflineModeIsEnabled:
+        return  # it may be in the cache
+    except RepositoryNotFoundError as error:
+        raise DataError(
+            f"There is no file or folder {name}, and no dataset of that name on the hub. Check the "
+            "name; for a private dataset, log in with `hf auth login`."
+        ) from error
+    except Exception as error:
+        raise DataError(
+            f"There is no file or folder {name}, and the hub cannot be asked for a dataset of that "
+            f"name ({error}). Check the path or the network; set HF_HUB_OFFLINE=1 to load it from "
+            "the cache."
+        ) from error
 
 
 def _optional(module: str, task: str, package: str) -> Any:

@@ -30,8 +30,8 @@ from bas_opd.evaluate.samples import (
 from bas_opd.evaluate.tables import latex, markdown
 from bas_opd.evaluate.weights import ADAPTER
 from bas_opd.files import hash_of, write_text
-from bas_opd.run.record import first_problem
 from bas_opd.stats.intervals import Interval
+from bas_opd.validation import first_problem
 
 if TYPE_CHECKING:  # The reader needs no HTTP client.
     from bas_opd.evaluate.evaluation import Evaluation

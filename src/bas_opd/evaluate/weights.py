@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bas_opd.errors import ModelError
 from bas_opd.files import hash_of, sha256, write_text
+from bas_opd.model.base import model_folder
 
 SUFFIXES = (".safetensors", ".json", ".jinja", ".txt")
 """Tensors, settings, chat template and tokenizer: the files that define a model."""
@@ -41,7 +42,7 @@ class Checkpoint:
 
 def find_checkpoint(model: str) -> Checkpoint:
     """Return the model of a finished run, or of a model folder; either may hold adapters."""
-    given = Path(model).expanduser()
+    given = Path(model_folder(model)).expanduser()
     folder = given / "model" if (given / "model").is_dir() else given
     if (folder / ADAPTER).is_file():
         return Checkpoint(folder=_base_of(folder), adapter=folder)
@@ -101,8 +102,9 @@ def base_folder(base: str) -> Path:
 
 def _local_folder(base: str) -> Path:
     """Return the folder of a model; the hub's library raises errors of a dozen kinds."""
-    if Path(base).is_dir():
-        return Path(base)
+    folder = Path(model_folder(base))
+    if folder.is_dir():
+        return folder
     hub = importlib.import_module("huggingface_hub")
     return Path(hub.snapshot_download(base, allow_patterns=[f"*{each}" for each in SUFFIXES]))
 

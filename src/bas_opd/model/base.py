@@ -12,6 +12,13 @@ LEARNT_KINDS = ("attribute", "number", "digit", "count", "existence", "neighbour
 
 
 _FOLDERS = {"finesearch": "small_base", "finesearch2": "small_base2"}
+NAMES = {"small": "finesearch", "small2": "finesearch2"}
+"""What each of them is called, as in model.path=small."""
+
+
+def model_folder(path: str | Path) -> str | Path:
+    """Return the folder of a model that comes with the package, by its name, or the path itself."""
+    return small_base(NAMES[str(path)]) if str(path) in NAMES else path
 
 
 def small_base(version: str = "finesearch") -> Path:

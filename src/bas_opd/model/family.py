@@ -20,7 +20,7 @@ def checkpoint_config(path: str | Path) -> PreTrainedConfig:
     if not Path(path).is_dir() and not _HUB_ID.fullmatch(str(path)):
         raise ModelError(
             f"The model folder {path} does not exist. Set model.path to a folder with a "
-            "checkpoint, or to a hub id such as Qwen/Qwen3.5-4B."
+            "checkpoint, to a hub id such as Qwen/Qwen3.5-4B, or to small."
         )
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)

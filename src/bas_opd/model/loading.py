@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.attention import register_grouped_attention
+from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
@@ -47,6 +48,7 @@ def load_model(
     the weights. The network comes in evaluation mode; gradient checkpointing works once it is set
     to train.
     """
+    path = model_folder(path)
     # Reading weights draws random numbers too: transformers initialises some before it fills them.
     with torch.random.fork_rng(devices=[]):
         network = _read_network(path)

@@ -28,6 +28,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.utils.hub import cached_file
 
 from bas_opd.errors import ConfigError, DataError, ModelError
+from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
 from bas_opd.types import Prompt
 
@@ -79,6 +80,7 @@ class Processor:
         `thinking` is passed to the chat template, which may ignore it; the pixel limits replace
         the checkpoint's own.
         """
+        path = model_folder(path)
         config = checkpoint_config(path)
         tokenizer = _load_tokenizer(path, config)
         processor = cls(
@@ -250,8 +252,20 @@ def _load_template(path: str | Path, tokenizer: Tokenizer) -> str:
 def _load_eos_ids(path: str | Path, tokenizer: Tokenizer) -> tuple[int, ...]:
     try:
         ids: Any = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # The file is optional; then the tokenizer has the only end token.
+    except (OSError, AttributeError, TypeError, ValueError) as error:
+        # The file is optional: without it, the tokenizer has the only end token.
+        if cached_file(path, "generation_config.json", _raise_exceptions_for_missing_entries=False):
+            raise ModelError(
+                f"The generation_config.json of {path} is damaged, so it is not known where its "
+                "responses end. Download or restore the file."
+            ) from error
         ids = None
     if ids is None:
         ids = tokenizer.eos_token_id
-    return tuple(ids) if isinstance(ids, list) else (ids,)
+    found = ids if isinstance(ids, list) else [ids]
+    if not found or not all(type(each) is int for each in found):
+        raise ModelError(
+            f"The generation_config.json of {path} has {ids!r} for eos_token_id, where an integer "
+            "or a list of integers is expected. Restore the file."
+        )
+    return tuple(found)

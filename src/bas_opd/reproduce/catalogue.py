@@ -13,7 +13,7 @@ from bas_opd.report.arms import Arm
 from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
 from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
-from bas_opd.report.charts.printed import printed, save
+from bas_opd.report.charts.printed import check_printing, printed, save
 from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table, token_table
 from bas_opd.reproduce.arms import BASE, FULL, OURS
 from bas_opd.reproduce.material import Material
@@ -71,9 +71,12 @@ def make_item(
         raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
     if request.scale == "paper" and wanted.arms and not runs and results is None:
         return instructions(name, wanted.arms)
+    # First what could fail after hours of training.
+    request.out.mkdir(parents=True, exist_ok=True)
+    if name.startswith("figure"):
+        check_printing()
     material = Material(request=request, progress=progress, paths=runs, results=results)
     made = wanted.make(material, wanted.arms)
-    request.out.mkdir(parents=True, exist_ok=True)
     if isinstance(made, str):
         write_text(request.out / f"{name}.md", f"{made}\n")
         return made

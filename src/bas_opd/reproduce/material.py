@@ -15,7 +15,7 @@ from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.report.arms import Arm, arms_of_runs, over_seeds
 from bas_opd.report.run import Run, read_run
 from bas_opd.reproduce.arms import ARMS, BASE, FULL, arm_config
-from bas_opd.reproduce.policies import Request, common_inputs, reproduce
+from bas_opd.reproduce.policies import Request, ask, common_inputs, reproduce
 from bas_opd.reproduce.results import Cost, RunResult, read_results
 from bas_opd.run.progress import Progress, StepsAsBar
 
@@ -96,6 +96,9 @@ class Material:
         from bas_opd.audit import session
         from bas_opd.run import loop
 
+        name = f"{AUDITED}-audited"
+        runs = self.request.out / "runs"
+        ask(self.request, [] if (runs / name / "model").is_dir() else [name])
         logging.disable_progress_bar()
         inputs = common_inputs(self.request, self.progress, split="val")
         config = arm_config(
@@ -105,7 +108,7 @@ class Material:
                 f"run.checkpoint_every={KEEP_EVERY}",
                 f"run.keep_every={KEEP_EVERY}",
                 "run.examples_per_step=4",
-                *inputs.settings(f"{AUDITED}-audited"),
+                *inputs.settings(name),
             ],
         )
         run = loop.train(config, StepsAsBar(self.progress)).directory

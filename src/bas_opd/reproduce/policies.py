@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +30,7 @@ from bas_opd.reproduce.arms import (
     arm_config,
     check_arms,
 )
+from bas_opd.reproduce.forecast import Forecast
 from bas_opd.reproduce.pool import Work, run_side_by_side
 from bas_opd.reproduce.questions import read_questions, write_questions
 from bas_opd.reproduce.results import Planned, Run, RunResult, identity, read_result
@@ -68,6 +69,8 @@ class Request:
     val_n: int = 1000
     rates: str | None = None
     overrides: tuple[str, ...] = ()
+    confirm: Callable[[Forecast], None] = lambda forecast: None
+    """Called before anything is drawn or trained; it raises if the user does not want it."""
 
     @classmethod
     def of_study(
@@ -81,6 +84,7 @@ class Request:
         device: str = "auto",
         data: Path | None = None,
         rates: str | None = None,
+        confirm: Callable[[Forecast], None] = lambda forecast: None,
     ) -> Request:
         """Ask for a study, or a part of it, with the base, the data and the steps of its file."""
         return cls(
@@ -98,6 +102,7 @@ class Request:
             val_n=study.declared.val,
             rates=rates,
             overrides=study.overrides,
+            confirm=confirm,
         )
 
     def chosen(self) -> Seeded:
@@ -152,8 +157,15 @@ def reproduce(request: Request, progress: Progress) -> str:
         )
     rates = None if request.rates is None else parse_rates(request.rates)
     arms = request.chosen() if rates is None else request.swept()
-    inputs = common_inputs(request, progress, split="test" if rates is None else "val")
     results = request.out / ("results" if rates is None else "sweep")
+    names = [
+        f"{arm.name}-{seed}{label}"
+        for arm, seeds in arms.items()
+        for seed in (seeds if arm.preset else ())
+        for label in ([""] if rates is None else [f"-lr{rate:g}" for rate in rates])
+    ]
+    ask(request, [name for name in names if not (results / f"{name}.json").exists()])
+    inputs = common_inputs(request, progress, split="test" if rates is None else "val")
     if rates is None:
         runs = plan_runs(inputs, results, arms, study=request.study)
         _claim(results, request.study)
@@ -166,6 +178,30 @@ def reproduce(request: Request, progress: Progress) -> str:
         return folder_table(results)
     made = [read_result(run.result) for run in runs]
     return policies_table(made, read_questions(results)) if rates is None else sweep_table(made)
+
+
+def ask(request: Request, missing: Sequence[str]) -> None:
+    """Tell the user what is to be made, unless it is there already; it must fit on the disk."""
+    if not missing:
+        return
+    base, folder = request.base or small_base(request.task), request.data or request.out / "data"
+    sizes = {"train": request.train_n, "test" if request.rates is None else "val": request.test_n}
+    config = arm_config(FULL, 0, ["model.path=x", "data.path=x", *request.overrides])
+    steps = config.run.steps or 1
+    rows = config.rollout.prompts_per_step * config.rollout.per_prompt
+    forecast = Forecast(
+        out=request.out,
+        runs=len(missing),
+        steps=len(missing) * steps,
+        rollouts=len(missing) * steps * rows,
+        questions=len(missing) * request.test_n,
+        pictures=sum(n for split, n in sizes.items() if not (folder / split).exists()),
+        jobs=min(request.jobs or os.cpu_count() or 1, len(missing)),
+        device=request.device,
+        model_bytes=sum(file.stat().st_size for file in base.glob("*.safetensors")),
+    )
+    forecast.check_disk()
+    request.confirm(forecast)
 
 
 def seeded(names: Sequence[str], seeds: int) -> Seeded:

@@ -19,6 +19,7 @@ from bas_opd.evaluate.benchmarks.summary import share
 from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, ArmSpec
 from bas_opd.run.record import QueryRecord
+from bas_opd.validation import first_problem
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
 """Settings that are paths; the hash of their content identifies a run instead."""
@@ -228,10 +229,8 @@ def read_result(path: Path) -> RunResult:
     except OSError as error:
         raise DataError(f"The result {path} cannot be read ({error.strerror}).") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
         raise DataError(
-            f"The result {path} is damaged: {place}: {first['msg']}. Remove the file and rerun "
+            f"The result {path} is damaged: {first_problem(error)}. Remove the file and rerun "
             "`bas-opd reproduce policies`."
         ) from error
 

@@ -7,19 +7,19 @@ one before a change, is taken for one of this. Needs no torch.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from bas_opd.config.loading import parse_toml
 from bas_opd.errors import ConfigError
 from bas_opd.files import sha256
 from bas_opd.model.base import small_base
 from bas_opd.reproduce.arms import ARMS, BASE, ArmSpec, arm_config
 from bas_opd.reproduce.results import Part
-from bas_opd.run.record import first_problem
+from bas_opd.validation import first_problem
 
 STUDY = "study.toml"
 """The copy of the file that stands beside the results."""
@@ -175,14 +175,14 @@ class Study:
 def read_study(path: Path) -> Study:
     """Read a study's file and check that each of its arms can be run."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(path.read_text(encoding="utf-8"))
         declared = StudyFile.model_validate(content)
     except OSError as error:
         raise ConfigError(f"The study {path} cannot be read: {error.strerror}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
     except ValidationError as error:
         raise ConfigError(f"{path} is no study: {first_problem(error)}.") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
     study = Study(path=path, hash=sha256(path), declared=declared)
     for arm in study.arms:
         try:

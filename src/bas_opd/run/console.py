@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import rich.console
@@ -14,8 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bas_opd.run.history import collect_history
 from bas_opd.run.record import EvaluationRecord, StepRecord
-from bas_opd.run.view import LEDGER, RunView, shown_total
+from bas_opd.run.view import LEDGER, LEGEND, RunView, shown_total
 from bas_opd.text import duration, printable
 
 
@@ -29,7 +31,10 @@ class _Output(rich.console.Console):
 class Console:
     """Shows the progress of a run; use it as a context, so that a failure frees the terminal."""
 
-    def __init__(self, file: IO[str] | None = None) -> None:
+    def __init__(self, file: IO[str] | None = None, *, run: Path | None = None) -> None:
+        """`run` is the directory of a run of one's own: its earlier steps count, and lines are
+        explained."""
+        self._run = run
         self._out = _Output(file=file, markup=False, highlight=False, emoji=False)
         self._live: Live | None = None
         self._status = ""
@@ -49,6 +54,14 @@ class Console:
     def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
         """Begin the view of a run of `total` steps, `done` of which are finished already."""
         self.view = RunView(total=total, done=done)
+        if self._run is not None:
+            self.message(LEGEND)
+        if done and self._run is not None:
+            history = collect_history(self._run)
+            for step in history.steps[:done]:
+                self.view.add(step)
+            for evaluation in history.evaluations:
+                self.view.add_evaluation(evaluation)
         is_live = self._out.is_terminal and not self._out.is_dumb_terminal
         if is_live and self._live is None and not os.environ.get("CI"):
             self._live = Live(console=self._out, auto_refresh=False, transient=True)

@@ -17,8 +17,9 @@ from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError, DataError, RunDirectoryError
 from bas_opd.files import staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
-from bas_opd.run.lock import locked
-from bas_opd.run.record import DataSource, first_problem
+from bas_opd.run.lock import locked, owner_of
+from bas_opd.run.record import DataSource
+from bas_opd.validation import first_problem
 
 SCHEMA_VERSION = 1
 FROM_OTHER_COMMANDS = ("audit", "eval", "eval-base", "tensorboard", "report.html", "card.md")
@@ -178,6 +179,13 @@ class RunDirectory:
                 raise RunDirectoryError(
                     f"{path} is inside {self.path}, which would be deleted. Choose another "
                     "directory with run.output=DIRECTORY."
+                )
+        for name in FROM_OTHER_COMMANDS:
+            # What it writes next would be taken for that of the new run.
+            if (self.path / name).is_dir() and (owner := owner_of(self.path / name)):
+                raise RunDirectoryError(
+                    f"{self.path / name} is in use by {owner}, which reads the run that would be "
+                    "deleted. Wait for it to end, or stop it."
                 )
         for name in ("checkpoints", "model", "model.partial", *FROM_OTHER_COMMANDS):
             path = self.path / name

@@ -23,10 +23,10 @@ from bas_opd.run.record import (
     Resumed,
     Started,
     StepRecord,
-    first_problem,
     parse_step,
     read_records,
 )
+from bas_opd.validation import first_problem
 
 
 @dataclass(slots=True, kw_only=True)

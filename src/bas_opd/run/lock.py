@@ -19,7 +19,9 @@ ATTEMPTS, PAUSE_SECONDS = 4, 0.05
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(
+    directory: Path, *, otherwise: str = "choose another directory with run.output=DIRECTORY"
+) -> Iterator[None]:
     """Hold the directory for as long as the context lasts; name the owner if it is taken."""
     # Opened without truncation: until the lock is ours, the text is the owner's.
     descriptor = os.open(directory / NAME, os.O_RDWR | os.O_CREAT, 0o644)
@@ -27,7 +29,7 @@ def locked(directory: Path) -> Iterator[None]:
         if not _take(descriptor):
             raise RunDirectoryError(
                 f"{directory} is in use by {_owner(descriptor)}. Wait for it to end, stop it, or "
-                "choose another directory with run.output=DIRECTORY."
+                f"{otherwise}."
             )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(_myself()).encode(), 0)

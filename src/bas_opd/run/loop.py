@@ -82,6 +82,7 @@ def train(
         hooks = Hooks(poll=stop.poll, notice=console.message)
         if notice := never_ranks(config, batches):
             console.message(notice)
+        console.message(f"Loading the model {config.model.path}.")
         method = build_method(config, hooks)
         identity |= model_identity(method.model)
         check_prompts(

@@ -32,6 +32,7 @@ from bas_opd.types import (
     QueryReport,
     StepReport,
 )
+from bas_opd.validation import first_problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -346,14 +347,6 @@ def parse_step(event: Mapping[str, Any]) -> StepRecord:
         return kind.model_validate(dict(event))
     except ValidationError as error:
         raise DataError(f"step {event.get('step', '?')}: {first_problem(error)}.") from None
-
-
-def first_problem(error: ValidationError) -> str:
-    """Return the first thing that a validation found, with its place."""
-    detail = error.errors()[0]
-    reason = detail["msg"].removeprefix("Value error, ")
-    place = ".".join(map(str, detail["loc"]))
-    return f"{place}: {reason}" if place else reason
 
 
 def step_event(

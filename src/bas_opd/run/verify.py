@@ -22,10 +22,11 @@ from bas_opd.files import hash_of
 from bas_opd.run.history import RunHistory, collect_history
 from bas_opd.run.ledger import TOKEN_COSTS, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
-from bas_opd.run.record import QueryRecord, StepRecord, first_problem
+from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.run.replaying import Replay, selection_problems
 from bas_opd.select.rules import PolicyRule, policy_rule
 from bas_opd.types import FEATURES
+from bas_opd.validation import first_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def verify(
     if history.started is None and not damage:
         damage.append("The started event, which comes first, is missing.")
     damage += [
-        f"step {step.step}: candidates: Field required."
+        f"step {step.step}: Field 'candidates' is missing."
         for step in history.steps
         if not isinstance(step, QueryRecord)
     ]

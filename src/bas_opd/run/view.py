@@ -14,8 +14,8 @@ from bas_opd.text import counted, duration
 
 LEDGER = {
     "steps": "steps",
-    "ranked_steps": "  rows chosen by score",
-    "learned_steps": "  predictor updated",
+    "ranked_steps": "  that ranked by score",
+    "learned_steps": "  that updated the predictor",
     "empty_steps": "  without a query",
     "skipped_steps": "  skipped, not finite",
     "candidates": "candidates",
@@ -34,6 +34,10 @@ LEDGER = {
 """Totals of the ledger in the order of the closing table, with their labels."""
 SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
 """Totals that are shown as a share of what full querying costs."""
+LEGEND = (
+    "In the line of a step, queries are teacher calls made / allowed (K), tokens are those the "
+    "teacher scored, and u is the mean utility of rows chosen by score / at random."
+)
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 """Steps that a curve shows."""

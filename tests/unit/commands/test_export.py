@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +14,7 @@ import torch
 from peft import PeftModel
 from PIL import Image
 from run_fixtures import events_of, rewrite, small_run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
@@ -144,11 +146,35 @@ def test_the_card_says_what_was_trained_and_asked(full: Path, tmp_path: Path) ->
     ):
         assert fact in card
     code = card.partition("```python\n")[2].partition("```")[0]
-    assert len(code.splitlines()) == 6
     compile(code, "README.md", "exec")
     # The folder of the base model on this machine is nobody else's business.
     assert str(tmp_path.parent) not in card
     assert "base_model" not in card
+
+
+@pytest.mark.parametrize("settings", [(), ("model.max_pixels=16384", "model.min_pixels=1024")])
+def test_the_code_of_the_card_runs_and_asks_as_in_training(
+    small_qwen35: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    run = small_run(tmp_path, small_qwen35, "run.steps=1", *settings)
+    export(run, tmp_path / "out")
+    Image.linear_gradient("L").resize((400, 300)).save(tmp_path / "a.png")
+    code = (tmp_path / "out" / "README.md").read_text().partition("```python\n")[2]
+    code = code.partition("```")[0].replace("FOLDER", str(tmp_path / "out"))
+    code = code.replace("IMAGE", str(tmp_path / "a.png")).replace("QUESTION", "Which colour?")
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(code, names)
+    limits = {"max_pixels": 16384, "min_pixels": 1024} if settings else {}
+    processor = Processor.load(small_qwen35, **limits)
+    picture = Image.open(tmp_path / "a.png").convert("RGB")
+    prompt = processor.encode(picture, "Which colour?")
+    assert torch.equal(names["inputs"]["input_ids"][0], prompt.input_ids)
+    assert torch.equal(names["picture"]["pixel_values"], prompt.pixel_values)
+    assert names["output"].shape[1] > len(prompt.input_ids)
+    # It imports nothing but what any user of transformers has.
+    assert "bas_opd" not in code
+    assert "torchvision" not in code
 
 
 def test_a_hub_id_is_named_on_top_of_the_card(
@@ -175,6 +201,22 @@ def test_a_finished_run_needs_its_base_model_only_for_adapters(
         export(tmp_path / "lora", tmp_path / "out-lora")
     assert not (tmp_path / "out-lora").exists()
     export(tmp_path / "lora", tmp_path / "out-lora", base=str(small_qwen35))
+
+
+def test_another_model_than_the_one_trained_from_is_refused_as_base(
+    full: Path, lora: Path, small_qwen35: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(small_qwen35, tmp_path / "other"))
+    weights = load_file(other / "model.safetensors")
+    save_file(
+        {name: value + 0.5 for name, value in weights.items()},
+        other / "model.safetensors",
+        {"format": "pt"},
+    )
+    for run in (lora, unfinished(full, tmp_path / "unfinished")):
+        with pytest.raises(ModelError, match=r"is not the one that the run started from.*--base"):
+            export(run, tmp_path / "out", base=str(other))
+        assert not (tmp_path / "out").exists()
 
 
 def test_what_exists_is_not_overwritten(full: Path, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub.errors import RepositoryNotFoundError
 from PIL import Image
 
 from bas_opd.data.check import check
@@ -199,10 +201,10 @@ def test_a_csv_is_read_by_its_columns(tmp_path: Path) -> None:
         ({"image": "http://example.org/a.png"}, "is a URL"),
         ({"image": "gone.png"}, "no file 'gone.png'"),
         ({"image": "text.png"}, r"text\.png cannot be read"),
-        ({"image": None}, "'image': Field required"),
-        ({"question": ""}, "'question': Field required"),
+        ({"image": None}, "'image' is missing"),
+        ({"question": ""}, "'question' is missing"),
         ({"question": "\0"}, "NUL"),
-        ({"crops": "crops/a.png"}, "'crops': Extra inputs"),
+        ({"crops": "crops/a.png"}, r"'crops' is not known. Did you mean 'crop'\?"),
         ({"box": [0, 0, 81, 10]}, "outside its picture of 80 x 60"),
         ({"box": [0, 0, 0, 10]}, "empty or inverted"),
         ({"box": [0, 0, float("nan"), 10]}, "not finite"),
@@ -388,6 +390,7 @@ class FakeDataset:
         return [self.table.slice(at, batch_size) for at in range(0, len(self.table), batch_size)]
 
 
+@pytest.mark.usefixtures("known_to_the_hub")
 def test_a_dataset_id_is_loaded_through_its_library(
     released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +408,41 @@ def test_a_dataset_id_is_loaded_through_its_library(
         prepare("someone/some-set", tmp_path / "again")
 
 
+@pytest.fixture
+def known_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bas_opd.data.sources._check_hub", lambda name: None)
+
+
+@pytest.mark.parametrize("name", ["nosuch", "there/nosuch"])
+def test_a_name_that_is_neither_a_file_nor_a_hub_id_asks_no_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(DataError, match=rf"{name} does not exist.*OWNER/NAME"):
+        prepare(name, tmp_path / "out")
+
+
+def test_a_hub_that_lacks_a_dataset_or_is_not_there_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(self: Any, name: str, *, timeout: float) -> None:
+        raise errors.pop()
+
+    def loaded(name: str, split: str) -> None:
+        raise AssertionError("it was loaded all the same")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=loaded))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", asked)
+    response = httpx2.Response(404, request=httpx2.Request("GET", "https://hub"))
+    errors = [OSError("no route"), RepositoryNotFoundError("404", response=response)]
+    with pytest.raises(DataError, match=r"no dataset of that name on the hub"):
+        prepare("someone/some-set", tmp_path / "out")
+    with pytest.raises(DataError, match=r"the hub cannot be asked .*no route.*HF_HUB_OFFLINE"):
+        prepare("someone/some-set", tmp_path / "out")
+
+
+@pytest.mark.usefixtures("known_to_the_hub")
 def test_a_dataset_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,13 @@ def test_without_a_generation_config_the_tokenizer_names_the_end(copy: Path) -> 
     assert processor.eos_ids == (processor.tokenizer.eos_token_id,)
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": "end"}', '{"eos_token_id": []}'])
+def test_a_damaged_generation_config_is_refused(copy: Path, content: str) -> None:
+    (copy / "generation_config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"generation_config\.json"):
+        Processor.load(copy)
+
+
 def test_decode_leaves_special_tokens_out(processor: Processor) -> None:
     tokens = processor.tokenizer("Red.<|im_end|><|endoftext|>")["input_ids"]
     assert processor.decode(tokens) == "Red."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import textwrap
 from collections.abc import Sequence
@@ -65,17 +66,24 @@ def printed(charts: Sequence[Chart], *, note: str) -> str:
     return f"{head}\n<style>{_style()}</style>\n{drawn}\n</svg>\n"
 
 
-def save(figure: str, path: Path) -> tuple[Path, Path]:
-    """Write a figure as PATH.svg and PATH.pdf, and return both."""
+def check_printing() -> None:
+    """Raise unless figures can be saved."""
     try:
-        from reportlab.graphics import renderPDF
-        from reportlab.pdfgen.canvas import Canvas
-        from svglib.svglib import register_font, svg2rlg
+        importlib.import_module("svglib.svglib")
     except ImportError as error:
         raise ConfigError(
             "The PDF of a figure is made with svglib, which is not installed. Install it with "
             "`pip install 'bas-opd[figures]'`."
         ) from error
+
+
+def save(figure: str, path: Path) -> tuple[Path, Path]:
+    """Write a figure as PATH.svg and PATH.pdf, and return both."""
+    check_printing()
+    from reportlab.graphics import renderPDF
+    from reportlab.pdfgen.canvas import Canvas
+    from svglib.svglib import register_font, svg2rlg
+
     path.parent.mkdir(parents=True, exist_ok=True)
     svg, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("svg", "pdf"))
     write_text(svg, figure)

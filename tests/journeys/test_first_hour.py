@@ -1,0 +1,99 @@
+"""What a newcomer types first: presets and models by name, and what `train` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_fixtures import TINY, small_settings
+from test_cli import bas_opd
+from typer.testing import CliRunner
+
+from bas_opd.cli.main import app
+from bas_opd.config import load_config
+from bas_opd.config.loading import presets
+from bas_opd.errors import ConfigError
+from bas_opd.model.base import NAMES, model_folder
+from bas_opd.run.history import read_history
+
+SMALL = (
+    *("rollout.prompts_per_step=2", "rollout.per_prompt=2", "rollout.max_response_tokens=4"),
+    *("run.steps=2", "select.query_ratio=0.5"),
+)
+
+
+def test_a_preset_and_the_shipped_model_have_names_in_any_folder(tmp_path: Path) -> None:
+    result = bas_opd("train", "tiny", "model.path=small", *SMALL, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "runs"}
+    assert (tmp_path / "runs" / "tiny" / "model" / "model.safetensors").is_file()
+    assert bas_opd("verify", "runs/tiny", cwd=tmp_path).returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Training small in runs/tiny: loading PyTorch."
+    assert "Drawing 4 pictures of finesearch, to data/finesearch-4." in lines
+    assert "Loading the model small." in lines
+    assert result.stdout.count("u is the mean utility of rows chosen by score / at random.") == 1
+    assert "  bas-opd report runs/tiny   # a page of what happened" in lines
+    again = bas_opd("train", "tiny", "model.path=small", *SMALL, cwd=tmp_path)
+    assert "has finished; nothing is left to do" in again.stdout
+    export = bas_opd("export", "runs/tiny", "out", cwd=tmp_path)
+    assert export.returncode == 0, export.stderr
+    assert "base_model:" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_list_names_every_preset_and_model() -> None:
+    said = CliRunner().invoke(app, ["train", "--list"])
+    assert said.exit_code == 0
+    assert all(f"\n  {name}\n" in said.stdout for name in presets())
+    assert all(name in said.stdout for name in NAMES)
+    assert all(sentence.endswith(".") and len(sentence) < 300 for sentence in presets().values())
+
+
+def test_a_file_comes_before_a_preset_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ("model.path=m", "data.path=d")
+    assert load_config("qwen3.5-4b", settings).run.output == "runs/qwen3.5-4b"
+    assert load_config("random25", settings).select.policy == "random"
+    Path("random25").write_text("extends = 'entropy25'")
+    assert load_config("random25", settings).select.policy == "entropy"
+    with pytest.raises(ConfigError, match=r"Did you mean learned25\? .*train --list"):
+        load_config("lerned25", settings)
+
+
+def test_a_model_that_has_no_name_stays_a_path() -> None:
+    assert model_folder("somewhere/small") == "somewhere/small"
+    assert (Path(model_folder("small2")) / "config.json").is_file()
+
+
+def test_a_set_that_is_not_drawn_is_not_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["plan", "tiny", "model.path=small"])
+    assert said.exit_code == 1
+    assert "`bas-opd train` draws it, to data/finesearch-96" in said.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_counts_the_calls_of_the_whole_run(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bas_opd.run.console import Console
+
+    seen: list[tuple[int, int]] = []
+    step = Console.step
+
+    def counted(console: Console, record: object) -> None:
+        step(console, record)  # type: ignore[arg-type]
+        seen.append((console.view.ledger.steps, console.view.ledger.calls))
+
+    monkeypatch.setattr(Console, "step", counted)
+    settings = small_settings(tmp_path, small_qwen35)
+    for steps in (3, 5):
+        done = CliRunner().invoke(app, ["train", str(TINY), *settings, f"run.steps={steps}"])
+        assert done.exit_code == 0, done.output
+    history = read_history(tmp_path / "run")
+    calls = [step.calls for step in history.queries]
+    assert seen == [(n, sum(calls[:n])) for n in range(1, 6)]
