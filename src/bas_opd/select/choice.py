@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from bas_opd.select.covering import cover, mid_ranks
 from bas_opd.types import Budget, Grade
-
-Gain = Callable[[Sequence[float]], list[float]]
-"""What the rows of a step gain by their scores."""
-
 
 GRADE_SCORES: dict[Grade, float] = {"right": 0.0, "unread": 0.5, "wrong": 1.0}
 """The more a response has to learn, the higher."""
@@ -52,7 +48,6 @@ def covering(
     prompts: Mapping[int, int],
     texts: Mapping[int, Hashable] | None,
     limit: int | None = None,
-    gain: Gain = mid_ranks,
 ) -> list[int]:
     """Let scores choose rows by `cover`; of equals the earlier in `order`, rows without one last.
 
@@ -60,7 +55,7 @@ def covering(
     """
     costs = budget.costs
     chosen = cover(
-        gain([scores.get(row, -math.inf) for row in order]),
+        mid_ranks([scores.get(row, -math.inf) for row in order]),
         [prompts[row] for row in order],
         None if texts is None else [texts[row] for row in order],
         None if costs is None else [costs.rows[row] for row in order],

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from bas_opd.budget import exploration_quota
 from bas_opd.errors import BudgetError
-from bas_opd.select.choice import Gain, covering, in_order
-from bas_opd.select.covering import mid_ranks
+from bas_opd.select.choice import covering, in_order
 from bas_opd.select.draws import addressed_generator, draw_rows
 from bas_opd.select.rules import RULES, ranked
 from bas_opd.types import FEATURES, Budget, Candidates, Selection
@@ -145,7 +144,6 @@ def explored_selection(
     seed: int,
     step: int,
     coverage: bool = False,
-    gain: Gain = mid_ranks,
 ) -> Selection:
     """Choose the K - K_e highest scores and K_e of the rest at random (Alg. 1, lines 8-10).
 
@@ -154,9 +152,7 @@ def explored_selection(
     budget = Budget.of(budget)
     limit = min(budget.limit, budget.spent(candidates.rows))
     explore = exploration_quota(exploration, limit)
-    best = best_rows(
-        candidates, budget, scores, limit=limit - explore, coverage=coverage, gain=gain
-    )
+    best = best_rows(candidates, budget, scores, limit=limit - explore, coverage=coverage)
     rest = draw_rows(
         set(candidates.rows) - set(best),
         len(candidates) - len(best),
@@ -181,13 +177,12 @@ def best_rows(
     *,
     limit: int | None = None,
     coverage: bool,
-    gain: Gain = mid_ranks,
 ) -> list[int]:
     """Choose rows by their scores: the highest that fit or, with coverage, those that cover."""
     if not coverage:
         return in_order(ranked(candidates.rows, scores), budget, limit=limit)
     rows = sorted(candidates.rows)
-    return covering(rows, scores, budget, limit=limit, gain=gain, **_responses(candidates))
+    return covering(rows, scores, budget, limit=limit, **_responses(candidates))
 
 
 def _responses(candidates: Candidates) -> dict[str, Any]:

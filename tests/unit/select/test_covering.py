@@ -23,7 +23,6 @@ from bas_opd.select import (
     cover,
     mid_ranks,
 )
-from bas_opd.select.covering import floored
 from bas_opd.types import FEATURES, Budget, Candidates, Costs, Grade
 
 
@@ -70,10 +69,6 @@ def test_mid_ranks_count_the_lower_scores_and_half_the_ties() -> None:
 def test_only_the_order_of_scores_matters() -> None:
     scores = [random.Random(0).gauss(0, 1) for _ in range(50)]
     assert mid_ranks(scores) == mid_ranks([math.exp(7 * score) for score in scores])
-
-
-def test_a_floor_keeps_a_negative_prediction_choosable() -> None:
-    assert floored([-1.0, 0.5, -math.inf], floor=0.1) == [0.1, 0.5, 0.1]
 
 
 @pytest.mark.parametrize("seed", range(30))
