@@ -9,6 +9,7 @@ from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.run.record import QueryRecord
+from bas_opd.select.rules import policy_rule
 from bas_opd.types import FEATURES
 
 PHASES = {"rollout": 2.0, "select": 0.01, "teacher": 0.5, "student": 3.0, "ema": 0.01}
@@ -27,7 +28,7 @@ def synthetic_steps(
     for step in range(steps):
         event = _step(config, data, step, draw, texts, shown, is_trained=is_trained)
         held = min(config.select.replay_capacity, held + len(event["selected"]))
-        learned = config.select.policy == "learned" and held >= config.select.replay_start
+        learned = policy_rule(config.select.policy).learns and held >= config.select.replay_start
         event["learned"] = learned
         is_trained |= learned
         events.append(event)

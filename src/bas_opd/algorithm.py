@@ -41,7 +41,7 @@ def train_step(
     with clock.phase("select"):
         candidates = rollout_features(rollouts, rollouts.candidates(), stages.grade)  # C; Eq. 5
         costs = query_costs(stages.teacher, rollouts, candidates.rows, kind)
-        budget = step_budget(query_ratio, candidates.rows, kind, costs)  # K = floor(rho |C|)
+        budget = step_budget(query_ratio, candidates.rows, kind, costs)  # K, Eq. 4
         selection = stages.selector.select(candidates, budget, step=step)  # lines 5-10
 
     with clock.phase("teacher"):  # line 11: S and nothing else

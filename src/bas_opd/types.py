@@ -246,7 +246,8 @@ class Selection:
     explored: frozenset[int] = frozenset()
     """Rows of S drawn at random rather than for their score."""
     scores: dict[int, float] = field(default_factory=dict)
-    """Candidate row -> the predicted utility or entropy it was ranked by; empty if by none."""
+    """Candidate row -> the score it was ranked by; empty if by none. `PolicyRule.score` says what a
+    policy's score is."""
 
     def __post_init__(self) -> None:
         if len(set(self.rows)) != len(self.rows):

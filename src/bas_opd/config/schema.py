@@ -146,7 +146,7 @@ class SelectConfig(Section):
     policy: PolicyName = Field(
         default="learned",
         description="How S is chosen from C (Sec. 2.2, App. A.1). regressed and covering are not "
-        "in the paper; regressed25.toml and covering25.toml have their settings.",
+        "in the paper; regressed25.toml has its settings, and covering defaults of its own.",
     )
     query_ratio: Exact = Field(
         default=Decimal("0.25"),

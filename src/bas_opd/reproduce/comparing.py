@@ -29,20 +29,25 @@ def difference(
     """
     if arm == reference:
         return None
-    both = {name: {each.seed: each for each in arms[name]} for name in (arm, reference)}
-    for name, other in ((arm, reference), (reference, arm)):
-        if name == BASE:
-            both[BASE] = dict.fromkeys(both[other], arms[BASE][0])
-    common = sorted(both[arm].keys() & both[reference].keys(), key=str)
-    if not common:
+    mine, theirs = _at_common_seeds(arms, arm, reference)
+    if not mine:
         return None
-    mine, theirs = ([both[name][seed] for seed in common] for name in (arm, reference))
     if questions is None:
         return paired_difference(
             [each.accuracy for each in mine], [each.accuracy for each in theirs]
         )
     values = _outcomes(mine) - _outcomes(theirs)
     return crossed_interval(values, kinds=questions.kinds, clusters=questions.clusters)
+
+
+def _at_common_seeds(arms: Arms, *names: str) -> list[list[RunResult]]:
+    """Return the results of each arm at the seeds that all have; the base is the same at each."""
+    trained = {name: {each.seed: each for each in arms[name]} for name in names if name != BASE}
+    common = sorted(set.intersection(*map(set, trained.values())), key=str)
+    return [
+        [arms[BASE][0] if name == BASE else trained[name][seed] for seed in common]
+        for name in names
+    ]
 
 
 def _outcomes(results: Sequence[RunResult]) -> numpy.ndarray:
@@ -58,7 +63,10 @@ class Verdict:
     """Runs it needs that have no result yet; while there are any, nothing is evaluated."""
     difference: Interval | None = None
     gain: float | None = None
-    """Of `against` over the base."""
+    """Of `against` over the base, at the same seeds."""
+    tested: Interval | None = None
+    """What the claim says is above zero: the difference or, for non-inferiority with a margin m,
+    arm - (1 - m) against - m base, so that the gain counts with its uncertainty."""
 
     @property
     def margin(self) -> float:
@@ -67,13 +75,13 @@ class Verdict:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the interval is above minus the margin; none while runs are missing."""
-        if self.difference is None:
+        """Whether the interval of what is tested is above zero; none while runs are missing."""
+        if self.tested is None:
             return None
-        lower = self.difference.mean - self.difference.half_width
+        lower = self.tested.mean - self.tested.half_width
         # Where nothing was gained over the base, there is nothing to be non-inferior to.
         gained = self.comparison.margin is None or (self.gain or 0.0) > 0
-        return gained and lower > -self.margin
+        return gained and lower > 0
 
 
 def evaluate(study: Study, arms: Arms, questions: Questions) -> list[Verdict]:
@@ -87,13 +95,17 @@ def evaluate(study: Study, arms: Arms, questions: Questions) -> list[Verdict]:
         if missing := len(wanted - found):
             verdicts.append(Verdict(comparison=each, missing=missing))
             continue
-        gain = fmean(run.accuracy for run in arms[each.against]) - arms[BASE][0].accuracy
+        results = _at_common_seeds(arms, *names, BASE)
+        arm, against, base = map(_outcomes, results)
+        margin = each.margin or 0.0
+        tested = arm - (1 - margin) * against - margin * base
         verdicts.append(
             Verdict(
                 comparison=each,
                 missing=0,
                 difference=difference(arms, *names, questions),
-                gain=gain,
+                gain=fmean(run.accuracy for run in results[1]) - arms[BASE][0].accuracy,
+                tested=crossed_interval(tested, kinds=questions.kinds, clusters=questions.clusters),
             )
         )
     return verdicts

@@ -43,7 +43,7 @@ class Ledger:
     total_tokens: int = 0
     """All of the above together, the student's three times (docs/guarantees.md)."""
     overrun: int = 0
-    """Largest excess of a step's calls over its budget K."""
+    """Largest excess of a step over its budget K, in the unit of the budget."""
     ranked_steps: int = 0
     """Steps with at least one row chosen for its score."""
     learned_steps: int = 0

@@ -6,15 +6,24 @@ Imports no torch. Random draws and predictions need it, and are repeated by a `R
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from bas_opd.answers import grade
-from bas_opd.budget import exploration_quota, query_budget
+from bas_opd.budget import query_budget
 from bas_opd.config.schema import SelectConfig
 from bas_opd.run.record import QueryRecord
-from bas_opd.select.choice import covering, grade_scores, in_order
-from bas_opd.select.rules import PolicyRule, ranked
+from bas_opd.select.choice import (
+    Responses,
+    covering,
+    explored_rows,
+    grade_scores,
+    in_order,
+    new_texts,
+    scored_share,
+)
+from bas_opd.select.rules import PolicyRule
 from bas_opd.types import FEATURES, Budget
 
 if TYPE_CHECKING:
@@ -111,45 +120,44 @@ def _choice(
     chosen, explored = set(step.selected), set(step.explored)
     if not chosen <= set(step.candidates):
         return  # the budget check names the row
-    covers: Mapping[str, Any] | None = None
+    responses: Responses | None = None
     if select.coverage or rule.covers:
-        covers = {"prompts": step.prompt_of, "texts": step.text_of}
         if step.texts is None:
             yield "texts is missing, by which repeated responses are known."
             return
-    limit = min(budget.limit, budget.spent(step.candidates))
-    quota = 0
+        responses = {"prompts": step.prompt_of, "texts": step.text_of}
+        if len(new_texts(step.selected, responses)) < len(step.selected):
+            yield "selected holds two rows of one prompt with the same text."
+    exploration = Decimal(0)
     if rule.ranks_by is not None:
         with_entropy, without = rule.ranks_by
         scores = step.feature_of(with_entropy if step.has_entropy else without)
-        if covers:
+        if responses:
             scores = {row: score * step.response_tokens[row] for row, score in scores.items()}
         if step.score_of != scores:
             yield f"scores are not the feature that the {rule.name} policy ranks by."
     elif rule.learns and is_trained:
-        scores = step.score_of
-        quota = exploration_quota(select.exploration, limit)
+        scores, exploration = step.score_of, select.exploration
     else:
-        yield from _drawn(step, budget, rule, replay, covers)
+        yield from _drawn(step, budget, rule, replay, responses)
         return
-    if covers:
-        best = covering(sorted(step.candidates), scores, budget, limit=limit - quota, **covers)
-    else:
-        best = in_order(ranked(step.candidates, scores), budget, limit=limit - quota)
+    best, share = scored_share(
+        step.candidates, scores, budget, exploration=exploration, responses=responses
+    )
     if chosen - explored != set(best):
-        kind = "cover the prompts" if covers else "have the highest scores"
+        kind = "cover the prompts" if responses else "have the highest scores"
         yield f"selected holds other rows than the {len(best)} that {kind}."
         return
-    share = budget.spent(best) + quota if covers else limit
     rest = set(step.candidates) - set(best)
-    left = _fitting(budget, share, step.selected, rest - explored)
+    left = _fitting(budget, share, step.selected, rest - explored, responses)
     if left is not None:
         yield f"explored leaves out row {left}, which its share of the budget pays for."
     elif budget.spent(step.selected) > share:
         yield f"explored holds {len(explored)} rows, more than its share of the budget pays for."
     elif replay:
         order = replay.order("explore", step.step, rest)
-        if explored != set(in_order(order, budget, limit=share, beside=best)):
+        drawn = explored_rows(order, budget, limit=share, beside=best, responses=responses)
+        if explored != set(drawn):
             yield "explored is not what the seed draws."
 
 
@@ -158,7 +166,7 @@ def _drawn(
     budget: Budget,
     rule: PolicyRule,
     replay: Replay | None,
-    covers: Mapping[str, Any] | None,
+    responses: Responses | None,
 ) -> Iterator[str]:
     """Rows without a ranking: all of them, or as many at random as the budget pays for."""
     if step.score_of:
@@ -166,25 +174,30 @@ def _drawn(
     if step.explored:
         yield "explored names rows, but nothing was ranked yet."
     rest = set(step.candidates) - set(step.selected)
-    if covers:
-        said = {(covers["prompts"][row], covers["texts"][row]) for row in step.selected}
-        if len(said) < len(step.selected):
-            yield "selected holds two rows of one prompt with the same text."
-        rest = {row for row in rest if (covers["prompts"][row], covers["texts"][row]) not in said}
-    left = _fitting(budget, budget.limit, step.selected, rest)
+    left = _fitting(budget, budget.limit, step.selected, rest, responses)
     if left is not None:
         yield f"selected leaves out row {left}, which the budget pays for."
     elif replay and rule.draws_at_random:
         order = replay.order("uniform", step.step, step.candidates)
         prior = grade_scores(step.candidates, step.grades) if step.grades else {}
-        drawn = covering(order, prior, budget, **covers) if covers else in_order(order, budget)
+        if responses:
+            drawn = covering(order, prior, budget, **responses)
+        else:
+            drawn = in_order(order, budget)
         if set(step.selected) != set(drawn):
             yield "selected is not what the seed draws."
 
 
-def _fitting(budget: Budget, limit: int, chosen: Sequence[int], rest: Iterable[int]) -> int | None:
+def _fitting(
+    budget: Budget,
+    limit: int,
+    chosen: Sequence[int],
+    rest: Iterable[int],
+    responses: Responses | None,
+) -> int | None:
     """Return a row of the rest that would still fit beside the chosen ones: none may be left."""
-    return next(iter(in_order(sorted(rest), budget, limit=limit, beside=chosen)), None)
+    left = explored_rows(sorted(rest), budget, limit=limit, beside=chosen, responses=responses)
+    return next(iter(left), None)
 
 
 def _predictions(
@@ -195,7 +208,9 @@ def _predictions(
         return
     expected, recorded = replay.scores(step, budget), step.score_of
     scale = max(map(abs, expected.values()), default=0.0)
+    # Predictions below 0 are raised to 0 and tie there. No rounding separates them.
     if expected.keys() != recorded.keys() or any(
-        abs(expected[row] - recorded[row]) > TOLERANCE * scale for row in expected
+        abs(score - recorded[row]) > (TOLERANCE * scale if score else 0)
+        for row, score in expected.items()
     ):
         yield "scores are not what the selector predicts after the steps before."

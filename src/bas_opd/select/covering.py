@@ -27,11 +27,6 @@ def mid_ranks(scores: Sequence[float]) -> list[float]:
     ]
 
 
-def floored(scores: Sequence[float], floor: float = 1e-2) -> list[float]:
-    """Return the scores themselves, raised to a floor: an alternative to `mid_ranks`."""
-    return [max(score, floor) for score in scores]
-
-
 def worth(total: float) -> float:
     """Return what a prompt is worth by the sum of its gains: concave, so each row adds less."""
     return math.sqrt(total)
@@ -49,8 +44,9 @@ def cover(
     """Choose rows greedily for F(S) = sum over prompts of sqrt(sum of gains of different texts).
 
     Each choice is the row that adds most to F for its cost and still fits into `limit`; of equals,
-    the first. After its first row, the rows of a prompt come in the order of their gain for their
-    own cost. Rows are numbered as in `gains` and come back in the order chosen.
+    the first. Where rows of a prompt differ in cost, this holds for its first row only: each prompt
+    offers its further rows in the order of their gain for their own cost, which is nearly that of
+    what they add. Rows are numbered as in `gains` and come back in the order chosen.
 
     `costs` is what each row costs, one if not given; `openings` what the first chosen row of a
     prompt costs in addition. A text that its prompt has already adds nothing and is never chosen,

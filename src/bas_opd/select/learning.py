@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bas_opd.budget import exploration_quota
 from bas_opd.errors import ConfigError
-from bas_opd.select.covering import mid_ranks
 from bas_opd.select.normaliser import RunningNormaliser
 from bas_opd.select.policies import explored_selection, finite_scores, uniform_selection
 from bas_opd.select.replay import ReplayBuffer
@@ -25,9 +24,6 @@ class LearningSelector(ABC):
     Until the first update, rows are drawn as `RandomSelector` draws them with the same seed: the
     selection then has no `scores` and marks nothing as `explored`.
     """
-
-    gain = staticmethod(mid_ranks)
-    """What a row gains by its score, where rows are chosen to cover."""
 
     def __init__(
         self,
@@ -79,7 +75,6 @@ class LearningSelector(ABC):
             seed=self.seed,
             step=step,
             coverage=self.coverage,
-            gain=self.gain,
         )
 
     def learn(self, candidates: Candidates, utility: Mapping[int, float], *, step: int) -> bool:

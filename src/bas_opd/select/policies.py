@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-from bas_opd.budget import exploration_quota
 from bas_opd.errors import BudgetError
-from bas_opd.select.choice import Gain, covering, in_order
-from bas_opd.select.covering import mid_ranks
+from bas_opd.select.choice import (
+    Responses,
+    best_rows,
+    covering,
+    explored_rows,
+    in_order,
+    scored_share,
+)
 from bas_opd.select.draws import addressed_generator, draw_rows
-from bas_opd.select.rules import RULES, ranked
+from bas_opd.select.rules import RULES
 from bas_opd.types import FEATURES, Budget, Candidates, Selection
 
 
@@ -109,7 +114,8 @@ class EntropySelector(_Fixed):
         if self.coverage:
             values = values * candidates.values[:, FEATURES.index("response_tokens")]
         scores = finite_scores(candidates.rows, values.tolist())
-        chosen = best_rows(candidates, Budget.of(budget), scores, coverage=self.coverage)
+        responses = _responses(candidates) if self.coverage else None
+        chosen = best_rows(candidates.rows, scores, Budget.of(budget), responses=responses)
         return Selection(rows=tuple(sorted(chosen)), budget=budget, scores=scores)
 
 
@@ -145,27 +151,18 @@ def explored_selection(
     seed: int,
     step: int,
     coverage: bool = False,
-    gain: Gain = mid_ranks,
 ) -> Selection:
     """Choose the K - K_e highest scores and K_e of the rest at random (Alg. 1, lines 8-10).
 
     In tokens, the scores choose what fits into their share, and exploration what then still fits.
+    With coverage, exploration draws no text that its prompt has already.
     """
     budget = Budget.of(budget)
-    limit = min(budget.limit, budget.spent(candidates.rows))
-    explore = exploration_quota(exploration, limit)
-    best = best_rows(
-        candidates, budget, scores, limit=limit - explore, coverage=coverage, gain=gain
-    )
-    rest = draw_rows(
-        set(candidates.rows) - set(best),
-        len(candidates) - len(best),
-        addressed_generator("explore", seed, step),
-    )
-    # Without coverage, what no high score fits into is explored with; with it, what is left has
-    # only repeated texts to pay for.
-    most = budget.spent(best) + explore if coverage else limit
-    explored = in_order(rest, budget, limit=most, beside=best)
+    rows, responses = candidates.rows, _responses(candidates) if coverage else None
+    best, most = scored_share(rows, scores, budget, exploration=exploration, responses=responses)
+    rest = set(rows) - set(best)
+    order = draw_rows(rest, len(rest), addressed_generator("explore", seed, step))
+    explored = explored_rows(order, budget, limit=most, beside=best, responses=responses)
     return Selection(
         rows=tuple(sorted(best + explored)),
         budget=budget,
@@ -174,23 +171,7 @@ def explored_selection(
     )
 
 
-def best_rows(
-    candidates: Candidates,
-    budget: Budget,
-    scores: Mapping[int, float],
-    *,
-    limit: int | None = None,
-    coverage: bool,
-    gain: Gain = mid_ranks,
-) -> list[int]:
-    """Choose rows by their scores: the highest that fit or, with coverage, those that cover."""
-    if not coverage:
-        return in_order(ranked(candidates.rows, scores), budget, limit=limit)
-    rows = sorted(candidates.rows)
-    return covering(rows, scores, budget, limit=limit, gain=gain, **_responses(candidates))
-
-
-def _responses(candidates: Candidates) -> dict[str, Any]:
+def _responses(candidates: Candidates) -> Responses:
     """Return the prompt and the text of each row, which coverage needs."""
     if candidates.prompts is None:
         raise ValueError(

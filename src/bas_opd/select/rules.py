@@ -28,6 +28,8 @@ class PolicyRule:
     """The feature that rows are ranked by, with and without known entropies."""
     learns: bool = False
     """Whether rows are ranked by predictions once the replay holds enough labels."""
+    score: str = ""
+    """What the score of a row is; nothing where rows have none."""
     covers: bool = False
     """Whether rows are always chosen to cover the prompts; other policies may be told to."""
 
@@ -41,10 +43,21 @@ class PolicyRule:
 RULES: dict[str, PolicyRule] = {
     rule.name: rule
     for rule in (
-        PolicyRule(name="covering", draws_at_random=True, learns=True, covers=True),
-        PolicyRule(name="learned", draws_at_random=True, learns=True),
-        PolicyRule(name="regressed", draws_at_random=True, learns=True),
-        PolicyRule(name="entropy", ranks_by=("mean_entropy", "mean_nll")),
+        PolicyRule(
+            name="covering",
+            draws_at_random=True,
+            learns=True,
+            covers=True,
+            score="predicted utility x tokens",
+        ),
+        PolicyRule(name="learned", draws_at_random=True, learns=True, score="predicted utility"),
+        PolicyRule(
+            name="regressed",
+            draws_at_random=True,
+            learns=True,
+            score="square root of predicted utility",
+        ),
+        PolicyRule(name="entropy", ranks_by=("mean_entropy", "mean_nll"), score="entropy"),
         PolicyRule(name="random", draws_at_random=True),
         PolicyRule(name="full", asks_everything=True),
     )

@@ -83,7 +83,8 @@ def crossed_interval(
         reach = 0.0
         if variance:
             spread = of_seeds**2 / (seeds - 1) + float((of_kinds**2 / (units - 1)).sum())
-            freedom = max(seeds - 1, math.floor(variance**2 / spread))
+            # A whole number may come out just below.
+            freedom = max(seeds - 1, math.floor(variance**2 / spread + 1e-9))
             reach = t_quantile((1 + level) / 2, freedom) * math.sqrt(variance)
     return CrossedInterval(
         mean=float(means.mean()),

@@ -186,6 +186,32 @@ def test_the_primary_comparisons_are_evaluated_as_declared(file: Path, tmp_path:
 
 
 @pytest.mark.usefixtures("begun")
+def test_a_gain_that_may_be_none_is_nothing_to_be_non_inferior_to(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two arms answer alike, but only one of four seeds gains anything over the base."""
+    monkeypatch.setitem(
+        globals(), "right", lambda run, place: run.planned.seed == 0 or place % 4 == 0
+    )
+    table = ask(file, tmp_path / "out")
+    assert "fewer2 against full, non-inferiority: not met**; +0.00 points" in table
+
+
+@pytest.mark.usefixtures("begun")
+def test_the_gain_is_that_of_the_seeds_that_are_compared(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "right", lambda run, _: run.planned.seed in (1, 3))
+    file.write_text(FILE.replace('"superiority"', '"non-inferiority"\nmargin = 0.5'))
+    table = ask(file, tmp_path / "out")
+    assert (
+        "random12-matched against fewer2, non-inferiority: met**; +0.00 points (95 % CI over seeds "
+        "and questions +0.00 to +0.00, 2 seeds), margin 50.00: 50 % of the 100.00 points that "
+        "fewer2 gains over the base"
+    ) in table
+
+
+@pytest.mark.usefixtures("begun")
 def test_a_study_that_was_changed_is_another_study(file: Path, tmp_path: Path) -> None:
     ask(file, tmp_path / "out")
     file.write_text(FILE.replace("margin = 0.5", "margin = 0.6"))

@@ -8,17 +8,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from run_fixtures import events_of, rewrite, small_run
 
 from bas_opd.config import Config, config_hash
+from bas_opd.config.schema import SelectConfig
 from bas_opd.errors import DataError
 from bas_opd.files import sha256
+from bas_opd.run import replaying
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.verify import Verification, verify
+from bas_opd.types import Budget
 
 Events = list[dict[str, Any]]
 
@@ -257,6 +261,19 @@ def test_invented_scores_are_found_by_predicting_again(run: Path) -> None:
     assert problems(verify(run, draws=True)) == {
         "selection": ["step 3: scores are not what the selector predicts after the steps before."]
     }
+
+
+def test_predictions_that_tie_at_zero_cannot_be_told_apart_by_a_forger() -> None:
+    """The rows that tie there are ordered by the seed; a rounding would choose among them."""
+    predicted = {0: 1.0, 1: 0.0, 2: 0.0}
+
+    def found(*recorded: float) -> list[str]:
+        step: Any = SimpleNamespace(grades=None, score_of=dict(enumerate(recorded)))
+        replay: Any = SimpleNamespace(scores=lambda *_: predicted)
+        return list(replaying._predictions(step, Budget(limit=1), SelectConfig(), replay))
+
+    assert found(1.0 + 1e-9, 0.0, 0.0) == []
+    assert len(found(1.0, 0.0, 1e-9)) == 1
 
 
 def test_an_invented_label_is_found_by_learning_again(run: Path) -> None:

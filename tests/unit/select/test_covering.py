@@ -22,7 +22,8 @@ from bas_opd.select import (
     cover,
     mid_ranks,
 )
-from bas_opd.select.covering import floored
+from bas_opd.select.choice import Responses, explored_rows
+from bas_opd.select.policies import explored_selection
 from bas_opd.types import FEATURES, Budget, Candidates, Costs, Grade
 
 
@@ -71,10 +72,6 @@ def test_only_the_order_of_scores_matters() -> None:
     assert mid_ranks(scores) == mid_ranks([math.exp(7 * score) for score in scores])
 
 
-def test_a_floor_keeps_a_negative_prediction_choosable() -> None:
-    assert floored([-1.0, 0.5, -math.inf], floor=0.1) == [0.1, 0.5, 0.1]
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_the_greedy_choice_is_that_of_the_definition(seed: int) -> None:
     source = random.Random(seed)
@@ -109,6 +106,33 @@ def test_a_repeated_text_is_never_chosen_and_the_budget_stays_unspent() -> None:
 
 def test_a_row_without_a_gain_is_never_chosen() -> None:
     assert cover([0.0, 0.5], [0, 1], limit=2) == [1]
+
+
+def test_exploration_with_coverage_draws_no_text_twice() -> None:
+    texts = {0: "a", 1: "a", 2: "b", 3: "a", 4: "b", 5: "c"}
+    responses: Responses = {"prompts": dict.fromkeys(texts, 0), "texts": texts}
+    budget = Budget(limit=6)
+    taken = explored_rows([1, 4, 2, 3, 5], budget, limit=5, beside=[0], responses=responses)
+    assert taken == [4, 5]
+    assert explored_rows([1, 4, 2], budget, limit=3, beside=[0], responses=None) == [1, 4]
+    candidates = Candidates(
+        rows=tuple(texts),
+        values=torch.zeros(6, 6, dtype=torch.float64),
+        prompts=(0,) * 6,
+        texts=tuple(texts.values()),
+    )
+    for step in range(9):
+        chosen = explored_selection(
+            candidates,
+            6,
+            scores=dict.fromkeys(texts, 0.0),
+            exploration="0.9",
+            seed=0,
+            step=step,
+            coverage=True,
+        )
+        assert sorted(texts[row] for row in chosen.rows) == ["a", "b", "c"]
+        assert chosen.explored
 
 
 def test_gain_is_weighed_against_cost() -> None:
@@ -311,12 +335,12 @@ def test_the_explored_rows_of_a_covering_choice_are_random_ones_not_chosen() -> 
     assert set(selection.rows) - selection.explored == {candidates.rows[i] for i in picked}
 
 
-def test_exploration_has_its_share_and_no_more_where_only_repeats_are_left() -> None:
+def test_exploration_leaves_the_budget_unspent_where_only_repeats_are_left() -> None:
     selector = LearnedSelector(coverage=True, replay_start=10, exploration="0.1")
     selector.learn(_candidates(), {row: row / 40 for row in range(3, 13)}, step=0)
     selection = selector.select(_candidates(1), 40, step=1)
     assert len(selection.rows) - len(selection.explored) == 30  # six texts of five prompts
-    assert len(selection.explored) == 4
+    assert not selection.explored
 
 
 @pytest.mark.parametrize("policy", ["random", "entropy", "learned", "regressed"])

@@ -95,6 +95,15 @@ def test_seeds_that_do_not_differ_leave_the_interval_over_questions() -> None:
     assert interval.over_seeds == pytest.approx(0)
 
 
+@pytest.mark.parametrize("questions", [24, 32, 33, 59])
+def test_a_whole_number_of_degrees_of_freedom_is_not_rounded_to_the_one_below(
+    questions: int,
+) -> None:
+    values = [float(place % 2) for place in range(questions)]
+    interval = crossed_interval([values] * 3)
+    assert interval.half_width == pytest.approx(mean_interval(values).half_width, rel=1e-9)
+
+
 def test_questions_that_do_not_differ_leave_the_interval_over_seeds() -> None:
     means = numpy.random.default_rng(4).normal(size=6)
     interval = crossed_interval(means[:, None].repeat(500, 1))

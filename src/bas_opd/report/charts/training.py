@@ -121,7 +121,7 @@ def step_drawing(step: QueryRecord, rule: PolicyRule) -> Chart:
             Mark(
                 at=(column + 0.5, -place - 0.5),
                 style=state,
-                title=_title(step, row, observed),
+                title=_title(step, row, observed, rule),
                 size=0.5 if state == "passed-over" else 0.7 + 1.25 * grown,
             )
         )
@@ -336,10 +336,10 @@ def _states(step: QueryRecord, rule: PolicyRule) -> list[str]:
     return states
 
 
-def _title(step: QueryRecord, row: int, observed: float | None) -> str:
+def _title(step: QueryRecord, row: int, observed: float | None, rule: PolicyRule) -> str:
     parts = [f"{step.examples[row // step.per_prompt]}, rollout {row % step.per_prompt + 1}"]
-    if (predicted := step.score_of.get(row)) is not None:
-        parts.append(f"predicted utility {predicted:.2g}")
+    if (score := step.score_of.get(row)) is not None:
+        parts.append(f"score {score:.2g} ({rule.score})")
     if observed is not None:
         parts.append(f"observed utility {observed:.2g}")
     return "; ".join(parts)

@@ -180,7 +180,23 @@ def test_examples_show_picture_box_and_both_utilities(run: Path) -> None:
         assert article.count("data:image/jpeg;base64,") == 2
         assert 'class="box"' in article
         assert " observed" in article
-    assert any(" predicted" in article for article in articles)
+    assert any("(predicted utility)" in article for article in articles)
+
+
+@pytest.mark.parametrize(
+    ("policy", "score"),
+    [
+        ("regressed", "square root of predicted utility"),
+        ("covering", "predicted utility x tokens"),
+    ],
+)
+def test_a_score_is_shown_as_what_it_is(
+    policy: str, score: str, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    page = page_of(synthetic_run(tmp_path / "run", pictures, steps=4, policy=policy))
+    assert re.search(rf"<dt>score</dt><dd>[-\d.e+]+ \({score}\)</dd>", page)
+    assert re.search(rf"; score [-\d.e+]+ \({score}\)", page)
+    assert "predicted utility 0" not in page
 
 
 def test_a_missing_picture_is_said_and_is_no_error(pictures: PreparedSet, tmp_path: Path) -> None:
