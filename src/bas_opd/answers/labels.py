@@ -38,7 +38,7 @@ _VERBS_AND_LINKS = (
 )
 _FOLLOWERS = frozenset(_VERBS_AND_LINKS.split())
 _ALSO = re.compile(
-    r" ?(?:[,/&+;]|,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b|和|或者?|与|及|と|や)"
+    r" ?(?:,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b|[,/&+;]|和|或者?|与|及|と|や)"
     r"(?: also| maybe| possibly| perhaps| or)? ?"
     r"(?:(?:option|choice)s? )?"
 )

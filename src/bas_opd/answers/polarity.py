@@ -15,7 +15,7 @@ _NO = (
     r"|(?:it|there|he|she|they|we|i|you|this|that) (?:\w{4,10}ly )?(?:is|are|does|do|did|was|were"
     r"|has"
     r"|have|can|am)(?: not|n't)(?=\W{0,2}$)|(?:it )?(?:appears|seems) not(?=\W{0,2}$)|n(?=\W{0,2}$)"
-    r"|by no means|in no way|конечно,? нет"
+    r"|(?:it|he|she|they|we|i|you) cannot(?=\W{0,2}$)|by no means|in no way|конечно,? нет"
     rf"|(?:an? )?{_FIRM} no"
     r"|nee|όχι|לא|ไม่(?:ใช่|มี)?"
     r"|nein|non|нет|n[aã]o|hay\u0131r|いいえ|아니[요오]|nie|tidak|không|नहीं|لا"

@@ -1,0 +1,197 @@
+"""Sentences that say the same in many words: every word of a list is read alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from bas_opd.answers import Answer, choice, short, yes_no
+
+COLOURS = {"A": "red", "B": "blue", "C": "green", "D": "yellow"}
+
+# In a template, {a|b} stands for either, and * for nothing.
+YES = """
+{Yes|Yep|Yeah|Yup|Absolutely|Definitely|Certainly|Of course|Sure|Correct|True|Indeed|Exactly}.
+{Undoubtedly|Affirmative|Right|That's correct|That is right|I think so|I believe so|I guess so}.
+{It|There|He|She} {is|does|has|can}.
+{They|There} {are|do|have}.
+{Probably|Likely|Most likely|Clearly|Obviously|Surely|Definitely} yes.
+There is {a|one|at least one} dog in the picture.
+There are {some|several|many|multiple|two|three|four|five|12|at least two} dogs in the picture.
+There {was|is indeed|is clearly|is definitely|appears to be|seems to be} a dog in the picture.
+{I|We|You} {see|can see|can clearly see|do see|spot|notice|observe|detect|found} a dog.
+{I|We} {spotted|noticed|saw|detected} {a|some|several|two|the} dogs.
+{The|This} {image|picture|photo|scene} {has|contains|includes} {a dog|some dogs|many dogs}.
+{A dog|The dog|One dog} is {visible|present|seen|shown|depicted|clearly visible} in the image.
+{Some|Two|Several} dogs {are|can be} {seen|spotted|observed|found} in the image.
+The {statement|claim|description} is {true|correct|right}.
+{This|That} is {true|correct|right|the case}.
+The {answer|conclusion|verdict|response|result} {is|is:|would be|should be|must be} yes.
+{Answer|Ans|Conclusion|Verdict|Response|Result}: yes
+{I'd say|I would say|I'll go with|I'm going with|I would answer|I must say|I conclude} yes.
+{It's|That's|It is|That would be|This has to be} a {clear |firm |definite |*}yes.
+{So|Therefore|Thus|Hence|In conclusion|In short|Overall|Consequently|Finally|Ultimately}, yes.
+{Based on|Looking at|According to|Judging by|Considering|Given} the image, yes.
+{In|From|On} the picture, there is a dog.
+{Well|Okay|Oh|Actually|In fact|Honestly|Clearly|Obviously|Apparently}, yes.
+{It seems|It appears|It looks like|I think|I believe|I guess} there is a dog.
+{It is clear|It is evident|It is obvious|I am sure|I am confident} that there is a dog.
+{There's no denying|No one can deny|Nobody could deny} that there is a dog.
+{No doubt|Without a doubt|Without any doubt}, there is a dog.
+"""
+NO = """
+{No|Nope|Nah|Negative|False|Incorrect|Wrong|Never|Not really|Not at all|Not true|Not correct}.
+{Absolutely|Definitely|Certainly|Probably|Clearly|Obviously|Of course|Most likely} not.
+{I don't think so|I do not think so|I don't believe so|I think not|I'm afraid not|I guess not}.
+{By no means|In no way|Not quite|Not exactly}.
+{It|He|She} {is not|isn't|does not|doesn't|has not|hasn't|cannot}.
+There {is|are|was|were} no dogs in the picture.
+There {isn't a dog|aren't any dogs|wasn't a dog|is not a dog|are not any dogs} in the picture.
+There {appears|seems} to be no dog.
+There {is|are} {clearly no|currently no|zero|nothing like|none of the} dogs in the picture.
+{I|We} {do not|don't|cannot|can't|did not|could not} {see|find|spot|notice|observe|detect} a dog.
+{I|We} {see|find|found|spotted|detected|notice} no dogs.
+I {have not seen|haven't seen|have not found|am not seeing} a dog.
+I was unable to {find|see|spot|locate|detect} a dog.
+The {image|picture} does not {contain|include|show|have|feature|depict|appear to have} a dog.
+The {image|picture} {contains|shows|has|includes|features|depicts} no dog.
+{The dog|A dog} is {not visible|not present|not shown|absent|missing|nowhere to be seen}.
+{No dog|No dogs} {is visible|are visible|can be seen|was found|appears here|exists}.
+{None|Nothing|Nobody|No one} is {visible|wearing a hat|in the room}.
+The picture is {devoid of|without|free of} dogs.
+A dog {cannot|can't} be {seen|spotted|found|observed|detected}.
+The {answer|conclusion|verdict|response|result} {is|is:|would be|should be|must be} no.
+{Answer|Ans|Conclusion|Verdict|Response|Result}: no
+{I'd say|I would say|I'll go with|I'm going with|I would answer|I must say|I conclude} no.
+{It's|That's|It is|That would be|This has to be} a {clear |firm |definite |*}no.
+{So|Therefore|Thus|Hence|In conclusion|In short|Overall|Consequently|Finally|Ultimately}, no.
+{Based on|Looking at|According to|Judging by|Considering|Given} the image, no.
+{Unfortunately|Sorry|I'm sorry|Well|Actually|In fact|Honestly}, no.
+The {statement|claim} is {false|incorrect|wrong|untrue}.
+"""
+NO_ANSWER = """
+I {cannot|can't|could not|couldn't|am unable to|am not able to} {determine|tell|say|answer} that.
+I {cannot|can't} {identify|confirm|make out|discern|verify|infer|ascertain|decide|judge} it.
+I {cannot|can't} {conclude|help|assist|comment|distinguish|recognize|recognise|analyze} {that|it}.
+It is {impossible|not possible|hard|difficult} to {tell|say|determine|know|answer|calculate}.
+It {cannot|can't} be {determined|told|said|answered|identified|known|confirmed|read|verified}.
+There is no way {to tell|to know|to say|of telling|of knowing}.
+{I|We} {do not|don't} know.
+I {do not|don't} {know|understand} {this|the question}.
+I {do not|don't} have {figures|data|enough information|sufficient context|access to the image}.
+I have no {figures|data|information|idea|clue|answer|opinion|knowledge of it}.
+There is {not enough|insufficient|no|no further|no additional} {information|context|detail}.
+{I am|I'm} not {sure|certain|confident|entirely sure}.
+It is {unclear|uncertain|not clear|unknown|not known|not specified|not stated|not mentioned}.
+{Unsure|Unclear|Uncertain|Unknown|N/A|Not applicable|No idea|No comment|No clue|No answer}.
+{Nobody|No one|Nobody really} {knows|can say|can tell|could tell}.
+I {cannot|can't|am unable to|do not} {see|view|access|open} the {image|picture|photo}.
+The {image|picture} is {not available|not provided|not attached|unavailable|not accessible}.
+Please {provide|upload|share|attach} {an image|the picture}.
+The {picture|text} is too {blurry|small|dark|low} to {read|see|tell}.
+The image does not {clearly show whether|provide enough information|indicate whether} there is one.
+As an AI, I cannot view images.
+I {apologize|apologise}, but I cannot answer.
+"""
+CHOSEN = """
+The {correct|right|best|final|chosen|selected|matching|appropriate|closest} {option|choice} is B.
+The {most accurate|suitable|remaining|valid|correct} {response|one|letter|selection|match} is B.
+The {correct|right|best} {statement|description|answer} {is|was|would be|should be|must be} B.
+The answer {is|will be|has to be|ought to be|might be|could be|may be|appears to be} B.
+The answer {seems to be|is likely|is probably|is clearly|is definitely|is certainly|is simply} B.
+{Answer|Final answer|Correct answer|Option|Choice|Conclusion|Verdict|Response}: B
+My {choice|pick|guess|selection|final choice|answer} is B.
+{I|We} {choose|pick|select|go with|go for|opt for|vote for|settle on|lean towards|say|guess} B.
+I {would|will|must|should} {choose|pick|select|go with|answer|conclude} {option |*}B.
+{I'd|I'll} {pick|choose|go with|say} B.
+I {believe|think} {it is|it's|the answer is|that it is} B.
+{Choose|Pick|Select|Going with|Choosing|Picking} B.
+{So|Therefore|Thus|Hence|Consequently|Overall|Accordingly|Finally}, {B|it is B|option B}.
+{In conclusion|In summary|In short|To conclude|To summarize}, B.
+{It|This} {is|must be|should be|would be|has to be} {B|option B|choice B|(B)}.
+{This|It} {corresponds to|matches|points to} option B.
+{Option|Choice} B {is|seems|appears|looks} {correct|right|best|the best|most likely|accurate}.
+B {is|must be|should be|would be} the {correct|right|best} {answer|choice|option|one|match}.
+Option B {fits|matches|describes} the car {best|correctly|accurately|perfectly}.
+Option B {best|correctly|accurately} {describes|matches|fits|represents} the car.
+B {because|since|as} the car is blue.
+B {rather than|instead of} A.
+{Not A|It is not A|It isn't A}, {but B|it's B}.
+A is {wrong|incorrect|not right|false|ruled out|excluded|eliminated}, so B.
+We can {rule out|exclude|eliminate} A, C and D, leaving B.
+{Wait|Hold on|Actually|Correction|Scratch that|Oops|Sorry|On second thought}, the answer is B.
+The answer is A. {Wait|Hold on|No wait|Actually|Hmm, wait|Oops|Correction}, {it's|it is} B.
+{Clearly|Definitely|Probably|Certainly|Obviously|Surely}, it is B.
+If {I had to choose|forced to choose|pressed}, B.
+"""
+NOT_CHOSEN = """
+{If|Unless} the car is old, the answer is B.
+The answer is {either A or B|A or B|A and B|both A and B|A, B|A/B|A & B}.
+{Neither A nor B|None of the above|All of the above|Both A and B|None of them|No option}.
+{It could be|It might be|It may be|Perhaps|Maybe|Possibly} A{ or| or maybe|, or perhaps} B.
+The {wrong|incorrect|least likely|worst} answer is B.
+The answer is {not|never|anything but} B.
+I {would never|do not|would not} {choose|pick|select} B.
+{I don't think|I do not believe} the answer is B.
+B is {not the answer|incorrect|wrong|not correct}.
+{Vitamin|Angle|Bus|Plan|Room|Gate} B is {the right one|correct|the best}.
+{Is it|Could it be|Should it be} B?
+"""
+COUNTED = """
+{There are|I see|I can see|I count|It has|They have|We have|It shows} 3 dogs.
+{The answer is|Answer:|The total is|The number is|The count is|In total,|The final value is:} 3
+{about|approximately|around|roughly|exactly|only|just} 3
+There are {about|approximately|around|roughly|exactly|only|just} 3 dogs in the picture.
+{The sign says|The sign reads|The display shows|The value is|The result equals|x =} 3.
+{Therefore|So|Thus|Hence}, there are 3 dogs.
+"""
+NOT_COUNTED = """
+{at least|at most|more than|less than|fewer than|over|under|up to|nearly|almost} 3
+{The|These|Those|All|His|Her|Their} 3 dogs are brown.
+{He was born after|It was before|It is next to the|The bus has been late since} 3.
+The man {on bench|in room|with shirt|at gate} 3 is tall.
+{maybe|perhaps|possibly|either 2 or|between 2 and} 3
+"""
+
+
+def wordings(table: str) -> Iterator[str]:
+    """Expand the choices of every template."""
+    for line in table.strip().split("\n"):
+        parts = [part.split("|") for part in line.replace("{", "\0").replace("}", "\0").split("\0")]
+        for chosen in product(*(parts if "{" in line else [[line]])):
+            yield "".join(word for word in chosen if word != "*")
+
+
+def by_yes_no(output: str) -> Answer:
+    return yes_no(output)
+
+
+def by_choice(output: str) -> Answer:
+    return choice(output, COLOURS)
+
+
+def by_count(output: str) -> Answer:
+    return short(output, "3")
+
+
+@pytest.mark.parametrize(
+    ("read", "table", "due"),
+    [
+        pytest.param(by_yes_no, YES, "yes", id="yes"),
+        pytest.param(by_yes_no, NO, "no", id="no"),
+        pytest.param(by_yes_no, NO_ANSWER, None, id="no answer to yes or no"),
+        pytest.param(by_choice, NO_ANSWER, None, id="no answer to a choice"),
+        pytest.param(by_count, NO_ANSWER, None, id="no answer to a count"),
+        pytest.param(by_choice, CHOSEN, "B", id="chosen"),
+        pytest.param(by_choice, NOT_CHOSEN, None, id="not chosen"),
+        pytest.param(by_count, COUNTED, True, id="counted"),
+        pytest.param(by_count, NOT_COUNTED, None, id="not counted"),
+    ],
+)
+def test_every_wording_is_read_alike(read: object, table: str, due: object) -> None:
+    assert callable(read)
+    outputs = list(wordings(table))
+    assert len(outputs) > 20
+    assert [output for output in outputs if read(output).value != due] == []
