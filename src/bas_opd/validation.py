@@ -42,26 +42,38 @@ def expected(detail: ErrorDetails) -> str:
 
 def explain(error: ValidationError, fields: Iterable[str] = ()) -> str:
     """Return all that was found, as sentences; `fields` are the names that a row may have."""
-    return " ".join(f"{_sentence(detail, fields)}." for detail in error.errors(include_url=False))
+    sentences = []
+    for detail in error.errors(include_url=False):
+        name = _place(detail)
+        sentence = _sentence(detail, f"Field {name!r}" if name else "") + "."
+        if detail["type"] == "extra_forbidden":
+            for nearest in get_close_matches(name, list(fields), n=1, cutoff=0.5):
+                sentence += f" Did you mean {nearest!r}?"
+        sentences.append(sentence)
+    return " ".join(sentences)
 
 
 def first_problem(error: ValidationError) -> str:
     """Return the first thing that was found, with its place, without a full stop."""
-    return _sentence(error.errors(include_url=False)[0], ())
+    detail = error.errors(include_url=False)[0]
+    return _sentence(detail, _place(detail))
 
 
-def _sentence(detail: ErrorDetails, fields: Iterable[str]) -> str:
-    name = ".".join(map(str, detail["loc"]))
-    field = f"Field {name!r}" if name else "The content"
+def _place(detail: ErrorDetails) -> str:
+    return ".".join(map(str, detail["loc"]))
+
+
+def _sentence(detail: ErrorDetails, field: str) -> str:
+    field_or_all = field or "the content"
     match detail["type"]:
         case "missing":
-            return f"{field} is missing"
+            return f"{field_or_all} is missing"
         case "extra_forbidden":
-            nearest = get_close_matches(name, list(fields), n=1, cutoff=0.5)
-            return f"{field} is not known" + (f". Did you mean {nearest[0]!r}?" if nearest else "")
+            return f"{field_or_all} is not known"
         case "value_error":
             reason = str(detail.get("ctx", {}).get("error", detail["msg"])).rstrip(".")
-            return f"{field}: {reason}" if name else reason
         case kind if kind in _EXPECTED:
-            return f"{field} must be {expected(detail)}"
-    return f"{field}: {detail['msg']}"
+            return f"{field_or_all} must be {expected(detail)}"
+        case _:
+            reason = detail["msg"]
+    return f"{field}: {reason}" if field else reason

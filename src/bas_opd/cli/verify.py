@@ -21,6 +21,9 @@ def verify(
             "--draws", help="Also repeat the random draws and the predictions; imports torch."
         ),
     ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="The training data, if its folder has moved.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Recompute budget, selection, ledger and checksums. Exit code 4 if one is wrong."""
@@ -30,7 +33,7 @@ def verify(
     from bas_opd.run.verify import verify as verify_run
     from bas_opd.text import printable
 
-    result = verify_run(run, unfinished=unfinished, draws=draws)
+    result = verify_run(run, unfinished=unfinished, draws=draws, data=data)
     if as_json:
         typer.echo(json.dumps({**asdict(result), "is_sound": result.is_sound}))
     else:

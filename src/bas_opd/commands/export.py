@@ -184,9 +184,9 @@ model = AutoModelForImageTextToText.from_pretrained("FOLDER")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 images = AutoImageProcessor.from_pretrained("FOLDER", backend="pil"{pixels})
 
-talk = [{{"role": "user", "content": [{{"type": "image"}}, {{"type": "text", "text": "QUESTION"}}]}}]
+content = [{{"type": "image"}}, {{"type": "text", "text": "QUESTION"}}]
 text = tokenizer.apply_chat_template(
-    talk, tokenize=False, add_generation_prompt=True{thinking}
+    [{{"role": "user", "content": content}}], tokenize=False, add_generation_prompt=True{thinking}
 )
 picture = images(images=Image.open("IMAGE").convert("RGB"), return_tensors="pt")
 patches = int(picture["image_grid_thw"].prod()) // images.merge_size**2

@@ -22,6 +22,7 @@ from bas_opd.files import hash_of
 from bas_opd.run.history import RunHistory, collect_history
 from bas_opd.run.ledger import TOKEN_COSTS, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
+from bas_opd.run.ordering import order_problems, training_data
 from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.run.replaying import Replay, selection_problems
 from bas_opd.select.rules import PolicyRule, policy_rule
@@ -62,10 +63,16 @@ class Verification:
 
 
 def verify(
-    run: Path, *, unfinished: bool = False, draws: bool = False, files: bool = True
+    run: Path,
+    *,
+    unfinished: bool = False,
+    draws: bool = False,
+    files: bool = True,
+    data: Path | None = None,
 ) -> Verification:
     """Check a run directory; `unfinished` accepts one that has steps left, `draws` needs torch.
 
+    `data` is where the training data is now, if it has moved.
     Without `files`, checkpoints and model are left alone: hashing them reads every gigabyte.
     """
     history = collect_history(run)
@@ -75,7 +82,7 @@ def verify(
     if history.started is None and not damage:
         damage.append("The started event, which comes first, is missing.")
     damage += [
-        f"step {step.step}: Field 'candidates' is missing."
+        f"step {step.step}: candidates is missing."
         for step in history.steps
         if not isinstance(step, QueryRecord)
     ]
@@ -90,10 +97,16 @@ def verify(
     ]
     if config is None or rule is None:
         unknown = ["not checked, since the settings of the run are not known."]
-        checks += [_check(name, unknown) for name in ("budget", "selection")]
+        checks += [_check(name, unknown) for name in ("examples", "budget", "selection")]
     else:
         select = config.select
+        found = training_data(history.started, data)
         checks += [
+            _check(
+                "examples",
+                order_problems(steps, config, found) if found else (),
+                "in the order of the data" if found else "not checked: the data is not there",
+            ),
             _check("budget", _budget(steps, config), _budget_note(select)),
             _check(
                 "selection",

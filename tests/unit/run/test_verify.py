@@ -54,6 +54,44 @@ def test_a_run_as_it_was_left_is_sound_wherever_it_is(run: Path) -> None:
     assert any(score is not None for score in step_of(events_of(run), 3)["scores"])
 
 
+def shuffled(events: Events) -> None:
+    step = step_of(events, 1)
+    step["examples"] = step["examples"][::-1]
+
+
+def swapped(events: Events) -> None:
+    first, second = step_of(events, 0), step_of(events, 1)
+    first["examples"], second["examples"] = second["examples"], first["examples"]
+
+
+@pytest.mark.parametrize("forge", [shuffled, swapped])
+def test_examples_in_another_order_than_that_of_the_data_are_found(
+    run: Path, forge: Callable[[Events], None]
+) -> None:
+    events = events_of(run)
+    forge(events)
+    rewrite(run, events)
+    found = problems(verify(run))
+    step = 1 if forge is shuffled else 0
+    said = f"step {step}: examples are not those that the seed draws from the data."
+    assert found["examples"][0] == said
+
+
+def test_without_the_data_the_order_is_said_not_to_be_checked(
+    run: Path, learned: Path, tmp_path: Path
+) -> None:
+    events = events_of(run)
+    moved = Path(shutil.copytree(learned.parent / "data", tmp_path / "moved"))
+    events[0]["data"]["folder"] = str(tmp_path / "gone")
+    rewrite(run, events)
+    notes = {check.name: check.note for check in verify(run).checks}
+    assert notes["examples"] == "not checked: the data is not there"
+    notes = {check.name: check.note for check in verify(run, data=moved).checks}
+    assert notes["examples"] == "in the order of the data"
+    with pytest.raises(DataError, match="is not a prepared set"):
+        verify(run, data=tmp_path)
+
+
 @pytest.mark.parametrize("policy", ["full", "random", "entropy", "regressed", "covering"])
 def test_runs_of_every_policy_are_sound(policy: str, small_qwen35: Path, tmp_path: Path) -> None:
     ratio = "1" if policy == "full" else "0.3"
