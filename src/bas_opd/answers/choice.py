@@ -40,7 +40,8 @@ _ALONE = re.compile(r"[.)\]]{1,2}(?:\s|$)|\n|$")
 _LABEL_END = re.compile(r"[.):] ")
 _LETTER = re.compile(r"\b[A-Z]\b")
 _STATED = re.compile(
-    r"(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect ){0,2}(?:[Aa]nswer|[Oo]ption|[Cc]hoice)(?: is|:) \(?([A-Z])\b"
+    r"(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect ){0,2}"
+    r"(?:[Aa]nswer|[Oo]ption|[Cc]hoice)(?: is|:) \(?([A-Z])\b"
 )
 _MARKS = " \n.,;:!?()[]-/&|>=→"
 _LIST_GAP = re.compile(r"[^\w✓✔✅✗✘❌\u00d7]{0,6}")

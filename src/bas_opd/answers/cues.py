@@ -36,7 +36,8 @@ ANSWER = re.compile(
     r"|opzione)(?: \w{2,9})?(?: (?:es|é|è|est|ist)\b| ?:)",
 )
 HEADING = re.compile(
-    r"\b(?:is|be|was|select|choose|with)(?: (?:likely|option|choice))?:\n(?=[(\[][a-z][)\]]|[a-z][.):])"
+    r"\b(?:is|be|was|select|choose|with)(?: (?:likely|option|choice))?:\n"
+    r"(?=[(\[][a-z][)\]]|[a-z][.):])"
 )
 """A line that announces the label at the beginning of the next."""
 CONCLUSION = re.compile(
@@ -52,7 +53,8 @@ POINTER = re.compile(
     r"|:(?= [(\[]?[a-z][)\]]?\W{0,2}$)",
 )
 GAP = re.compile(
-    r"(?:[ \n:,>\"*]|-(?!\d)|\b(?:option|choice|letter|answer|most|likely|probably|clearly|definitely"
+    r"(?:[ \n:,>\"*]|-(?!\d)|\b(?:option|choice|letter|answer|most|likely"
+    r"|probably|clearly|definitely"
     r"|certainly"
     r"|therefore|thus|then|indeed|simply|just|correct|right|one|labell?ed|number|is|it|it's"
     r"|that|this|that's"

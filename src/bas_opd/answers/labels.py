@@ -15,10 +15,12 @@ _LABEL = re.compile(
     r"|(?<![\w(])([a-z])(?=\))"
 )
 _SEPARATOR = re.compile(
-    r"[.):,\]]{0,3}(?: ?[\u2013\u2014:=] ?| ?-(?!\d) ?|\s|$)?[\"'(]?(?:i\.e\.?,? |namely,? |meaning )?"
+    r"[.):,\]]{0,3}(?: ?[\u2013\u2014:=] ?| ?-(?!\d) ?|\s|$)?[\"'(]?"
+    r"(?:i\.e\.?,? |namely,? |meaning )?"
 )
 _INTRODUCES = re.compile(
-    r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|options?|choice|answer|letter|as|to|with|for|so|and"
+    r"(?:^|[^\w ]|\b(?:is|are|be|was|it's|that's|options?|choice|answer"
+    r"|letter|as|to|with|for|so|and"
     r"|or|nor|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
     r"|mak(?:es?|ing)|that|both|neither|either|because|since|if|while|not|than"
     r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"

@@ -51,7 +51,9 @@ _KNOWLEDGE = (
     r"|knowledge|answer|opinion)"
 )
 _ABLE = (
-    r"(?:determined?|calculated?|computed?|solved?|find the (?:value|answer|number|length|area)|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)|provided?|help|assist|known?"
+    r"(?:determined?|calculated?|computed?|solved?|find the (?:value|answer|number|length|area)"
+    r"|tell|told|say|said|answer(?:ed)?|identif(?:y|ied)"
+    r"|provided?|help|assist|known?"
     r"|confirm(?:ed)?|make out|read|discern(?:ed)?|verif(?:y|ied)|infer(?:red)?|ascertain(?:ed)?"
     r"|decide|choose|conclude|judge|analy[sz]e|distinguish|pick|select|give|offer|recogni[sz]e"
     r"|comment)"

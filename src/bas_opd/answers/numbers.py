@@ -30,13 +30,15 @@ _HAN = {sign: value for value, sign in enumerate("一二三四五六七八九", 
 
 _CARDINAL = "|".join([*_VALUES, *_SCALES])
 _NUMERAL = (
-    r"(?P<sign>(?<![\w)])[-+]|(?<!\d )\b(?:minus|negative) )?(?P<digits>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,12})?)"
+    r"(?P<sign>(?<![\w)])[-+]|(?<!\d )\b(?:minus|negative) )?"
+    r"(?P<digits>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,12})?)"
     r"(?: ?/ ?(?P<over>[1-9]\d{0,5})| (?P<top>\d{1,3})/(?P<bottom>[1-9]\d{0,2}))?"
     r"(?P<nth>st|nd|rd|th)?(?![\d:/])(?![,.]\d)(?P<range> ?[-~\u2013\u2014] ?\d| \d{3}(?!\d))?"
     r"(?: (?P<scale>hundred|thousand|million|billion|dozen)\b)?"
 )
 _WORDS = (
-    rf"(?P<minus>(?:minus|negative) )?(?P<words>(?:{_CARDINAL})(?:(?:-| and | )(?:{_CARDINAL})){{0,9}})(?P<half> and (?:a )?half)?"
+    rf"(?P<minus>(?:minus|negative) )?(?P<words>(?:{_CARDINAL})(?:(?:-| and | )(?:{_CARDINAL})){{0,9}})"
+    rf"(?P<half> and (?:a )?half)?"
     rf"(?:(?:-| )(?P<part>{'|'.join(_PARTS)}))?\b"
 )
 _NUMBER = re.compile(

@@ -156,13 +156,15 @@ NEGATIVE = re.compile(
     r"|^\W{0,3}no [a-z]"
     r"|\b(?:is|are|was|were|'s)(?: ?not|n't)\b|\b(?:absent|lacks|missing|nowhere|none|nothing"
     r"|nobody|no one)\b"
-    r"|没有|不存在|看不[到见]|[未没][见看]|\b\u043d\u0435\u0442\b|\u043d\u0435 \u0432\u0438\u0436\u0443"
+    r"|没有|不存在|看不[到见]|[未没][见看]"
+    r"|\b\u043d\u0435\u0442\b|\u043d\u0435 \u0432\u0438\u0436\u0443"
     r"|\b(?:il n'y a (?:pas|aucun)|es gibt kein|no hay\b)"
     r"|não há|tidak ada|không có|אין |ไม่มี|^zero |"
     r"non (?:c'è|ci sono)|لا يوجد|(?:いま|あり|見えま)せん|없습니다"
 )
 ABSENCE = re.compile(
-    r"\b(?:there(?:'s| is| are)(?: \w{3,12}ly)? (?:no|not|none)|there (?:isn't|aren't)|not (?:visible"
+    r"\b(?:there(?:'s| is| are)(?: \w{3,12}ly)? (?:no|not|none)|there (?:isn't|aren't)"
+    r"|not (?:visible"
     r"|present|there|shown)|i (?:do not|don't|can ?not|can't) (?:see|find|spot)|found none)\b|没有"
 )
 """A denial that something is there, after sentences that only set the scene."""

@@ -26,7 +26,8 @@ from bas_opd.answers.turns import read_first_turn
 from bas_opd.answers.yes_no import yes_no
 
 _STATED = re.compile(
-    r"\b(?:answer|ans|(?:final|correct) (?:value|result|number|count|total))(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=]\s?|\n| (?:is|would be|should be"
+    r"\b(?:answer|ans|(?:final|correct) (?:value|result|number|count|total))"
+    r"(?: (?!is\b)[\w']{1,15}){0,7}?(?: ?[:=]\s?|\n| (?:is|would be|should be"
     r"|must be)(?:: ?|\n| ))"
     r"|答案(?:是|为|:) ?|ответ ?[:\u2014\u2013-] ?|(?:respuesta|resposta|risposta|réponse"
     r"|antwort)(?: (?:es|é|è|est|ist) | ?: ?)",
