@@ -37,7 +37,8 @@ _NUMERAL = (
     r"(?: (?P<scale>hundred|thousand|million|billion|dozen)\b)?"
 )
 _WORDS = (
-    rf"(?P<minus>(?:minus|negative) )?(?P<words>(?:{_CARDINAL})(?:(?:-| and | )(?:{_CARDINAL})){{0,9}})"
+    rf"(?P<minus>(?:minus|negative) )?"
+    rf"(?P<words>(?:{_CARDINAL})(?:(?:-| and | )(?:{_CARDINAL})){{0,9}})"
     rf"(?P<half> and (?:a )?half)?"
     rf"(?:(?:-| )(?P<part>{'|'.join(_PARTS)}))?\b"
 )
