@@ -7,6 +7,7 @@ from typing import Any
 
 from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.schema import Config
+from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
 from bas_opd.run.record import QueryRecord
 from bas_opd.select.rules import policy_rule
@@ -46,7 +47,8 @@ def _step(
     is_trained: bool,
 ) -> dict[str, Any]:
     select, per_prompt = config.select, config.rollout.per_prompt
-    examples = draw.sample(data.examples, config.rollout.prompts_per_step)
+    places = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
+    examples = [data.examples[place] for place in places]
     lengths = [draw.randint(2, 40) for _ in range(len(examples) * per_prompt)]
     rows = [row for row in range(len(lengths)) if examples[row // per_prompt].has_crop]
     worth = {row: draw.random() ** 3 / lengths[row] for row in rows}

@@ -360,7 +360,7 @@ def test_candidates_beyond_the_batch_are_found(whole: Path) -> None:
     step["response_tokens"] += [3, 3]
     rewrite(whole, [*events, last])
     checks = {check.name: check for check in verify(whole).checks}
-    assert "response_tokens has" in str(checks["budget"])
+    assert "response_tokens has" in str(checks["records"])
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_refused_before_the_first_step(

@@ -47,6 +47,8 @@ class _Commands(TyperGroup):
     That is every `BasOpdError`, and every failure of a file or of the output.
     """
 
+    is_debugged = False
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # e.g. ± on a terminal without it
@@ -54,6 +56,8 @@ class _Commands(TyperGroup):
         try:
             return super().main(*args, **kwargs)
         except OSError as error:  # of the help, which is printed before a command begins
+            if self.is_debugged:
+                raise
             sys.exit(_fail(error))
 
     # Newer versions of typer vendor click, and its context has no public type there.
@@ -61,7 +65,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (BasOpdError, OSError, RecursionError) as error:
-            if ctx.params["debug"] or isinstance(error, BrokenPipeError):
+            self.is_debugged = ctx.params["debug"]
+            if self.is_debugged or isinstance(error, BrokenPipeError):
                 raise
             raise typer.Exit(_fail(error)) from None
 

@@ -87,7 +87,7 @@ def test_a_step_that_lacks_a_field_is_refused_with_where_to_look(
     events = events_of(path)
     del events[2]["budget"]
     rewrite(path, events)
-    with pytest.raises(DataError, match=r"step 1: budget: .*bas-opd verify"):
+    with pytest.raises(DataError, match=r"step 1: budget is missing.*bas-opd verify"):
         read_run(path)
 
 

@@ -254,7 +254,7 @@ def another_grade(step: dict[str, Any]) -> None:
     [
         (change(2, grades=None), "selection", "step 2: grades is missing"),
         (change(2, grades=[]), "records", "step 2: candidates and grades differ"),
-        (change(2, grades=["good"]), "records", "step 2: Field 'grades.0'"),
+        (change(2, grades=["good"]), "records", "step 2: grades.0"),
         (lambda e: another_grade(step_of(e, 2)), "selection", "step 2: grades has row"),
     ],
 )
@@ -451,13 +451,13 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (
             change(2, per_prompt=0),
             "records",
-            "step 2: Field 'per_prompt' must be a number",
+            "step 2: per_prompt must be a number",
         ),
         (change(2, per_prompt=2), "records", "step 2: response_tokens has not per_prompt rows"),
         (lengthen("response_tokens"), "records", "step 2: response_tokens has not per_prompt"),
         (lengthen("prompt_tokens"), "records", "step 2: prompt_tokens and examples"),
         (lengthen("candidates"), "records", "step 2: candidates"),
-        (change(2, selected="all"), "records", "step 2: Field 'selected'"),
+        (change(2, selected="all"), "records", "step 2: selected must"),
         (forget, "order", "step 2: missing"),
         (repeat, "order", "step 2: on record again"),
         (lambda e: e[-1]["totals"].update(calls=1), "totals", "calls of the totals is 1"),
@@ -472,9 +472,9 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (lambda e: e.pop(0), "records", "The started event"),
         (lambda e: e.insert(3, e[0]), "records", "A started event follows others"),
         (lambda e: e.append(e[-2]), "records", "A step event follows"),
-        (lambda e: e[-1].update(model=[]), "records", "the finished event: Field 'model'"),
+        (lambda e: e[-1].update(model=[]), "records", "the finished event: model"),
         (lambda e: e[-1]["totals"].update(seconds=None), "totals", "seconds.ema of the totals"),
-        (lambda e: e[0].update(steps="5"), "records", "the started event: Field 'steps'"),
+        (lambda e: e[0].update(steps="5"), "records", "the started event: steps"),
     ],
 )
 def test_a_change_is_found_and_named_though_the_chain_was_recomputed(
@@ -627,7 +627,7 @@ def test_a_finished_event_names_the_files_of_the_model(run: Path) -> None:
     events = events_of(run)
     del events[-1]["model"]
     rewrite(run, events)
-    assert "the finished event: Field 'model'" in problems(verify(run))["records"][0]
+    assert "the finished event: model" in problems(verify(run))["records"][0]
 
 
 def test_a_version_that_is_no_number_is_explained(run: Path) -> None:
