@@ -149,11 +149,10 @@ def shrunk(picture: Image.Image, side: int) -> Image.Image:
 def window(view: Image.Image, placed: Placed) -> Image.Image:
     """Return a thing with a small margin. Scaling it adds nothing to what the view shows."""
     scale = view.width / SIDE
-    x0, y0, x1, y1 = placed.box
-    box = (x0 - MARGIN, y0 - MARGIN, x1 + MARGIN, y1 + MARGIN)
-    return view.resize(
-        (WINDOW, WINDOW), Image.Resampling.BICUBIC, box=tuple(edge * scale for edge in box)
-    )
+    left, top = (scale * (edge - MARGIN) for edge in placed.box[:2])
+    right, bottom = (scale * (edge + MARGIN) for edge in placed.box[2:])
+    box = (left, top, right, bottom)
+    return view.resize((WINDOW, WINDOW), Image.Resampling.BICUBIC, box=box)
 
 
 def tensor(pictures: Sequence[np.ndarray]) -> Tensor:
@@ -182,7 +181,8 @@ class Reader(nn.Module):
             layers += [nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
         self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3))
         self.head = nn.Linear(192 * 2 * 2, reading.parts * reading.classes)
-        self.to(memory_format=torch.channels_last)  # A third faster on a CPU.
+        # A third faster on a CPU.
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(self, pictures: Tensor) -> Tensor:
         scores = self.head(self.trunk(2 * pictures - 1))

@@ -51,13 +51,14 @@ def test_the_shrunk_picture_is_the_one_that_the_processor_makes() -> None:
 
 
 def test_a_window_lies_around_its_thing_and_inside_the_picture() -> None:
-    for one in questions("val", 10):
+    asked = questions("val", 10)
+    for one in asked:
         for each in one.scene.placed:
             x0, y0, x1, y1 = each.box
             assert min(x0, y0) >= MARGIN
             assert max(x1, y1) <= SIDE - MARGIN
-    view = probe.shrunk(render(one.scene), FULL)
-    assert probe.window(view, one.scene.placed[0]).size == (WINDOW, WINDOW)
+    view = probe.shrunk(render(asked[0].scene), FULL)
+    assert probe.window(view, asked[0].scene.placed[0]).size == (WINDOW, WINDOW)
 
 
 def test_windows_are_labelled_by_their_own_things() -> None:
