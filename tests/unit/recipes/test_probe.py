@@ -15,13 +15,8 @@ from recipes.small_base.network import FULL, PATCH
 from recipes.small_base.probe import JUDGED, MARGIN, READ_FOR, READINGS, WINDOW
 
 
-def questions(split: Split, n: int) -> list[Sample]:
-    return [
-        one
-        for kind in JUDGED
-        for index in range(n)
-        for one in sample(split, "small", 3, index, kind, version="finesearch2")
-    ]
+def questions(split: Split, many: int) -> list[Sample]:
+    return probe.drawn("finesearch2", split, many, seed=3)
 
 
 def test_every_kind_is_judged() -> None:
@@ -56,13 +51,14 @@ def test_the_shrunk_picture_is_the_one_that_the_processor_makes() -> None:
 
 
 def test_a_window_lies_around_its_thing_and_inside_the_picture() -> None:
-    for one in questions("val", 10):
+    asked = questions("val", 10)
+    for one in asked:
         for each in one.scene.placed:
             x0, y0, x1, y1 = each.box
             assert min(x0, y0) >= MARGIN
             assert max(x1, y1) <= SIDE - MARGIN
-    view = probe.shrunk(render(one.scene), FULL)
-    assert probe.window(view, one.scene.placed[0]).size == (WINDOW, WINDOW)
+    view = probe.shrunk(render(asked[0].scene), FULL)
+    assert probe.window(view, asked[0].scene.placed[0]).size == (WINDOW, WINDOW)
 
 
 def test_windows_are_labelled_by_their_own_things() -> None:
@@ -76,14 +72,14 @@ def test_windows_are_labelled_by_their_own_things() -> None:
     assert 0 <= float(pictures.min()) < float(pictures.max()) <= 1
 
 
-def test_what_is_written_is_never_mirrored_or_tinted() -> None:
+def test_what_is_written_is_never_mirrored_or_recoloured() -> None:
     for name in ("number", "digit"):
         reading = replace(READINGS[name], turn=0.0)
-        assert not reading.is_mirrored
         ramp = torch.linspace(0, 1, WINDOW).expand(64, 3, WINDOW, WINDOW)
         changed = probe.changed(ramp, reading)
         assert (changed[..., -1] > changed[..., 0]).all()
         torch.testing.assert_close(changed[:, 0], changed[:, 2])
+    assert not (probe.changed(ramp, READINGS["category"])[..., -1] > 0.5).all()
 
 
 @pytest.mark.parametrize("name", READINGS)
@@ -102,7 +98,8 @@ def test_a_reader_learns_a_few_windows(name: str) -> None:
 
 
 def test_a_tiny_probe_gives_a_share_for_each_reading_and_kind() -> None:
-    found = probe.probe("finesearch2", split="val", scenes=6, judged=1)
+    readers = probe.train("finesearch2", 6)
+    found = probe.judge(readers, questions("val", 1), FULL)
     assert set(found["single things"]) == set(READINGS)
     assert set(found["kinds"]) == set(JUDGED)
     assert all(0 <= share <= 1 for shares in found.values() for share in shares.values())
