@@ -165,7 +165,7 @@ def test_the_code_of_the_card_runs_and_asks_as_in_training(
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(code, names)
-    limits = {"max_pixels": 16384, "min_pixels": 1024} if settings else {}
+    limits: dict[str, Any] = {"max_pixels": 16384, "min_pixels": 1024} if settings else {}
     processor = Processor.load(small_qwen35, **limits)
     picture = Image.open(tmp_path / "a.png").convert("RGB")
     prompt = processor.encode(picture, "Which colour?")
