@@ -79,7 +79,9 @@ def test_every_link_and_every_setting_of_a_page_exists(page: Path) -> None:
         if not link.startswith("https://"):
             path, _, heading = link.partition("#")
             assert (page.parent / path).exists(), link
-            assert not heading or f"# {heading}" in (page.parent / path).read_text("utf-8").lower()
+            if heading:
+                linked = (page.parent / path).read_text("utf-8").lower()
+                assert f"#-{heading}\n" in re.sub(r"[?,.:]", "", linked).replace(" ", "-"), link
     for section, name in re.findall(rf"(?<=[` ])({'|'.join(SECTIONS)})\.(\w+)(?=[`=])", text):
         assert name in SECTIONS[section].model_fields, name
 

@@ -183,11 +183,20 @@ def table(
     write: Annotated[
         Path | None, typer.Option(help="Write the table into this Markdown file instead.")
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Also draw accuracy and total tokens to FIGURE.svg and FIGURE.pdf."),
+    ] = None,
 ) -> None:
     """Print the table of policies or of a study from its results."""
     from bas_opd.reproduce.table import folder_table, write_table
 
     text = folder_table(folder)
+    if figure is not None:
+        from bas_opd.report.charts.printed import save
+        from bas_opd.reproduce.catalogue import cost_figure
+
+        save(cost_figure(folder), figure)
     if write is None:
         typer.echo(text, nl=False)
     else:

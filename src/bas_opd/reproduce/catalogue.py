@@ -10,15 +10,22 @@ from bas_opd.errors import ConfigError, DataError
 from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.files import write_text
 from bas_opd.report.arms import Arm
-from bas_opd.report.charts.accuracy import accuracy_by_part, accuracy_cost, budget_sweep
+from bas_opd.report.charts.accuracy import (
+    accuracy_by_part,
+    accuracy_cost,
+    accuracy_total,
+    budget_sweep,
+)
 from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
 from bas_opd.report.charts.printed import check_printing, printed, save
 from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table, token_table
 from bas_opd.reproduce.arms import BASE, FULL, OURS
-from bas_opd.reproduce.material import Material
+from bas_opd.reproduce.material import Material, arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
+from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.settings import instructions, run_settings, selector_settings
+from bas_opd.reproduce.table import results_folder, study_of
 from bas_opd.run.progress import Progress
 from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
@@ -105,6 +112,19 @@ def listing() -> str:
             "bas-opd reproduce study STUDY.toml --out DIR    arms, seeds and comparisons of a file",
         )
     )
+
+
+def cost_figure(folder: Path) -> str:
+    """Draw accuracy and total tokens of every arm that has results in a folder, as SVG."""
+    folder = results_folder(folder)
+    results = read_results(folder)
+    study = study_of(folder)
+    order = [] if study is None else [arm.name for arm in study.arms]
+    arms = arms_of_results(results)
+    if study is not None:
+        arms.sort(key=lambda arm: order.index(arm.name))
+    chart = accuracy_total(arms)
+    return printed([chart], note=f"{chart.caption} {source_of(results)}".strip())
 
 
 def policy_table(arms: Sequence[Arm]) -> str:

@@ -35,9 +35,18 @@ MARKERS = ("<!-- table: policies -->", "<!-- /table -->")
 
 def folder_table(folder: Path) -> str:
     """Return the table of a folder of results, with its study and its questions if it has them."""
-    folder = folder / "results" if (folder / "results").is_dir() else folder
-    study = read_study(folder / STUDY) if (folder / STUDY).exists() else None
-    return policies_table(read_results(folder), read_questions(folder), study)
+    folder = results_folder(folder)
+    return policies_table(read_results(folder), read_questions(folder), study_of(folder))
+
+
+def results_folder(folder: Path) -> Path:
+    """Return the folder of results: the given one, or the one in it."""
+    return folder / "results" if (folder / "results").is_dir() else folder
+
+
+def study_of(folder: Path) -> Study | None:
+    """Return the study that stands beside results, if they are of one."""
+    return read_study(folder / STUDY) if (folder / STUDY).exists() else None
 
 
 def policies_table(

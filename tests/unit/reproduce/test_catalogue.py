@@ -12,8 +12,10 @@ from bas_opd.cli.reproduce import app
 from bas_opd.config import load_config, preset
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.report.charts.accuracy import accuracy_total
+from bas_opd.report.charts.model import Line, Text
 from bas_opd.reproduce.arms import ARMS
-from bas_opd.reproduce.catalogue import ITEMS, listing, make_item, policy_table
+from bas_opd.reproduce.catalogue import ITEMS, cost_figure, listing, make_item, policy_table
 from bas_opd.reproduce.material import arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.results import write_result
@@ -209,3 +211,36 @@ def test_arms_with_fewer_rollouts_are_in_the_table_of_policies_with_their_total_
     table = policy_table(arms_of_results(results))
     assert "| policy | query ratio | token ratio | total ratio |" in table
     assert "| fewer2 | 100.00 | 25.00 | 37.50 |" in table
+
+
+def test_the_figure_of_a_folder_shows_every_arm_over_its_total_tokens(tmp_path: Path) -> None:
+    results = [
+        result("base", None, 3),
+        *(
+            result(arm, seed, right + seed, cost=cost(total_tokens=tokens))
+            for arm, right, tokens in (
+                ("full", 7, 80_000),
+                ("fewer2", 5, 20_000),
+                ("random25", 4, 40_000),
+            )
+            for seed in (0, 1)
+        ),
+    ]
+    for each in results:
+        write_result(tmp_path / f"{each.arm}-{each.seed}.json", each)
+    svg = cost_figure(tmp_path)
+    for name in ("full", "fewer2", "random25"):
+        assert f">{name}</text>" in svg
+    assert "Without training: base 35.0 %." in svg
+    chart = accuracy_total(arms_of_results(results))
+    assert "fewer2: 47.5 % at 25.0 % of the tokens" in chart.label
+    (panel,) = chart.panels
+    line = next(shape for shape in panel.shapes if isinstance(shape, Line) and not shape.form)
+    assert [round(share, 2) for share, _ in line.points] == [0.25, 1.0]
+    labels = [shape for shape in panel.shapes if isinstance(shape, Text)]
+    assert all(panel.x.low < label.at[0] < panel.x.high for label in labels)
+
+
+def test_a_figure_of_arms_without_total_tokens_is_refused() -> None:
+    with pytest.raises(DataError, match="No total tokens are known"):
+        accuracy_total(arms_of_results([result("base", None, 3)]))

@@ -1,8 +1,8 @@
-"""Accuracy over benchmarks, over budgets (Figure 2) and beside cost (Figure 5)."""
+"""Accuracy over benchmarks, over budgets (Figure 2), beside cost (Figure 5) and over total cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bas_opd.errors import DataError
@@ -34,6 +34,10 @@ from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
 PANELS_PER_ROW = 4
+TOTAL_WIDTH, TOTAL_HEIGHT = 620, 340
+TOTAL_INSIDE = (566, 282)
+"""The part of it that is left for points, about."""
+Box = tuple[float, float, float, float]
 LONG_NAME = 90
 """Pixels of a page; a chart is wider for the rest of a longer name."""
 
@@ -108,6 +112,87 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
         columns=(0.6 * WIDTH + long, 0.4 * WIDTH),
         width=WIDTH + long,
         height=60 + 24 * len(trained),
+    )
+
+
+def accuracy_total(arms: Sequence[Arm]) -> Chart:
+    """Draw accuracy over the total tokens of each arm; a line joins those that query everything.
+
+    Arms above the line are worth more than sampling less at the same cost.
+    """
+    points = [(arm, (arm.total_share, arm.accuracy.value)) for arm in arms if arm.total_share]
+    if not points:
+        raise DataError(
+            "No total tokens are known as a share of full querying. Add runs with "
+            "select.policy=full that count them."
+        )
+    ends = [end for arm, _ in points for end in (arm.accuracy.low, arm.accuracy.high)]
+    x = axis(
+        "total tokens vs. full",
+        round_ends([share for _, (share, _) in points], zero=False),
+        tick=percent_tick,
+    )
+    y = value_axis(f"accuracy, {_metric(arms)}", ends, zero=False, tick=percent_tick)
+    whole = sorted(at for arm, at in points if policy_style(arm.policy) == "plain")
+    shapes: list[Shape] = [Line(points=tuple(whole), style="faint")]
+    for arm, at in points:
+        style = policy_style(arm.policy)
+        if reach := _ends(arm.accuracy):
+            shapes.append(whisker(at[0], reach, style))
+        shapes.append(Mark(at=at, style=style, size=1.3))
+    shapes += _labels([arm for arm, _ in points], x, y)
+    spoken = "; ".join(
+        f"{arm.name}: {percent(accuracy)} at {percent(share)} of the tokens"
+        for arm, (share, accuracy) in points
+    )
+    untrained = ", ".join(
+        f"{arm.name} {percent(arm.accuracy.value)}" for arm in arms if arm.budget is None
+    )
+    caption = "The line joins the arms that query every rollout they sample."
+    return Chart(
+        title="Accuracy over total cost",
+        label=f"Accuracy ({_metric(arms)}) over total tokens as a share of full querying. "
+        f"{spoken}.",
+        panels=(Panel(x=x, y=y, shapes=tuple(shapes)),),
+        caption=f"{caption} Without training: {untrained}." if untrained else caption,
+        width=TOTAL_WIDTH,
+        height=TOTAL_HEIGHT,
+    )
+
+
+def _labels(arms: Sequence[Arm], x: Axis, y: Axis) -> Iterator[Text]:
+    """Yield the names of arms, each beside its point where it covers least."""
+    across, up = TOTAL_INSIDE[0] / (x.high - x.low), TOTAL_INSIDE[1] / (y.high - y.low)
+    taken = [(TOTAL_INSIDE[0] + 45.0, TOTAL_INSIDE[1] / 2, 80.0, 1e4)]  # the right edge
+    whiskers = []
+    for arm in arms:
+        left = ((arm.total_share or 0.0) - x.low) * across
+        low, at, high = ((end - y.low) * up for end in _low_to_high(arm.accuracy))
+        whiskers.append((arm.name, left, low, at, high))
+        taken += [(left, at, 11.0, 11.0), (left, (low + high) / 2, 6.0, high - low)]
+    for name, left, low, at, high in whiskers:
+        width = len(name) * TEXT_WIDTH
+        aside = width / 2 + 9
+        places = [(left + side, at + rise) for rise in (0, 13, -13) for side in (aside, -aside)]
+        places += [(left, high + 9), (left, low - 9)]
+        best = min(places, key=lambda place: _covered((*place, width, 11.0), taken))
+        taken.append((*best, width, 11.0))
+        # A text stands 4 pixels above its point, and half its height is above its middle.
+        point = (x.low + best[0] / across, y.low + (best[1] - 7.5) / up)
+        yield Text(at=point, words=name, is_above=True)
+
+
+def _low_to_high(estimate: Estimate) -> tuple[float, float, float]:
+    low, high = _ends(estimate) or (estimate.value, estimate.value)
+    return low, estimate.value, high
+
+
+def _covered(box: Box, taken: Sequence[Box]) -> float:
+    """Return the area of a box (middle, width, height) that others cover."""
+    x, y, width, height = box
+    return sum(
+        max(0.0, (width + w) / 2 - abs(x - a)) * max(0.0, (height + h) / 2 - abs(y - b))
+        for a, b, w, h in taken
     )
 
 
