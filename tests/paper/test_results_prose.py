@@ -151,7 +151,12 @@ AUDITED = (
 )
 """Held by `test_published_audit.py`."""
 GIVEN = (
-    *("Qwen3.5", "One NVIDIA H200, 2026-11-15", "One NVIDIA H200, bfloat16, 2026-11-15"),
+    *(
+        "Qwen3.5",
+        "FineSearch 2",
+        "One NVIDIA H200, 2026-11-15",
+        "One NVIDIA H200, bfloat16, 2026-11-15",
+    ),
     *("CPU, 2026-11-15", "H200, 2026-11-15", "(seeds 42 and 0, 111 steps)", "with seed 1,"),
     *("pictures of 320 pixels", "at 160 pixels", "chance is 25 to 50", "1,000 val questions"),
     *("took 335 s", "regressed-25", "Regressed-25", "learned-25", "about twenty 95 % intervals"),

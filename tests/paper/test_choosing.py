@@ -1,0 +1,248 @@
+"""The page on choosing: its table, figure, learning rates and every number of its sentences."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from prose import sentences, unexplained
+
+from bas_opd.model.base import small_base
+from bas_opd.reproduce.arms import BASE, arm_config
+from bas_opd.reproduce.catalogue import cost_figure
+from bas_opd.reproduce.comparing import difference, evaluate
+from bas_opd.reproduce.policies import base_hash, sweep_table
+from bas_opd.reproduce.questions import read_questions
+from bas_opd.reproduce.results import RunResult, identity, read_results
+from bas_opd.reproduce.study import read_study
+from bas_opd.reproduce.table import folder_table, replace_table
+from bas_opd.stats.crossed import seeds_needed
+from bas_opd.stats.intervals import Interval
+from bas_opd.text import ends_of, ends_text
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILE = DOCS / "does-choosing-pay.md"
+FOLDER = DOCS / "results/finesearch2"
+STUDY = read_study(FOLDER / "study.toml")
+RESULTS = read_results(FOLDER)
+QUESTIONS = read_questions(FOLDER)
+ORDER = [arm.name for arm in STUDY.arms]
+
+
+def by_arm(results: list[RunResult]) -> dict[str, list[RunResult]]:
+    found = {
+        name: sorted((r for r in results if r.arm == name), key=lambda r: r.seed or 0)
+        for name in ORDER
+    }
+    return {name: those for name, those in found.items() if those}
+
+
+ARMS = by_arm(RESULTS)
+SWEEP = [r for those in by_arm(read_results(FOLDER / "sweep")).values() for r in those]
+
+
+def gap(arm: str, reference: str) -> Interval:
+    """An arm minus a reference, in points, over seeds and questions."""
+    found = difference(ARMS, arm, reference, QUESTIONS)
+    assert found is not None
+    return Interval(mean=100 * found.mean, half_width=100 * found.half_width, n=found.n)
+
+
+def ends(interval: Interval, shape: str = ".1f") -> str:
+    return ends_text(ends_of(interval), shape, 1)
+
+
+def mean_cost(arm: str, name: str) -> float:
+    return fmean(getattr(run.cost, name) for run in ARMS[arm])
+
+
+def share(arm: str, name: str, of: str = "full") -> float:
+    return mean_cost(arm, name) / mean_cost(of, name)
+
+
+def computed() -> Iterator[str]:
+    """Yield the parts of sentences that the records determine."""
+    steps = {len(run.steps.loss) for run in RESULTS if run.steps}
+    config = arm_config("full", 0, ["model.path=x", "data.path=x"], task="finesearch2")
+    yield f"{steps.pop()} steps of {config.rollout.prompts_per_step} prompts"
+    yield f"{config.rollout.per_prompt} rollouts a prompt"
+    yield f"{ {run.jobs for run in RESULTS}.pop() } runs in parallel"
+    declared = 1 + sum(len(arm.seeds) for arm in STUDY.declared.arms)
+    yield f"those {declared - len(RESULTS)} runs have not been made yet"
+
+    chance, same = gap("covering12", "random12"), gap("covering12", "random-processed")
+    yield f"{chance.mean:.1f} points better than random12 (95 % CI {ends(chance)})"
+    yield f"{same.mean:.1f} better than random-processed ({ends(same)})"
+    asked = fmean(run.cost.prompts_asked or 0 for run in ARMS["covering12"] if run.cost)
+    yield f"queries {100 * asked:.0f} % of them"
+    full = gap("covering12", "full")
+    yield f"{-full.mean:.1f} points below it (95 % CI {ends(full, '+.1f')})"
+    yield f"full querying's gain, {0.1 * gap('full', BASE).mean:.1f} points,"
+    yield f"it was {fmean(pilot()):.1f} points above"
+    less, half = gap("fewer3", "covering12"), gap("fewer2", "fewer4-covering")
+    yield (
+        f"Fewer3 costs {share('fewer3', 'total_tokens', 'covering12'):.2f} times as much as "
+        f"covering12 and is {less.mean:.1f} points above it (95 % CI {ends(less, '+.1f')})"
+    )
+    yield (
+        f"Fewer2 costs {share('fewer2', 'total_tokens', 'fewer4-covering'):.2f} times as much as "
+        f"fewer4-covering and is {-half.mean:.1f} points below it ({ends(half, '+.1f')})"
+    )
+    calls = [gap(arm, "fewer1") for arm in ("covering12", "fewer4-covering")]
+    yield (
+        f"covering12 is {calls[0].mean:.1f} points above fewer1 (95 % CI {ends(calls[0], '+.1f')}) "
+        f"and fewer4-covering {calls[1].mean:.1f} ({ends(calls[1], '+.1f')})"
+    )
+    four = gap("fewer4", "full")
+    yield (
+        f"Fewer4 has {100 * share('fewer4', 'total_tokens'):.0f} % of the total tokens of full "
+        f"querying and is {-four.mean:.1f} points below it (95 % CI {ends(four, '+.1f')})"
+    )
+    entropy = gap("covering-entropy", "covering12")
+    yield f"{-entropy.mean:.1f} points below covering12 (95 % CI {ends(entropy, '+.1f')})"
+    one = gap("fewer1", "random12")
+    yield f"fewer1 is {one.mean:.1f} points above random12 (95 % CI {ends(one)})"
+
+    yield sweep_table(SWEEP).splitlines()[-1]
+    yield f"All {len(development())} runs"
+    yield f"had a standard deviation of {PILOT_DEVIATION} points over seeds"
+    spread = stdev(
+        100 * (mine.accuracy - theirs.accuracy)
+        for mine, theirs in zip(ARMS["covering12"], ARMS["full"], strict=True)
+    )
+    yield f"at the learning rates below, it is {spread:.1f}"
+    tokens = [run.cost.candidate_tokens / run.cost.candidates for run in ARMS["full"] if run.cost]
+    yield f"Responses have {fmean(tokens):.0f} tokens on average"
+
+
+PILOT_DEVIATION = 1.2
+"""Of covering minus full on val, in points."""
+
+
+def development() -> list[dict[str, str]]:
+    with (FOLDER / "development.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def pilot() -> list[float]:
+    """Covering minus full on val, at the seeds that both have at the same learning rate."""
+    reached: dict[str, dict[str, float]] = {}
+    for row in development():
+        if row["learning_rate"] == "0.0001":
+            reached.setdefault(row["arm"], {})[row["seed"]] = float(row["mean_of_kinds"])
+    covering, full = reached["covering12"], reached["full"]
+    return [covering[seed] - full[seed] for seed in covering if seed in full]
+
+
+GIVEN = (
+    *("FineSearch 2", "One NVIDIA H200, 2026-11-16", "about 7 s a run", "the paper's 87"),
+    "queries 24 %",
+    *("random12", "covering12", "Covering12", "fewer1", "fewer4"),
+    *(
+        "12 % instead of 12.5 %",
+        "below 40 % of the tokens",
+        "39 % of full querying",
+        "queries 24 %",
+    ),
+    *("with seeds 25 to 33", "ten seeds have 80 % power at a margin of 1.2 points"),
+    *("those at 0.0001", "the arms at 0.0002", "one batch size, 111 steps"),
+)
+"""Settings, names, dates, and what is quoted from the paper or was timed outside the records."""
+
+
+def test_every_number_in_a_sentence_is_that_of_the_records_or_given() -> None:
+    assert unexplained(sentences(FILE), {*computed(), *GIVEN}) == []
+
+
+def test_the_table_is_that_of_its_records() -> None:
+    page = FILE.read_text(encoding="utf-8")
+    assert replace_table(page, folder_table(FOLDER)) == page
+
+
+def test_the_figure_is_that_of_its_records() -> None:
+    drawn = (DOCS / "figures/finesearch2.svg").read_text(encoding="utf-8")
+    assert drawn == cost_figure(FOLDER)
+
+
+def test_the_goals_are_reported_as_the_records_have_them() -> None:
+    page = FILE.read_text(encoding="utf-8")
+    assert STUDY.declared.comparisons
+    assert QUESTIONS is not None
+    met = {
+        (each.comparison.arm, each.comparison.against): each.is_met
+        for each in evaluate(STUDY, ARMS, QUESTIONS)
+    }
+    assert met == {
+        ("covering12", "full"): False,
+        ("covering12", "random12"): True,
+        ("covering12", "random-processed"): True,
+        ("covering12", "fewer3"): False,
+        ("fewer4-covering", "fewer2"): False,
+    }
+    rows = re.findall(r"^\| (.+?) \| ((?:not )?met.*|not run yet) \|$", page, re.MULTILINE)
+    verdicts = [result.split(":")[0] for _, result in rows]
+    assert verdicts == ["not met", "met", "met", "met", "not met", "not met", "not run yet"]
+    gain = gap("full", BASE)
+    assert f"not met: {gain.mean:.1f} (95 % CI {ends(gain)})" in page
+    assert f"met: {100 * share('covering12', 'processed_tokens'):.1f} %" in page
+    assert share("covering12", "calls") <= 0.125
+    assert share("covering12", "processed_tokens") <= 0.4
+
+
+def test_what_is_said_without_a_number_holds_too() -> None:
+    for arm, reference in (
+        ("covering12", "full"),
+        ("fewer3", "covering12"),
+        ("fewer2", "fewer4-covering"),
+        ("covering12", "fewer1"),
+        ("fewer4-covering", "fewer1"),
+        ("covering-entropy", "covering12"),
+    ):
+        assert gap(arm, reference).holds_zero
+    random = fmean(run.cost.prompts_asked or 0 for run in ARMS["random12"] if run.cost)
+    assert random == pytest.approx(2 / 3, abs=0.02)
+    assert share("random-processed", "processed_tokens", "covering12") == pytest.approx(1, abs=0.01)
+    assert stdev(pilot()) == pytest.approx(PILOT_DEVIATION, abs=0.05)
+    assert {len(ARMS[arm]) for arm in ("covering12", "full")} == {16}
+    assert seeds_needed(1.2, seed_deviation=PILOT_DEVIATION) == 10
+
+
+def test_every_arm_has_the_learning_rate_that_did_best_on_val() -> None:
+    assert {result.split for result in SWEEP} == {"val"}
+    page = FILE.read_text(encoding="utf-8")
+    assert sweep_table(SWEEP) in page
+    table = sweep_table(SWEEP).splitlines()
+    arms = [cell.strip() for cell in table[0].split("|")[2:-1]]
+    chosen = next(line for line in table if line.startswith("| chosen"))
+    best = dict(zip(arms, (float(cell) for cell in chosen.split("|")[2:-1]), strict=True))
+    declared = {arm.name: arm.learning_rate for arm in STUDY.declared.arms}
+    assert {arm: declared[arm] for arm in arms} == best
+    trials = {(r.arm, r.learning_rate, r.seed) for r in SWEEP if r.arm != BASE}
+    assert len(trials) == 3 * 2 * len(arms)
+
+
+def test_every_result_is_of_the_settings_and_the_base_it_claims() -> None:
+    places = ["model.path=x", "model.device=auto", "data.path=x", "run.output=x"]
+    assert {result.base for result in RESULTS} == {base_hash(small_base("finesearch2"))}
+    for result in RESULTS:
+        if result.seed is None:
+            continue
+        config = arm_config(
+            result.spec, result.seed, [*result.overrides, *places], task="finesearch2"
+        )
+        wanted = {"train": result.train, "questions": result.questions, "base": result.base}
+        assert result.identity == identity(config, **wanted)
+        assert result.cost is not None
+        assert result.cost.overrun == 0
+
+
+def test_a_number_that_the_records_do_not_have_is_found() -> None:
+    page = sentences(FILE)
+    with pytest.raises(AssertionError, match="does not say"):
+        unexplained(page.replace("0.9 points below", "0.1 points below"), {*computed()})
+    (found,) = unexplained(f"{page} It gains 37 points.", {*computed(), *GIVEN})
+    assert "gains 37 points" in found
