@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from bas_opd.model.processing import Processor
 from recipes.small_base import probe
 from recipes.small_base.network import FULL, PATCH
 from recipes.small_base.probe import JUDGED, MARGIN, READ_FOR, READINGS, WINDOW
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def questions(split: Split, many: int) -> list[Sample]:
@@ -103,3 +107,17 @@ def test_a_tiny_probe_gives_a_share_for_each_reading_and_kind() -> None:
     assert set(found["single things"]) == set(READINGS)
     assert set(found["kinds"]) == set(JUDGED)
     assert all(0 <= share <= 1 for shares in found.values() for share in shares.values())
+
+
+def test_the_published_table_is_that_of_its_records() -> None:
+    records = (DOCS / "results/base2/probe.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in records.splitlines()]
+    kinds = {line["split"]: line for line in lines if line["of"] == "kinds"}
+    page = (DOCS / "data.md").read_text(encoding="utf-8")
+    section = page[page.index("### Is the answer in the student's view?") :]
+    for kind in JUDGED:
+        shares = [kinds[split][kind] for split in ("train", "val", "test")]
+        assert min(shares) >= 0.85
+        assert f"| {kind} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |" in section
+    missed = {line["split"]: len(line) - 4 for line in lines if "missed" in line["of"]}
+    assert missed == {"train": 0, "val": 3, "test": 1}
