@@ -99,7 +99,8 @@ def _print_version(requested: bool) -> None:
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    # bas-opd --install-completion
+    add_completion=True,
     # Plain tracebacks: the decorated ones print local variables, which may hold a user's data.
     pretty_exceptions_enable=False,
     # Plain help is the same with and without a terminal, and needs no import of rich.
