@@ -226,7 +226,7 @@ def test_at_least_half_of_the_learned_steps_choose_by_prediction(first: Demo) ->
     steps = first.results.runs["learned25"].steps
     ranked = [step for step in steps if step.score_of and set(step.selected) - set(step.explored)]
     assert 2 * len(ranked) >= len(steps)
-    assert cells(first.results)["rows chosen by prediction"] == ("-", str(len(ranked)), "0")
+    assert cells(first.results)["that ranked by prediction"] == ("-", str(len(ranked)), "0")
 
 
 def test_another_seed_gives_other_pictures_and_other_numbers(first: Demo, other: Demo) -> None:

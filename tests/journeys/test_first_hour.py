@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,21 @@ def test_a_file_comes_before_a_preset_of_its_name(
     assert load_config("random25", settings).select.policy == "entropy"
     with pytest.raises(ConfigError, match=r"Did you mean learned25\? .*train --list"):
         load_config("lerned25", settings)
+
+
+def test_threads_that_wait_do_not_spin(tmp_path: Path) -> None:
+    code = "from bas_opd.cli.main import app\napp(['verify', 'nowhere'], standalone_mode=False)\n"
+    ended = "import atexit, os; atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY']))\n"
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    said = subprocess.run(
+        [sys.executable, "-c", ended + code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stdout == "PASSIVE\n"
 
 
 def test_a_model_that_has_no_name_stays_a_path() -> None:

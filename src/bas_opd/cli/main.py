@@ -120,6 +120,9 @@ def _root(
     ] = False,
 ) -> None:
     """Budget-aware selective on-policy self-distillation for vision-language models."""
+    # Threads that spin while they wait slow a run down several times if another program needs a
+    # core, as on a laptop. Torch reads this when it is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 app.add_typer(data.app, name="data")
