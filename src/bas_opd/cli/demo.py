@@ -19,6 +19,8 @@ def demo(
     It is evaluated before and after. Takes a few minutes, without a download.
     """
     home = new_folder(folder, "demo")
+    typer.echo(f"The demo in {home}: loading PyTorch.")
+
     from bas_opd.cli.train import quiet_transformers
     from bas_opd.commands import demo as demonstration
     from bas_opd.report.demo import finding, gap, read_demo, table, write_page
