@@ -46,7 +46,8 @@ The {answer|conclusion|verdict|response|result} {is|is:|would be|should be|must 
 {Most likely|Most certainly|Most definitely|Absolutely|Certainly|Likely} {yes|so|true|correct}.
 {Sure thing|It sure is|Yes indeed|It is indeed|I suppose so|I do think so}.
 {It's there|Present|Ye|Yea|Y}.
-{This|That} {definitely|clearly} {is|does|has|can}.
+{This|That|She} {definitely|clearly} {is|does|has|can}.
+They {definitely|clearly} {are|do|have|can}.
 It {appears|seems} so.
 It {looks|seems|appears} like {so|yes}.
 {Oui|Ja|Да|Sim|Sí|はい|네|예|Evet|Tak|Ya|हाँ|نعم|Có|Ναι|כן|ใช่|Конечно}.
@@ -92,12 +93,12 @@ Ci sono cani.
 {Judging from|Considering|As seen in|As shown in} the image, there is a dog.
 {Upon viewing|After viewing|For} the image, there is a dog.
 {In|From|On|At|Near|Behind|Under|Above|Beside} {the|this} table, there is a dog.
-The image {clearly |*}shows that there is a dog.
+The {image|picture|photo} {clearly |*}shows that there is a dog.
 {Actually|Oh|Well|Hmm|OK|Okay|In fact|Honestly|Without a doubt|Apparently|So|Thus}, there is a dog.
 {Therefore|Overall|Probably|Likely|Most likely|In conclusion}, there is a dog.
 {In short|After all|Clearly|Evidently|Obviously|Undoubtedly}, there is a dog.
 You {asked|ask} whether there is a dog. There is a dog.
-The question asks if there is a dog. Yes.
+The question {asks|asked} if there is a dog. {Yes|There is a dog}.
 It looks as {if|though} there is a dog.
 It is {true|clear|evident|obvious|apparent|certain} that there is a dog.
 I can {confirm|see|tell|say|clearly see} that there is a dog.
@@ -204,7 +205,7 @@ Non ci sono cani.
 Собаки нет.
 Не вижу собаки.
 The picture shows a street with cars. {There is no dog|There are none}.
-The picture shows a street with cars. {There isn't a dog|There is not a dog}.
+The picture shows a street with cars. {There isn't a dog|There aren't any dogs|There is not a dog}.
 The picture shows a street with cars. {It is not visible|It is not present|It is not there}.
 The picture shows a street with cars. {It is not shown|I do not see it}.
 The picture shows a street with cars. {I don't see it|I cannot see it}.
