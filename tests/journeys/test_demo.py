@@ -248,6 +248,9 @@ def test_no_evaluated_picture_was_trained_on(first: Demo) -> None:
 def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo) -> None:
     page = (first.home / "page.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//|<script|@import|url\(", re.sub(r"data:[^\"]*", "", page))
+    # The verdict and its chart come before the explanation and the table.
+    verdict, chart = page.index('class="outcome"'), page.index("<svg")
+    assert verdict < chart < page.index("A small vision-language model") < page.index("<table")
     articles = re.findall(r"<article>.*?</article>", page, re.DOTALL)
     results = first.results
     changes = [change(results, each.id) for each in results.examples if each.has_crop]

@@ -201,17 +201,17 @@ def write_page(results: DemoResults) -> Path:
     learned = results.runs["learned25"]
     changes = {example.id: change(results, example.id) for example in results.examples}
     boxed = [each for each in results.examples if each.crop is not None and each.crop.box]
-    groups = [
-        {
-            "title": title,
-            "count": list(changes.values()).count(name),
-            "shown": [
-                (example, framed(example))
-                for example in varied((each for each in boxed if changes[each.id] == name), wanted)
-            ],
-        }
-        for name, (title, wanted) in GROUPS.items()
-    ]
+    groups, shown = [], []
+    for name, (title, wanted) in GROUPS.items():
+        picked = varied((each for each in boxed if changes[each.id] == name), wanted, shown)
+        shown += picked
+        groups.append(
+            {
+                "title": title,
+                "count": list(changes.values()).count(name),
+                "shown": [(example, framed(example)) for example in picked],
+            }
+        )
     page = results.folder / "page.html"
     page.write_text(
         template("demo.html.jinja").render(

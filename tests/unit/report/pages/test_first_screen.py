@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 from page_fixtures import comparison_of, page_of
+from PIL import Image
 from report_fixtures import evaluate, synthetic_run
 from shapes import make_pictures
 
 from bas_opd.report.charts.model import Bar
 from bas_opd.report.charts.training import phase_chart
 from bas_opd.report.comparison import compare_runs, cost_sentence, entry_tiles
+from bas_opd.report.pages.examples import varied
 from bas_opd.report.pages.templates import template
 from bas_opd.report.run import read_run
+from bas_opd.types import Example
 
 HALF = [True, False] * 20
 
@@ -42,8 +45,39 @@ def test_the_headline_and_tiles_of_a_comparison_have_the_cost(
         f"{mine['calls']:,} calls, {mine['total_tokens']:,} total tokens",
     )
     page, _ = comparison_of(tmp_path / "out", *runs)
-    assert sentence in page.partition("<h1>")[2].partition("</h1>")[0]
+    assert sentence in page.partition("<h1>")[2].partition("</h1>")[0].replace("&nbsp;", " ")
     assert page.index('class="tiles"') < page.index('id="runs"')
+
+
+def test_a_headline_never_breaks_before_a_percent_sign(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for page in (page_of(runs[0]), comparison_of(tmp_path / "out", *runs)[0]):
+        headline = page.partition("<h1>")[2].partition("</h1>")[0]
+        assert "&nbsp;%" in headline
+        assert " %" not in headline
+
+
+def test_an_accuracy_has_one_notation(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Those of the paper's layout of costs are shares of tokens, with two digits as there."""
+    for page in (page_of(runs[0]), comparison_of(tmp_path / "out", *runs)[0]):
+        evaluated = page.partition('id="evaluation"')[2].partition("</section>")[0]
+        assert "50.0 %" in evaluated
+        assert "50.00 %" not in evaluated
+
+
+def test_examples_of_one_kind_show_pictures_that_differ(tmp_path: Path) -> None:
+    """Two pictures, each under three names with another brightness."""
+    wide = Image.linear_gradient("L")
+    examples = []
+    for number, picture in enumerate([wide, wide.rotate(90)] * 3):
+        image = tmp_path / f"{number}.png"
+        picture.point(lambda value, number=number: value - 5 * number).save(image)
+        examples.append(Example(id=str(number), image=image, crop=None, question="", answer=""))
+    one, other = varied(examples[::2] + examples[1::2], 2)
+    assert int(one.id) % 2 != int(other.id) % 2
+    (third,) = varied(examples[2::2] + examples[3::2], 1, shown=[one])
+    assert int(third.id) % 2 != int(one.id) % 2
 
 
 def test_the_times_of_several_runs_have_one_scale(runs: tuple[Path, Path]) -> None:
