@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from test_cli import bas_opd
 
 from bas_opd import __version__
@@ -17,6 +19,49 @@ ROOT = Path(__file__).parents[2]
 def test_the_version_is_cited_and_has_its_changes() -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_the_paper_is_cited_by_its_authors_in_both_forms() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    (paper,) = cited["references"]
+    names = [f"{each['family-names']}, {each['given-names']}" for each in paper["authors"]]
+    bibtex = (ROOT / "README.md").read_text("utf-8").partition("```bibtex")[2].partition("```")[0]
+    flat = " ".join(bibtex.split())
+    assert f"author = {{{' and '.join(names)}}}" in flat
+    assert paper["title"] in flat
+
+
+def test_what_the_troubleshooting_page_quotes_is_what_the_code_says() -> None:
+    table = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    quoted = re.findall(r'^\| "([^"]+)"', table, re.M)
+    assert len(quoted) >= 4
+    code = "\n".join(file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
+    said = re.sub(r'"\s+f?"', "", code)  # of strings that go on in the next line
+    said = re.sub(r"\{[^{}]*\}", "...", said)
+    assert [words for words in quoted if words not in said] == []
+
+
+def test_targets_that_are_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for name in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / name).read_text("utf-8")
+        named = re.findall(r"(?:^|`)make ([a-z]+(?: [a-z]+)*)", text, re.M)
+        assert named
+        for target in " ".join(named).split():
+            assert f"\n{target}:" in makefile or f" {target}:" in makefile, target
+
+
+def test_a_release_installs_the_wheel_elsewhere_and_runs_the_demo_from_it() -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "--assume-old=.venv/.ready", "release"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    order = ("pip wheel", "mktemp -d", "-m venv", "pip install", 'cd "$place"', "bas-opd demo")
+    places = [shown.index(step) for step in order]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
