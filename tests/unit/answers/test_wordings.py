@@ -114,6 +114,40 @@ There were some dogs in the picture.
 Es gibt {ein|eine} Hund.
 {They|The two dogs} {indeed are|are indeed|do indeed} here.
 {It|That|This} {must be|has to be} yes.
+{So|Therefore|Thus|Hence|Overall|Consequently|Finally|Ultimately}{, |: | }yes.
+{In conclusion|In short|In summary|所以|因此}{, |: | }yes.
+The answer is {definitely|clearly|probably|most likely|likely|simply|therefore} yes.
+The answer is a {clear|firm|resounding|definite} yes.
+{Unfortunately|Sorry|I'm sorry|In fact|Undoubtedly|After all|Without a doubt}, {yes|it is}.
+{In fact|Undoubtedly|After all|Without a doubt|In conclusion|In short}, {there is a dog|it is}.
+{That's|That is} {correct|right|true}.
+{Absolutely|Definitely|Obviously|Probably|Clearly|Surely} {yes|so|right|correct}.
+{It|He|She|This|That} {is|does|has|can}.
+{It|He|She|This|That} {definitely|clearly|surely} {is|does|has}.
+They {definitely|clearly|surely} {are|do|have}.
+{I believe so|I think so|I guess so}.
+A: yes
+There are {four|five|many|multiple} {dogs|small dogs|big ones}.
+{Some|Two|Three|Several} {dogs|small dogs|people} are {visible|there|present|in the photo}.
+{是的|有|있습니다|ある}.
+The cat is on the left. {So|Therefore|Thus|Hence}{, |: | }yes.
+The cat is on the left. {Overall|Consequently|Finally|Ultimately}{, |: | }yes.
+The cat is on the left. {In conclusion|In short|In summary|所以|因此}{, |: | }yes.
+The cat is on the left. The answer is {definitely|clearly|probably|most likely} yes.
+The cat is on the left. The answer is {likely|simply|therefore} yes.
+The cat is on the left. The answer is a {clear|firm|resounding|definite} yes.
+The cat is on the left. {Unfortunately|Sorry|I'm sorry|In fact}, yes.
+The cat is on the left. {Undoubtedly|After all|Without a doubt}, yes.
+The cat is on the left. {In conclusion|In short}, it is.
+The cat is on the left. {That's|That is} {correct|right|true}.
+The cat is on the left. {Absolutely|Definitely|Obviously} {yes|so|right|correct}.
+The cat is on the left. {Probably|Clearly|Surely} {yes|so|right|correct}.
+The cat is on the left. {It|He|She|This|That} {is|does|has|can}.
+The cat is on the left. {It|He|She|This|That} {definitely|clearly|surely} {is|does|has}.
+The cat is on the left. They {definitely|clearly|surely} {are|do|have}.
+The cat is on the left. {I believe so|I think so|I guess so}.
+The cat is on the left. A: yes
+The cat is on the left. {是的|有|있습니다|ある}.
 """
 NO = """
 {No|Nope|Nah|Negative|False|Incorrect|Wrong|Never|Not really|Not at all|Not true|Not correct}.
@@ -213,6 +247,36 @@ The picture shows a street with cars. {I can't find a dog|I can't spot it|I foun
 I looked at it closely{,|:} {so|thus|hence|but} no.
 I {am|do|have} not.
 {This|That} is not.
+{So|Therefore|Thus|Hence|Overall|Consequently|Finally|Ultimately}{, |: | }no.
+{In conclusion|In short|In summary|所以|因此}{, |: | }no.
+The answer is {definitely|clearly|probably|most likely|likely|simply|therefore} no.
+The answer is a {clear|firm|resounding|definite} no.
+{Unfortunately|Sorry|I'm sorry|In fact|After all}, {no|it is not}.
+{In fact|After all|In conclusion|In short|Unfortunately}, {there is no dog|I don't see a dog}.
+I {don't|do not} {think|believe} so.
+{It|He|She|This|That} {was|is|does|has|can} not.
+{They|We|You} {are|were|do|have|can} not.
+{This|That} {isn't|wasn't|doesn't}.
+{Absolutely|Definitely|Obviously|Probably|Clearly|Surely} {not|no}.
+There {isn't a dog|aren't any dogs|wasn't a dog|weren't any dogs}.
+No {dog|dogs} {here|in sight}.
+{No hay perros|No one is there|I looked but none|Нет|没有|确实没有|不存在|없습니다}.
+The cat is on the left. {So|Therefore|Thus|Hence}{, |: | }no.
+The cat is on the left. {Overall|Consequently|Finally|Ultimately}{, |: | }no.
+The cat is on the left. {In conclusion|In short|In summary|所以|因此}{, |: | }no.
+The cat is on the left. The answer is {definitely|clearly|probably|most likely} no.
+The cat is on the left. The answer is {likely|simply|therefore} no.
+The cat is on the left. The answer is a {clear|firm|resounding|definite} no.
+The cat is on the left. {Unfortunately|Sorry|I'm sorry|In fact|After all}, no.
+The cat is on the left. {In fact|After all|In conclusion}, {there is no dog|I don't see a dog}.
+The cat is on the left. {In short|Unfortunately}, {there is no dog|I don't see a dog}.
+The cat is on the left. I {don't|do not} {think|believe} so.
+The cat is on the left. {It|He|She|This|That} {was|is|does|has|can} not.
+The cat is on the left. {They|We|You} {are|were|do|have|can} not.
+The cat is on the left. {This|That} {isn't|wasn't|doesn't}.
+The cat is on the left. {Absolutely|Definitely|Obviously|Probably|Clearly|Surely} {not|no}.
+The cat is on the left. There {isn't a dog|aren't any dogs}.
+The cat is on the left. {Нет|没有|确实没有|不存在|없습니다}.
 """
 NO_ANSWER = """
 I {cannot|can't|could not|couldn't|am unable to|am not able to} {determine|tell|say|answer} that.
@@ -268,6 +332,48 @@ We can {rule out|exclude|eliminate} A, C and D, leaving B.
 The answer is A. {Wait|Hold on|No wait|Actually|Hmm, wait|Oops|Correction}, {it's|it is} B.
 {Clearly|Definitely|Probably|Certainly|Obviously|Surely}, it is B.
 If {I had to choose|forced to choose|pressed}, B.
+The car could be A or C by its shape. {Hence|Thus|So|Therefore|Consequently}, {B|option B}.
+The car could be A or C by its shape. {To conclude|To summarize|Accordingly}, {B|option B}.
+The car could be A or C by its shape. {Overall|Finally}, {B|option B|it is B}.
+A is too dark, {hence|thus|so|therefore|consequently|which leaves|leaving} {B|option B|(B)}.
+It {has to be|must be|should be|would be|was} {definitely |likely |*}{B|option B|(B) blue}.
+{The only one that remains is|The one remaining is|What remains is|Namely,} B.
+The answer {appears to be|ought to be|seems to be|has to be|might be|will be|may be|was} B.
+The {answer|correct option} {–|—|-|->|:|=} B
+{Ответ:|Ответ —|Правильный ответ:|الإجابة:|الجواب:|الإجابة الصحيحة هي|الجواب هو} B
+{Đáp án là|Đáp án:|Jawaban:|Jawaban adalah|Cevap:|คำตอบคือ|คำตอบ:|उत्तर:|जवाब:} B
+{정답은|정답:|정답 :|답은|答え:|答えは|正解は} B
+{Respuesta:|La respuesta es|La respuesta correcta es|Resposta:|A resposta é|Opción:|Opção:} B
+{Risposta:|La risposta è|Réponse:|La réponse est|Antwort:|Die Antwort ist|Opzione:} B
+{答案应该是|答案应当是|答案是|应该选|应选|我选|故选|选择|选|因此选|所以选|所以答案是|应该是} B
+I {opt for|am opting for|am picking|am going with|am choosing|am selecting} B.
+The {accurate|suitable|remaining|valid} {option|letter|statement|description|one} was B.
+The car is new. {So|Thus|Therefore|Please} {choose|pick|select|go with} B.
+{Verdict|My verdict|Final verdict|Solution}: B
+A seems fine at first. But the {chosen|selected|final|best|valid} {option|choice|one} is B.
+A seems fine at first. But I {will|must|should|can} {pick|go with|opt for|vote for} B.
+At first the answer seems to be A. However, the {best|final|chosen|selected} {option|one} is B.
+At first the answer seems to be A. However, the {accurate|suitable|remaining|valid} choice is B.
+The answer is not A. The {correct|right} {response|letter|selection|match|description} is B.
+Some would answer A. The {correct|right|best|final|chosen|selected} option {is|was|must be} B.
+Some would answer A. The {matching|appropriate|accurate|closest|suitable|valid} option was B.
+Some would answer A. The correct option {would be|should be|will be|has to be|ought to be} B.
+Some would answer A. The correct choice {appears|seems} to be B.
+The answer {was|will be|has to be|ought to be|might be|may be|appears to be} B. A is red.
+Many say the answer is A. I {will|can|must|should|would} {choose|pick|go with|opt for} B.
+Many say the answer is A. I {will|would|can|must|should|have to} most certainly choose B.
+Many say the answer is A. I {have to|am going to} {select|vote for|settle on|say|answer} B.
+The answer seems to be A. {So|Thus|Therefore,|Please} {choose|pick|select|go with} B.
+The answer seems to be A. {So|Thus} {choosing|picking|selecting|going with} B.
+My {choice|pick|guess|selection|final choice} is B, though A is close.
+The {conclusion|solution|verdict|response} is B, though A is close.
+A is close. {Ответ:|الإجابة:|الجواب هو|जवाब:|उत्तर:|정답은|정답:|답은|答え:|答えは} B
+A is close. {Respuesta:|La respuesta es|Risposta:|Antwort:|Die Antwort ist|Opção:|Opzione:} B
+A is close. {Réponse:|Resposta:|答案应该是|答案应当是|答案选择|选择|应该选择|正解は} B
+The answer is {most likely|probably|clearly|definitely|certainly|therefore|then|indeed} B, not A.
+The answer is {simply|just|labeled|indicated by|represented by|actually|still|rather} B, not A.
+The answer is {the best option|the right choice|the final answer|obviously|surely} B, not A.
+A is close, but it {corresponds to|points to|is definitely|is likely|was|should be} B.
 """
 NOT_CHOSEN = """
 {If|Unless} the car is old, the answer is B.
