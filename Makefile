@@ -11,7 +11,7 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 # runs alone and may use them all.
 test faults browser gpu bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults browser demo lint types gpu bench
+.PHONY: help setup test faults browser demo lint types gpu bench release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -47,6 +47,16 @@ types: $(READY) ## Check types
 
 gpu: $(READY) ## Run the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu
+
+# An empty environment elsewhere, in which nothing of this folder can be found.
+release: $(READY) ## Build the wheel, install it into an empty environment and run the demo from it
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; wheel=$$(ls $(CURDIR)/dist/*.whl); \
+	$(PYTHON) -m venv "$$place/venv"; \
+	"$$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c $(CURDIR)/requirements.lock "$$wheel"; \
+	cd "$$place"; venv/bin/bas-opd --version; venv/bin/bas-opd train tiny model.path=small; \
+	venv/bin/bas-opd verify runs/tiny --draws; venv/bin/bas-opd demo; echo "$$wheel works."
 
 bench: $(READY) ## Measure the speed ratios
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done

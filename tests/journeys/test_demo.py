@@ -226,7 +226,7 @@ def test_at_least_half_of_the_learned_steps_choose_by_prediction(first: Demo) ->
     steps = first.results.runs["learned25"].steps
     ranked = [step for step in steps if step.score_of and set(step.selected) - set(step.explored)]
     assert 2 * len(ranked) >= len(steps)
-    assert cells(first.results)["rows chosen by prediction"] == ("-", str(len(ranked)), "0")
+    assert cells(first.results)["that ranked by prediction"] == ("-", str(len(ranked)), "0")
 
 
 def test_another_seed_gives_other_pictures_and_other_numbers(first: Demo, other: Demo) -> None:
@@ -248,6 +248,9 @@ def test_no_evaluated_picture_was_trained_on(first: Demo) -> None:
 def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo) -> None:
     page = (first.home / "page.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//|<script|@import|url\(", re.sub(r"data:[^\"]*", "", page))
+    # The verdict and its chart come before the explanation and the table.
+    verdict, chart = page.index('class="outcome"'), page.index("<svg")
+    assert verdict < chart < page.index("A small vision-language model") < page.index("<table")
     articles = re.findall(r"<article>.*?</article>", page, re.DOTALL)
     results = first.results
     changes = [change(results, each.id) for each in results.examples if each.has_crop]

@@ -18,7 +18,7 @@ from bas_opd.cli.main import app
 from bas_opd.config import Config
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 SECTIONS: dict[str, Any] = {n: field.annotation for n, field in Config.model_fields.items()}
 
 

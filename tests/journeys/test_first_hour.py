@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from run_fixtures import TINY, small_settings
 from test_cli import bas_opd
 from typer.testing import CliRunner
 
+import bas_opd as bas_opd_package
 from bas_opd.cli.main import app
 from bas_opd.config import load_config
 from bas_opd.config.loading import presets
@@ -60,6 +64,46 @@ def test_a_file_comes_before_a_preset_of_its_name(
     assert load_config("random25", settings).select.policy == "entropy"
     with pytest.raises(ConfigError, match=r"Did you mean learned25\? .*train --list"):
         load_config("lerned25", settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (("train", "tiny", "model.path=small"), "Training small in runs/tiny: loading PyTorch.\n"),
+        (("demo",), "The demo in runs/demo-1: loading PyTorch.\n"),
+    ],
+)
+def test_a_command_speaks_before_it_loads_anything_slow(
+    tmp_path: Path, arguments: tuple[str, ...], first: str
+) -> None:
+    """Loading PyTorch takes seconds, so it is what must not come first."""
+    (tmp_path / "torch.py").write_text("import sys\nsys.exit(7)\n")
+    (tmp_path / "here").mkdir()
+    sources = Path(bas_opd_package.__file__).parents[1]
+    said = subprocess.run(
+        [sys.executable, "-c", "from bas_opd.cli.main import app; app()", *arguments],
+        cwd=tmp_path / "here",
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{sources}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.returncode, said.stdout) == (7, first), said.stderr
+
+
+def test_threads_that_wait_do_not_spin(tmp_path: Path) -> None:
+    code = "from bas_opd.cli.main import app\napp(['verify', 'nowhere'], standalone_mode=False)\n"
+    ended = "import atexit, os; atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY']))\n"
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    said = subprocess.run(
+        [sys.executable, "-c", ended + code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stdout == "PASSIVE\n"
 
 
 def test_a_model_that_has_no_name_stays_a_path() -> None:

@@ -35,7 +35,15 @@ def test_every_promised_config_is_there_and_no_other() -> None:
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
         *("regressed25", "covering12", "covering25", "fewer1", "fewer2", "fewer4"),
-        *("qwen3.5-4b", "qwen3.5-9b", "tiny", "finesearch", "finesearch2", "demo"),
+        *(
+            "qwen3.5-4b",
+            "qwen3.5-4b-lora",
+            "qwen3.5-9b",
+            "tiny",
+            "finesearch",
+            "finesearch2",
+            "demo",
+        ),
     }
 
 

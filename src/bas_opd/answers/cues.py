@@ -25,7 +25,7 @@ ANSWER = re.compile(
     r"|vote for|settle on|lean(?:ing)? (?:towards?|to)|say|guess|answer|conclude|believe|think)\b"
     r"|(?:^|[.,;:!?\n] ?)(?:so |thus |therefore,? |please )?(?:choose|pick|select|choosing"
     r"|picking|selecting|going with|go with)\b(?!')"
-    r"|(?:正确)?(?:答案?|选项)(?:应该|应当|就)?(?:应?[是为]|选择?|:)"
+    r"|(?:正确)?(?:答案?|选项)就?(?:应?[是为]|选择?|:)"
     r"|[我应故选]选择?"
     r"|(?<![挑可])选择?(?=[ (]?[a-z])|正解は|答えは|정답은|답은|정답 ?:|答え ?:|उत्तर:?|जवाब:?"
     r"|คำตอบ(?:คือ)?:?"
@@ -42,14 +42,13 @@ HEADING = re.compile(
 """A line that announces the label at the beginning of the next."""
 CONCLUSION = re.compile(
     r"\b(?:so|therefore|thus|hence|consequently|overall|accordingly|in (?:conclusion|summary|short)"
-    r"|to (?:conclude|summari[sz]e)|finally|leaving|leaves|must be|has to be)"
-    r"|所以|因此|故|应该是|应[为是]|是(?=[ (]?[a-z])|=>|->|→",
+    r"|to (?:conclude|summari[sz]e)|finally|leaving|leaves|must be)"
+    r"|所以|因此|故|应[为是]|是(?=[ (]?[a-z])|=>|->|→",
 )
 POINTER = re.compile(
-    r"\b(?:it's|is|was|would be|should be|corresponds? to|corresponding to|match(?:es"
+    r"\b(?:it's|is|was|corresponds? to|corresponding to|match(?:es"
     r"|ing)?(?: with| to)?"
-    r"|points? to|namely|(?<!thing )(?<!all )but|by|remains|remaining|only|be|probably|likely"
-    r"|definitely|clearly|certainly)\b"
+    r"|points? to|namely|(?<!thing )(?<!all )but|by|remains|remaining|only|be|probably)\b"
     r"|:(?= [(\[]?[a-z][)\]]?\W{0,2}$)",
 )
 GAP = re.compile(

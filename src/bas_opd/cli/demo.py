@@ -18,12 +18,8 @@ def demo(
 
     It is evaluated before and after. Takes a few minutes, without a download.
     """
-    import os
-
     home = new_folder(folder, "demo")
-    # Threads that spin while they wait slow a run down several times if another program needs a
-    # core, as on a laptop. Torch reads this when it is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    typer.echo(f"The demo in {home}: loading PyTorch.")
 
     from bas_opd.cli.train import quiet_transformers
     from bas_opd.commands import demo as demonstration

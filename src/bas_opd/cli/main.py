@@ -99,7 +99,8 @@ def _print_version(requested: bool) -> None:
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    # bas-opd --install-completion
+    add_completion=True,
     # Plain tracebacks: the decorated ones print local variables, which may hold a user's data.
     pretty_exceptions_enable=False,
     # Plain help is the same with and without a terminal, and needs no import of rich.
@@ -119,6 +120,9 @@ def _root(
     ] = False,
 ) -> None:
     """Budget-aware selective on-policy self-distillation for vision-language models."""
+    # Threads that spin while they wait slow a run down several times if another program needs a
+    # core, as on a laptop. Torch reads this when it is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 app.add_typer(data.app, name="data")

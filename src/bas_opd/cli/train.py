@@ -8,8 +8,19 @@ from typing import Annotated
 
 import typer
 
+
+def _preset_names(incomplete: str) -> list[str]:
+    from bas_opd.config.loading import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
 ConfigFile = Annotated[
-    Path, typer.Argument(help="A preset, such as learned25, or a TOML file. train --list: presets.")
+    Path,
+    typer.Argument(
+        help="A preset, such as learned25, or a TOML file. train --list: presets.",
+        autocompletion=_preset_names,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -83,6 +83,8 @@ def export(
             f"{out} exists, and nothing in it will be overwritten. Choose another folder."
         )
     source = _find(run, step, warn)
+    if base is not None and source.weights is None and not source.config.lora.rank:
+        _started_from(source, base)  # A full final model does not need it, but the user named it.
     student = _student(source, run / "model", base or source.config.model.path)
     staging = staging_path(out)
     shutil.rmtree(staging, ignore_errors=True)

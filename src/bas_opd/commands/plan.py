@@ -31,6 +31,7 @@ from bas_opd.run.forecast import (
     check_queries,
     never_ranks,
     planned_batches,
+    seldom_asks,
 )
 from bas_opd.run.loop import planned_steps
 from bas_opd.run.record import total_tokens
@@ -241,10 +242,14 @@ def _touched(config: Config, rows: int, calls: int) -> float:
 
 
 def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iterator[str]:
+    crop_length = (lambda e: lengths[e.id][1]) if lengths else None
     try:
-        check_queries(config, batches, (lambda e: lengths[e.id][1]) if lengths else None)
+        check_queries(config, batches, crop_length)
     except ConfigError as error:
         yield str(error)
+    else:
+        if notice := seldom_asks(config, batches, crop_length):
+            yield notice
     if notice := never_ranks(config, batches):
         yield notice
 

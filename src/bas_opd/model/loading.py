@@ -76,15 +76,17 @@ def open_model(
 ) -> VisionLanguageModel:
     """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU."""
     place = resolve_device(device)
+    checkpoint_config(model_folder(path))
+    # The small files come first: a damaged one is named before weights of many gigabytes are read.
+    processor = Processor.load(
+        path, thinking=thinking, min_pixels=min_pixels, max_pixels=max_pixels
+    )
     network = load_model(
         path,
         device=place,
         gradient_checkpointing=gradient_checkpointing,
         lora=lora,
         adapter=adapter,
-    )
-    processor = Processor.load(
-        path, thinking=thinking, min_pixels=min_pixels, max_pixels=max_pixels
     )
     if precision == "auto":
         precision = "bfloat16" if place.type == "cuda" else "float32"

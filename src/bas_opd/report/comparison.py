@@ -225,6 +225,34 @@ def headline(comparison: RunComparison) -> str:
     )
 
 
+def cost_sentence(comparison: RunComparison) -> str:
+    """Return what the run of the headline cost, as shares of full querying."""
+    entry = next((each for each in comparison.entries if each.full is not None), None)
+    if entry is None or entry.full is None:
+        return ""
+    mine, full = entry.run.totals, entry.full.totals
+    return (
+        f"{entry.label} made {percent(mine['calls'], full['calls'])} of the teacher calls and took "
+        f"{percent(mine['total_tokens'], full['total_tokens'])} of the total tokens."
+    )
+
+
+def entry_tiles(comparison: RunComparison) -> list[tuple[str, str, str]]:
+    """Return a tile for each run, if they are few: accuracy, or else calls, and cost."""
+    if len(comparison.entries) > FEW:
+        return []
+    tiles = []
+    for entry in comparison.entries:
+        sums, reached = entry.run.totals, entry.accuracy
+        calls, total = f"{sums['calls']:,}", f"{sums['total_tokens']:,} total tokens"
+        if reached is None or reached.value is None:
+            tiles.append((f"{entry.label}, teacher calls", calls, total))
+        else:
+            cost = f"{calls} calls, {total}"
+            tiles.append((f"{entry.label}, {reached.name}", percent(reached.value), cost))
+    return tiles
+
+
 def _neutral(comparison: RunComparison) -> str:
     """Return the accuracies, or else the calls, of all runs alike."""
     if not comparison.pairs:

@@ -10,6 +10,8 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure, Summary, benchmark
 from bas_opd.evaluate.results import BenchmarkResult, compare, read_evaluation
+from bas_opd.report.arms import Arm, estimate_of
+from bas_opd.report.charts.accuracy import accuracy_cost
 from bas_opd.report.charts.training import shown_step, step_drawing
 from bas_opd.report.findings import interval_text, value_text, verdict
 from bas_opd.report.pages.examples import framed, varied
@@ -142,7 +144,7 @@ def table(results: DemoResults) -> list[tuple[str, ...]]:
         ("seconds of the teacher", "-", *(f"{each['seconds']['teacher']:.1f}" for each in sums)),
         ("seconds of training", "-", *(f"{sum(each['seconds'].values()):.1f}" for each in sums)),
         ("steps", "-", *(f"{each['steps']:,}" for each in sums)),
-        ("  rows chosen by prediction", "-", *(f"{each['ranked_steps']:,}" for each in sums)),
+        ("  that ranked by prediction", "-", *(f"{each['ranked_steps']:,}" for each in sums)),
     ]
 
 
@@ -199,23 +201,24 @@ def write_page(results: DemoResults) -> Path:
     learned = results.runs["learned25"]
     changes = {example.id: change(results, example.id) for example in results.examples}
     boxed = [each for each in results.examples if each.crop is not None and each.crop.box]
-    groups = [
-        {
-            "title": title,
-            "count": list(changes.values()).count(name),
-            "shown": [
-                (example, framed(example))
-                for example in varied((each for each in boxed if changes[each.id] == name), wanted)
-            ],
-        }
-        for name, (title, wanted) in GROUPS.items()
-    ]
+    groups, shown = [], []
+    for name, (title, wanted) in GROUPS.items():
+        picked = varied((each for each in boxed if changes[each.id] == name), wanted, shown)
+        shown += picked
+        groups.append(
+            {
+                "title": title,
+                "count": list(changes.values()).count(name),
+                "shown": [(example, framed(example)) for example in picked],
+            }
+        )
     page = results.folder / "page.html"
     page.write_text(
         template("demo.html.jinja").render(
             rows=table(results),
             models=LABELS,
             gap=gap(results),
+            plot=accuracy_cost(_arms(results)),
             finding=finding(results),
             groups=groups,
             answers=results.answers,
@@ -228,6 +231,29 @@ def write_page(results: DemoResults) -> Path:
         encoding="utf-8",
     )
     return page
+
+
+def _arms(results: DemoResults) -> list[Arm]:
+    """Return accuracy and cost of the three models, for the chart."""
+    full = results.runs["full"].totals["scored_tokens"]
+    arms = []
+    for model, label in LABELS.items():
+        measure = results.evaluated[model].summary.primary
+        run = results.runs.get(model)
+        if (reached := estimate_of(measure)) is None:
+            continue
+        arms.append(
+            Arm(
+                name=label,
+                policy="" if run is None else run.config.select.policy,
+                budget=None if run is None else float(run.config.select.query_ratio),
+                parts={},
+                accuracy=reached,
+                metric=measure.name,
+                token_share=None if run is None else run.totals["scored_tokens"] / max(1, full),
+            )
+        )
+    return arms
 
 
 def change(results: DemoResults, question: str) -> str:

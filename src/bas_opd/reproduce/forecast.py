@@ -62,8 +62,10 @@ class Forecast:
 
     def check_disk(self) -> None:
         """Refuse work that does not fit on the disk."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.out).free
+        place = self.out.absolute()
+        while not place.exists():  # It is made when the work begins, not to ask about it.
+            place = place.parent
+        free = shutil.disk_usage(place).free
         if free < self.bytes:
             raise BasOpdError(
                 f"{self.out} has {free / 1e9:.1f} GB free, but the runs take about "

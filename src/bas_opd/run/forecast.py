@@ -51,6 +51,20 @@ def check_queries(config: Config, batches: Batches, crop_length: CropLength | No
     )
 
 
+def seldom_asks(config: Config, batches: Batches, crop_length: CropLength | None = None) -> str:
+    """Return in how many steps K pays for no query, if those are most; nothing otherwise."""
+    most = [_most(config, batch, crop_length) for batch in batches]
+    steps = [(least, full) for least, full in most if full]
+    ratio = config.select.query_ratio
+    empty = [full for least, full in steps if query_budget(ratio, full) < least]
+    if 2 * len(empty) <= len(steps):
+        return ""
+    return (
+        f"In {len(empty):,} of {len(steps):,} steps K pays for no query, and nothing is learned: "
+        f"select.query_ratio is {ratio}. Raise it, or rollout.prompts_per_step."
+    )
+
+
 def _most(
     config: Config, batch: Sequence[Example], crop_length: CropLength | None
 ) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from bas_opd.files import sha256, sync
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
-from bas_opd.run.forecast import check_queries, never_ranks, planned_batches
+from bas_opd.run.forecast import check_queries, never_ranks, planned_batches, seldom_asks
 from bas_opd.run.history import collect_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
@@ -80,8 +80,9 @@ def train(
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
         hooks = Hooks(poll=stop.poll, notice=console.message)
-        if notice := never_ranks(config, batches):
-            console.message(notice)
+        for notice in (seldom_asks(config, batches), never_ranks(config, batches)):
+            if notice:
+                console.message(notice)
         console.message(f"Loading the model {config.model.path}.")
         method = build_method(config, hooks)
         identity |= model_identity(method.model)

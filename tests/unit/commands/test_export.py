@@ -213,7 +213,7 @@ def test_another_model_than_the_one_trained_from_is_refused_as_base(
         other / "model.safetensors",
         {"format": "pt"},
     )
-    for run in (lora, unfinished(full, tmp_path / "unfinished")):
+    for run in (full, lora, unfinished(full, tmp_path / "unfinished")):
         with pytest.raises(ModelError, match=r"is not the one that the run started from.*--base"):
             export(run, tmp_path / "out", base=str(other))
         assert not (tmp_path / "out").exists()

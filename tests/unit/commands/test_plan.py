@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from run_fixtures import events_of, small_config, small_run
+from run_fixtures import Silent, events_of, small_config, small_run
 
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import RunConfig
 from bas_opd.errors import DataError
 from bas_opd.run.checkpoint import retain
+from bas_opd.run.loop import train
 
 SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "run.keep_every=4")
 
@@ -77,6 +78,18 @@ def test_a_plan_marks_a_run_that_would_be_refused_and_one_that_never_ranks(
     assert refused.startswith("select.query_ratio is 0.01, so K pays for no query at any step")
     (never,) = plan(small_config(tmp_path, small_qwen35, "select.replay_start=99")).warnings
     assert never.startswith("The learned policy will rank no row of this run")
+
+
+def test_a_plan_and_a_run_say_where_most_steps_ask_nothing(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("commands.plan", "run.loop"):
+        monkeypatch.setattr(f"bas_opd.{place}.seldom_asks", lambda *_: "In 4 of 5 steps.")
+    config = small_config(tmp_path, small_qwen35, "run.steps=1", "select.policy=random")
+    assert plan(config).warnings == ("In 4 of 5 steps.",)
+    console = Silent()
+    train(config, console)
+    assert "In 4 of 5 steps." in console.messages
 
 
 def test_a_live_teacher_takes_no_memory(small_qwen35: Path, tmp_path: Path) -> None:

@@ -225,6 +225,16 @@ def test_adapters_of_another_model_are_refused(
         load_model(small_qwen25vl, device=CPU, adapter=adapter)
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", '{"eos_token_id": "end"}'])
+def test_a_damaged_generation_config_is_named_before_weights_are_read(
+    copy: Path, content: str
+) -> None:
+    (copy / "generation_config.json").write_text(content)
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"generation_config\.json"):
+        open_model(copy, device="cpu")
+
+
 def test_an_open_model_has_its_processor_and_precision(small_qwen35: Path) -> None:
     model = open_model(small_qwen35, device="cpu", thinking=True, max_pixels=90_000)
     assert (model.precision, model.device) == (torch.float32, CPU)

@@ -69,6 +69,7 @@ def test_long_work_is_asked_about_unless_yes(tmp_path: Path, idle: list[str], na
     assert "This will make " in said.stderr
     assert said.stderr.endswith("Add --yes to start it.\n")
     assert not idle
+    assert name != "policies" or not (tmp_path / "out").exists()
     assert "begun" in CliRunner().invoke(app, [*command, "--yes"]).stderr
     assert idle
     idle.clear()

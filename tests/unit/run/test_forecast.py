@@ -13,7 +13,7 @@ from stage_fixtures import make_examples
 from bas_opd.config import Config
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.run import loop
-from bas_opd.run.forecast import check_queries, never_ranks, smallest_ratio
+from bas_opd.run.forecast import check_queries, never_ranks, seldom_asks, smallest_ratio
 from bas_opd.run.state import check_data
 from bas_opd.types import Example
 
@@ -45,6 +45,17 @@ def test_one_step_with_a_query_is_enough(
     check_queries(settings, [*fewer, batches[0]])
     with pytest.raises(ConfigError, match=r"at least 0\.25, or"):
         check_queries(settings, fewer)
+
+
+def test_a_budget_that_pays_for_no_query_in_most_steps_is_named(
+    batches: list[tuple[Example, ...]], tmp_path: Path
+) -> None:
+    fewer = [batches[0][:1]] * 4
+    settings = config(tmp_path, "select.query_ratio=0.1")
+    named = seldom_asks(settings, [*fewer, batches[0]])
+    assert named.startswith("In 4 of 5 steps K pays for no query")
+    assert seldom_asks(settings, batches) == ""
+    assert seldom_asks(settings, [*fewer, *fewer[:1], *batches]) == ""  # in half of them
 
 
 def test_in_tokens_a_share_is_refused_only_if_it_can_pay_for_nothing(

@@ -145,8 +145,36 @@ def step_drawing(step: QueryRecord, rule: PolicyRule) -> Chart:
     )
 
 
-def phase_chart(run: Run) -> Chart | None:
-    """Draw where the time went, as one bar; its keys are in the order of the phases."""
+def run_cost_chart(run: Run) -> Chart | None:
+    """Draw accuracy and cost of one run and the accuracy of its base; none if not evaluated."""
+    evaluations = {"base": run.before, run.policy: run.own_evaluation}
+    arms = []
+    for name, evaluation in evaluations.items():
+        if evaluation is None or len(evaluation.results) != 1:
+            continue
+        measure = evaluation.results[0].summary.primary
+        if (reached := estimate_of(measure)) is not None:
+            is_base = name == "base"
+            full = run.totals["candidate_tokens"]
+            arms.append(
+                Arm(
+                    name=name,
+                    policy="" if is_base else run.config.select.policy,
+                    budget=None if is_base else float(run.config.select.query_ratio),
+                    parts={},
+                    accuracy=reached,
+                    metric=measure.name,
+                    token_share=None if is_base else run.totals["scored_tokens"] / max(1, full),
+                )
+            )
+    return accuracy_cost(arms) if any(arm.budget is not None for arm in arms) else None
+
+
+def phase_chart(run: Run, longest: float | None = None) -> Chart | None:
+    """Draw where the time went, as one bar; its keys are in the order of the phases.
+
+    Of several runs, the `longest` takes the whole width.
+    """
     if not run.seconds:
         return None
     bars = []
@@ -155,9 +183,10 @@ def phase_chart(run: Run) -> Chart | None:
     for number, (name, seconds) in enumerate(run.totals["seconds"].items()):
         style, share = f"part-{number % PARTS}", seconds / run.seconds
         title = f"{name} {percent(share)}"
-        bars.append(Bar(x=(done, done + share), y=(0.0, 1.0), style=style, title=title))
+        width = seconds / (longest or run.seconds)
+        bars.append(Bar(x=(done, done + width), y=(0.0, 1.0), style=style, title=title))
         keys.append(Key(label=name, style=style, forms=("bar",)))
-        done += share
+        done += width
     return Chart(
         title="Where the time went",
         label=f"Share of the time in each phase: {', '.join(bar.title for bar in bars)}.",

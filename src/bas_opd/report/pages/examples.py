@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from pathlib import Path
 
 from PIL import Image
@@ -48,15 +50,44 @@ def framed(example: Example) -> Framed:
     )
 
 
-def varied(examples: Iterable[Example], wanted: int) -> list[Example]:
-    """Take examples in order, preferring the kinds taken least so far."""
+def varied(
+    examples: Iterable[Example], wanted: int, shown: Sequence[Example] = ()
+) -> list[Example]:
+    """Take examples in order, preferring the kinds taken least so far, then new pictures.
+
+    New are those that look least like the ones taken, and like those `shown` before.
+    """
     left, chosen = list(examples), []
+    looks = {each.id: _look(each) for each in (*left, *shown)}
+    taken = Counter[str | None]()
+    likeness = {
+        each.id: max((_likeness(looks[each.id], looks[one.id]) for one in shown), default=0.0)
+        for each in left
+    }
     while left and len(chosen) < wanted:
-        taken = Counter(each.kind for each in chosen)
-        pick = min(left, key=lambda each: taken[each.kind])
+        pick = min(left, key=lambda each: (taken[each.kind], likeness[each.id]))
         left.remove(pick)
         chosen.append(pick)
+        taken[pick.kind] += 1
+        for each in left:
+            alike = _likeness(looks[each.id], looks[pick.id])
+            likeness[each.id] = max(likeness[each.id], alike)
     return chosen
+
+
+def _look(example: Example) -> tuple[float, ...]:
+    """Return a picture in a few grey pixels of mean 0 and length 1."""
+    grey = open_image(example.image).convert("L").resize((8, 8), Image.Resampling.BOX)
+    pixels = list(grey.tobytes())
+    mean = sum(pixels) / len(pixels)
+    length = math.hypot(*(pixel - mean for pixel in pixels)) or 1.0
+    return tuple((pixel - mean) / length for pixel in pixels)
+
+
+def _likeness(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the correlation of two pictures, or of one and the other's mirror image."""
+    mirrored = [other[8 * row + 7 - column] for row in range(8) for column in range(8)]
+    return max(sum(map(mul, one, each)) for each in (other, mirrored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

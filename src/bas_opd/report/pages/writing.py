@@ -20,7 +20,15 @@ from bas_opd.files import write_text
 from bas_opd.report.arms import PATHS, default_settings
 from bas_opd.report.charts import training
 from bas_opd.report.charts.audits import audit_figures
-from bas_opd.report.comparison import compare_runs, findings, headline, metric_name, run_table
+from bas_opd.report.comparison import (
+    compare_runs,
+    cost_sentence,
+    entry_tiles,
+    findings,
+    headline,
+    metric_name,
+    run_table,
+)
 from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
 from bas_opd.report.findings import (
     budget_sentence,
@@ -86,6 +94,7 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "checked": checked,
         "result": result(run),
         "tiles": tiles(run),
+        "cost_plot": training.run_cost_chart(run),
         "budget": budget_sentence(run),
         "budget_chart": training.budget_chart(run),
         "selection": training.selection_charts(run, kinds),
@@ -123,7 +132,8 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     facts = {
         "comparison": comparison,
         "checked": checked,
-        "result": headline(comparison),
+        "result": f"{headline(comparison)} {cost_sentence(comparison)}".strip(),
+        "tiles": entry_tiles(comparison),
         "findings": findings(comparison),
         "metric": metric_name(comparison),
         "run_header": (*header, "records"),
@@ -156,7 +166,10 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "plot": training.cost_chart(comparison.entries),
         "budget_charts": {label: training.budget_chart(run) for label, run in runs.items()},
         "budgets": {label: budget_sentence(run) for label, run in runs.items()},
-        "phase_charts": {label: training.phase_chart(run) for label, run in runs.items()},
+        "phase_charts": {
+            label: training.phase_chart(run, max(each.seconds for each in runs.values()))
+            for label, run in runs.items()
+        },
         "phases": {label: _phases(run) for label, run in runs.items()},
         "utilities": training.utilities_chart(comparison.entries),
         "audits": [(label, each) for label, run in runs.items() for each in audit_figures(run)],

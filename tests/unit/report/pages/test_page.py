@@ -29,7 +29,7 @@ def test_the_first_words_are_the_result_with_its_interval(run: Path) -> None:
     page = page_of(run)
     heading = re.findall(r"<h1>(.*?)</h1>", page, re.DOTALL)
     assert len(heading) == 1
-    assert heading[0].startswith("learned-25 reaches 50.0 % (mean of kinds, 95 % CI ")
+    assert words_of(heading[0]).startswith("learned-25 reaches 50.0 % (mean of kinds, 95 % CI ")
     assert "FineSearch after 5 steps" in heading[0]
 
 
@@ -247,8 +247,8 @@ def test_the_page_of_several_runs_has_their_differences(
     for place in ("runs", "differences", "budget", "time", "cost", "environment", "not-run"):
         assert f'<section id="{place}">' in page
     evaluation = words_of(section(page, "evaluation"))
-    assert "learned-25 FineSearch, mean of kinds 100.00 % " in evaluation
-    assert "full FineSearch, mean of kinds 50.00 % " in evaluation
+    assert "learned-25 FineSearch, mean of kinds 100.0 % " in evaluation
+    assert "full FineSearch, mean of kinds 50.0 % " in evaluation
     processed = [read_run(each).totals["processed_tokens"] for each in (run, full)]
     share = f"{processed[0]:,} {100 * processed[0] / processed[1]:.1f} % of full"
     assert share in words_of(section(page, "runs"))
