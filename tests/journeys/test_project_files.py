@@ -78,7 +78,7 @@ def test_the_first_screen_of_the_readme_shows_the_task_the_result_and_the_demo()
     first = (ROOT / "README.md").read_text("utf-8").splitlines()[:22]
     text = "\n".join(first)
     assert "docs/task.png" in text
-    assert "of the 5.1 points" in text
+    assert "full querying gains 11.1 points" in text
     assert "make demo" in text
     assert "guarantee | test" not in (ROOT / "README.md").read_text("utf-8")
 

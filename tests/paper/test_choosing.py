@@ -225,6 +225,41 @@ def test_every_arm_has_the_learning_rate_that_did_best_on_val() -> None:
     assert len(trials) == 3 * 2 * len(arms)
 
 
+def columns(text: str) -> dict[str, dict[str, str]]:
+    """Return the tables of arms in a text: column -> arm -> cell."""
+    found: dict[str, dict[str, str]] = {}
+    for table in re.findall(r"^\| arm \|.*\n(?:\|.*\n)+", text, re.MULTILINE):
+        header, _, *rows = ([c.strip() for c in r.split("|")[1:-1]] for r in table.splitlines())
+        for row in rows:
+            for name, cell in zip(header[1:], row[1:], strict=True):
+                found.setdefault(name.removesuffix(", %"), {})[row[0]] = cell
+    return found
+
+
+def test_every_cell_of_the_readmes_table_is_that_of_its_column_in_the_published_one() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    shown = columns(readme[readme.index("## Does it work?") :])
+    published = columns(FILE.read_text(encoding="utf-8"))
+    assert shown.keys() >= {"mean of kinds", "calls", "total tokens"}
+    assert {BASE, "full", "random12", "covering12", "fewer3"} <= shown["mean of kinds"].keys()
+    for name, cells in shown.items():
+        for arm, cell in cells.items():
+            # The base has no line among the costs.
+            assert cell == published[name].get(arm, ""), (name, arm)
+
+
+def test_the_readme_says_the_same() -> None:
+    readme = sentences(DOCS.parent / "README.md")
+    gains = {arm: gap(arm, BASE).mean for arm in ("full", "covering12", "random12")}
+    assert f"full querying gains {gains['full']:.1f} points" in readme
+    assert f"covering selection gains {gains['covering12']:.1f} of them" in readme
+    assert f"random selection {gains['random12']:.1f} (" in readme
+    chance, full, less = (gap("covering12", arm) for arm in ("random12", "full", "fewer3"))
+    assert f"({chance.mean:+.1f} points, 95 % CI {ends(chance)})" in readme
+    assert f"({full.mean:+.1f} points, 95 % CI {ends(full, '+.1f')})" in readme
+    assert f"({less.mean:+.1f} points against fewer3, 95 % CI {ends(less, '+.1f')})" in readme
+
+
 def test_every_result_is_of_the_settings_and_the_base_it_claims() -> None:
     places = ["model.path=x", "model.device=auto", "data.path=x", "run.output=x"]
     assert {result.base for result in RESULTS} == {base_hash(small_base("finesearch2"))}

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from bas_opd.model.base import LEARNT_KINDS, small_base
-from bas_opd.reproduce.arms import BASE, FULL
+from bas_opd.reproduce.arms import BASE
 from bas_opd.reproduce.policies import base_hash
 from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.table import folder_table, replace_table
@@ -30,28 +30,6 @@ def test_the_records_are_of_the_shipped_base_over_at_least_five_seeds() -> None:
     for arm in trained:
         assert len({result.seed for result in results if result.arm == arm}) >= 5
     assert all(result.cost.overrun == 0 for result in results if result.cost)
-
-
-def columns(text: str) -> dict[str, dict[str, str]]:
-    """Return the tables of arms in a text: column -> arm -> cell."""
-    found: dict[str, dict[str, str]] = {}
-    for table in re.findall(r"^\| arm \|.*\n(?:\|.*\n)+", text, re.MULTILINE):
-        header, _, *rows = ([c.strip() for c in r.split("|")[1:-1]] for r in table.splitlines())
-        for row in rows:
-            for name, cell in zip(header[1:], row[1:], strict=True):
-                found.setdefault(name.removesuffix(", %"), {})[row[0]] = cell
-    return found
-
-
-def test_every_cell_of_the_readmes_table_is_that_of_its_column_in_the_published_one() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown, published = columns(readme[readme.index("## Does it work?") :]), columns(PAGE)
-    assert shown.keys() >= {"mean of kinds", "calls", "scored tokens"}
-    assert {BASE, FULL, "random25", "learned25"} <= shown["mean of kinds"].keys()
-    for name, cells in shown.items():
-        for arm, cell in cells.items():
-            # The base has no line among the costs.
-            assert cell == published[name].get(arm, ""), (name, arm)
 
 
 def test_the_learning_rate_is_the_one_that_did_best_on_val() -> None:
