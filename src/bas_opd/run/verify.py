@@ -20,7 +20,7 @@ from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
 from bas_opd.files import hash_of
 from bas_opd.run.history import RunHistory, collect_history
-from bas_opd.run.ledger import TOKEN_COSTS, Ledger
+from bas_opd.run.ledger import LATER, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
 from bas_opd.run.ordering import order_problems, training_data
 from bas_opd.run.record import QueryRecord, StepRecord
@@ -371,7 +371,7 @@ def _ledger(history: RunHistory) -> Iterator[str]:
 def _difference(
     place: str, recorded: Mapping[str, Any], summed: Mapping[str, Any]
 ) -> Iterator[str]:
-    later = set(TOKEN_COSTS) - set(recorded)
+    later = set(LATER) - set(recorded)
     for name in sorted({*recorded, *summed} - {"seconds"} - later):
         # A total that this version counts and an older one did not is absent; it must be 0.
         if recorded.get(name, 0) != summed.get(name, 0):
