@@ -75,7 +75,7 @@ def trl_loss(kind: str, new: Tensor, batch: dict[str, Tensor], **settings: Any) 
     """TRL's loss, with log-probs in place of a model's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from trl import GRPOTrainer
+        from trl.trainer.grpo_trainer import GRPOTrainer
     rows, width = new.shape
     args = {"use_bias_correction_kl": False, "delta": settings.get("delta")}
     accelerator = SimpleNamespace(
@@ -162,7 +162,7 @@ def test_the_dual_clip_equals_trls_two_sided_clipping() -> None:
 def test_the_overlong_penalty_equals_that_of_trl(cache: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from trl.rewards import get_soft_overlong_punishment
+        from trl.rewards.other_rewards import get_soft_overlong_punishment
     lengths = [1, 500, 818, 819, 820, 900, 1023, 1024, 1025]
     theirs = get_soft_overlong_punishment(1024, cache)([[0] * n for n in lengths])
     ours = overlong_penalty(torch.tensor(lengths), limit=1024, cache=cache)

@@ -149,6 +149,11 @@ class PreparedSet:
         )
 
 
+def grades_by_last_word(source: str) -> bool:
+    """Return whether the answers of a set are graded by FineSearch's own rule, by its source."""
+    return source.startswith("FineSearch")
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a prepared set."""
     path = folder / MANIFEST

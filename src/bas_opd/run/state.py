@@ -19,7 +19,7 @@ from bas_opd.answers import answer_key, grade
 from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
-from bas_opd.data.records import PreparedSet, read_manifest
+from bas_opd.data.records import PreparedSet, grades_by_last_word, read_manifest
 from bas_opd.data.views import answer_view, crop_size, crop_view, full_view, has_answer
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, DataError
@@ -48,8 +48,6 @@ from bas_opd.teacher import SelfTeacher
 from bas_opd.teacher.self_teacher import ViewSize
 from bas_opd.types import Grade, Hooks, Rollouts, View
 
-FINESEARCH = "FineSearch"
-"""How the source of a FineSearch set begins in its manifest."""
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
 
@@ -88,11 +86,6 @@ def check_data(config: Config, data: PreparedSet) -> None:
             f"{shown}, so no response could be told right from wrong. Give the letter or the text "
             "of a listed option, yes or no, or a few words."
         )
-
-
-def grades_by_last_word(source: str) -> bool:
-    """Return whether the answers of a set are graded by FineSearch's own rule, by its source."""
-    return source.startswith(FINESEARCH)
 
 
 def build_method(
