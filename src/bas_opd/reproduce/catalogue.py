@@ -20,7 +20,7 @@ from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
 from bas_opd.report.charts.printed import check_printing, printed, save
 from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table, token_table
-from bas_opd.reproduce.arms import BASE, FULL, OURS
+from bas_opd.reproduce.arms import BASE, BASELINES, FULL, OURS
 from bas_opd.reproduce.material import Material, arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.results import read_results
@@ -31,6 +31,7 @@ from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import markdown_table, plus_minus
 
+METHODS = tuple(arm.name for arm in BASELINES)
 POLICIES = (FULL, "random25", "entropy25", "learned25")
 ABLATIONS = tuple(
     f"learned25-without-{part}" for part in ("overlap", "confidence", "ranking", "exploration")
@@ -223,7 +224,9 @@ ITEMS: Mapping[str, Item] = {
         "quotes the paper's",
     ),
     "table2": Item(
-        shows="accuracy against SFT, GRPO, DAPO and OPSD", absent="the baselines do not exist yet"
+        shows="accuracy against SFT, GRPO, DAPO and OPSD",
+        arms=(BASE, *METHODS, FULL, "learned25"),
+        make=_policies,
     ),
     "table3": Item(
         shows="policies: accuracy and teacher cost", arms=(BASE, *POLICIES), make=_policies

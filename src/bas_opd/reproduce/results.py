@@ -18,7 +18,7 @@ from bas_opd.evaluate.benchmarks.metric import Metric, primary_metric
 from bas_opd.evaluate.benchmarks.summary import share
 from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, ArmSpec
-from bas_opd.run.record import QueryRecord
+from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.validation import first_problem
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
@@ -61,6 +61,12 @@ class Cost(Part):
     prefilled_tokens: int | None = None
     sampled_tokens: int | None = None
     total_tokens: int | None = None
+    rollouts: int | None = None
+    """This and the next four are unknown in earlier results."""
+    generated: int | None = None
+    rewards: int | None = None
+    reference_rows: int | None = None
+    updates: int | None = None
     prompts_asked: float | None = None
     """Share of a step's prompts that the teacher was asked about at least once, mean of steps."""
     overrun: int
@@ -85,12 +91,13 @@ class Steps(Part):
         return self
 
     @classmethod
-    def of(cls, steps: Sequence[QueryRecord]) -> Steps:
+    def of(cls, steps: Sequence[StepRecord]) -> Steps:
         """Take the columns from the steps of a run, rounded."""
+        queried = [step if isinstance(step, QueryRecord) else None for step in steps]
         return cls(
             loss=[None if step.loss is None else float(f"{step.loss:.5g}") for step in steps],
-            calls=[step.calls for step in steps],
-            scored_tokens=[step.scored_tokens for step in steps],
+            calls=[step.calls if step else 0 for step in queried],
+            scored_tokens=[step.scored_tokens if step else 0 for step in queried],
             seconds=[round(sum(step.seconds.values()), 3) for step in steps],
         )
 

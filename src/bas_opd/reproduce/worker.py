@@ -51,9 +51,10 @@ class Worker:
         model = run.config.model
         if run.planned.seed is not None:
             summary = loop.train(run.config, StepsAsBar(_Progress(steps)))
-            steps_taken = read_history(summary.directory).queries
-            columns = Steps.of(steps_taken)
-            cost = _cost(summary.totals, reach(steps_taken).per_step)
+            history = read_history(summary.directory)
+            columns = Steps.of(history.steps)
+            asked = reach(history.queries).per_step if history.queries else None
+            cost = _cost(summary.totals, asked)
             model = model.model_copy(update={"path": str(summary.model)})
         policy = load_policy(run.config.model_copy(update={"model": model}))
         scored = self._evaluated(run, policy, poll)
@@ -112,12 +113,13 @@ class _Progress:
         print(printable(text), flush=True)
 
 
-def _cost(totals: Mapping[str, Any], prompts_asked: float) -> Cost:
+def _cost(totals: Mapping[str, Any], prompts_asked: float | None) -> Cost:
     counts = {
         name: totals[name] for name in Cost.model_fields if name not in ("seconds", "prompts_asked")
     }
     seconds = {phase: round(value, 3) for phase, value in totals["seconds"].items()}
-    return Cost(**counts, prompts_asked=round(prompts_asked, 4), seconds=seconds)
+    asked = None if prompts_asked is None else round(prompts_asked, 4)
+    return Cost(**counts, prompts_asked=asked, seconds=seconds)
 
 
 def _count(measure: Measure) -> Count:

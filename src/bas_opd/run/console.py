@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bas_opd.run.history import collect_history
 from bas_opd.run.record import EvaluationRecord, StepRecord
-from bas_opd.run.view import LEDGER, LEGEND, RunView, shown_total
+from bas_opd.run.view import LEDGER, LEGEND, RunView, shown_total, shown_totals
 from bas_opd.text import duration, printable
 
 
@@ -103,8 +103,8 @@ class Console:
         table = Table(title="Ledger", title_justify="left", show_header=False)
         table.add_column()
         table.add_column(justify="right")
-        for name, label in LEDGER.items():
-            table.add_row(label, shown_total(name, totals))
+        for name in shown_totals(totals):
+            table.add_row(LEDGER[name], shown_total(name, totals))
         for phase, seconds in totals["seconds"].items():
             table.add_row(f"time: {printable(phase)}", duration(seconds))
         with self._ignoring_broken_pipe():
