@@ -14,9 +14,11 @@ from baseline_fixtures import PRESETS, reward, reward_even_tokens, short_config
 from run_fixtures import Silent, events_of, stop_at
 from run_states import assert_same_end, final_state
 
+from bas_opd.audit.subject import Request, Subject
 from bas_opd.config import Config
-from bas_opd.errors import PreemptionError
-from bas_opd.methods import Grpo
+from bas_opd.data.records import CropRow, PreparedSet, Row
+from bas_opd.data.writing import staged_set
+from bas_opd.errors import DataError, PreemptionError
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.history import read_history
@@ -296,5 +298,58 @@ def test_the_config_of_bas_opd_has_no_trace_of_other_methods(config: Make, tmp_p
     assert final_state(run)["ledger"]["updates"] == 3
 
 
-def test_grpo_is_a_method_like_any_other() -> None:
-    assert {"step", "rollback", "close", "parts"} <= set(dir(Grpo))
+def rewritten(source: Path, target: Path, **fields: Any) -> Path:
+    """Copy a prepared set with other fields in every row."""
+    examples = PreparedSet.load(source).examples
+    with staged_set(target) as writer:
+        for example in examples:
+            image = writer.store(example.image.read_bytes(), name="p.png", place="images")
+            row = {"id": example.id, "image": image.name, "question": example.question}
+            box = example.crop.box if example.crop else None
+            crop = CropRow(box=box, area=0.1) if box else None
+            writer.add(Row(**{**row, "answer": example.answer, "crop": crop, **fields}))
+        writer.finish(source="a copy")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "words"),
+    [
+        *((name, {"answer": ""}, "has an answer, which") for name in ("grpo", "dapo", "opsd")),
+        ("sft", {"answer": " "}, "or set sft.keep=all"),
+        ("sft", {"crop": None}, "has a crop"),
+        ("sft-unfiltered", {"crop": None}, "has a crop"),
+        ("full", {"crop": None}, "has a crop"),
+        ("grpo", {"question": "Which?\nA. red\nB. blue", "answer": "E"}, "No rule can grade"),
+    ],
+)
+def test_data_without_what_a_method_needs_is_refused_before_the_model_is_loaded(
+    name: str, fields: dict[str, Any], words: str, config: Make, tmp_path: Path
+) -> None:
+    config(name, "none")  # makes the data
+    data = rewritten(tmp_path / "data", tmp_path / "other", **fields)
+    with pytest.raises(DataError, match=words):
+        train(config(name, "run", f"data.path={data}", "model.path=nowhere"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "opsd", "opsd-frozen"])
+def test_a_method_that_needs_no_crops_trains_without(
+    name: str, config: Make, tmp_path: Path
+) -> None:
+    config(name, "none")
+    data = rewritten(tmp_path / "data", tmp_path / "other", crop=None)
+    run = train(config(name, "run", f"data.path={data}", "run.steps=1"))
+    assert steps_of(run)[0].rollouts >= 16
+
+
+def test_sft_without_a_filter_needs_no_answers(config: Make, tmp_path: Path) -> None:
+    config("sft", "none")
+    data = rewritten(tmp_path / "data", tmp_path / "other", answer="")
+    run = train(config("sft-unfiltered", "run", f"data.path={data}", "run.steps=1"))
+    assert steps_of(run)[0].grades is None
+
+
+def test_an_audit_of_a_baseline_is_refused(config: Make) -> None:
+    run = train(config("grpo", "run", "run.steps=1"))
+    with pytest.raises(DataError, match="trained by grpo, which selects no"):
+        Subject(Request(run=run, device="cpu"))

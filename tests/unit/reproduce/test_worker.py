@@ -75,7 +75,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def read_history(directory: Path) -> Any:
         assert directory == folder.parent
-        return SimpleNamespace(queries=[A_STEP.model_copy(update={"calls": 112})])
+        steps = [A_STEP.model_copy(update={"calls": 112})]
+        return SimpleNamespace(steps=steps, queries=steps)
 
     monkeypatch.setattr(loop, "train", train)
     monkeypatch.setattr(worker, "read_history", read_history)

@@ -11,8 +11,12 @@ import pytest
 from baseline_fixtures import PRESETS, reward_even_tokens, short_config
 from run_fixtures import Silent, events_of, rewrite
 
+from bas_opd.commands.plan import plan
+from bas_opd.report.pages.writing import write_comparison, write_report
 from bas_opd.run import loop
+from bas_opd.run.history import read_history
 from bas_opd.run.verify import verify
+from bas_opd.run.view import RunView, shown_totals
 
 Forge = Callable[[dict[str, Any]], None]
 
@@ -39,6 +43,50 @@ def test_the_records_of_a_baseline_verify(name: str, runs: dict[str, Path]) -> N
     names = {check.name for check in found.checks}
     assert ("budget" in names) == (name in ("opsd", "opsd-frozen"))
     assert ("learning" in names) == (name not in ("opsd", "opsd-frozen"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_report_and_a_plan_are_made_of_a_baseline(
+    name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    written = write_report(runs[name], tmp_path / "report.html")
+    page = written.page.read_text()
+    method = name.split("-")[0]
+    assert written.sentence.startswith(f"{method} trained for 3 steps")
+    if method == "opsd":
+        assert "The budget was kept" in page
+        assert "asked about 100.0 %" in written.sentence
+    else:
+        assert f"the method {method} queries no teacher" in page
+        assert "teacher calls" not in page.partition("<nav")[0]
+    assert "learned-25" not in page.partition('id="cost"')[0]
+
+    planned = plan(read_history(runs[name]).config())
+    assert planned.has_queries == (method == "opsd")
+    assert planned.memory is not None
+    keeps = name in ("sft", "sft-unfiltered", "grpo", "opsd", "opsd-frozen")
+    assert (planned.memory.teacher > 0) == keeps
+
+
+def test_runs_of_several_methods_are_compared(runs: dict[str, Path], tmp_path: Path) -> None:
+    written = write_comparison([runs[n] for n in ("grpo", "dapo", "sft", "opsd")], tmp_path / "c")
+    page = written.page.read_text()
+    for name in ("grpo", "dapo", "sft", "opsd"):
+        assert f"<strong>{name}</strong>" in page
+    assert "No run has full querying" in page  # OPSD is no reference for queries to a crop teacher
+
+
+def test_watching_a_baseline_shows_what_it_earned(runs: dict[str, Path]) -> None:
+    view = RunView(total=3)
+    for step in read_history(runs["dapo"]).steps:
+        view.add(step)
+    screen = "\n".join(view.lines())
+    assert "right " in view.line()
+    assert "rollouts " in screen
+    assert "teacher calls" not in screen
+    names = shown_totals(view.ledger.totals())
+    assert "updates" in names
+    assert "candidates" not in names
 
 
 def forged(run: Path, home: Path, forge: Forge, *, event: str = "step") -> list[str]:
