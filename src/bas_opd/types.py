@@ -425,7 +425,7 @@ class Graded:
 
     grades: tuple[Grade, ...]
     judged: tuple[int, ...] = ()
-    """Places of those that a judge was asked about."""
+    """Places of those that a judge decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

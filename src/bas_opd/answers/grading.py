@@ -41,6 +41,12 @@ class AnswerKey:
     options: Mapping[str, str] = field(default_factory=dict)
     """Letter -> text, for a choice."""
 
+    @property
+    def meaning(self) -> str:
+        """The right answer for a reader: a letter means nothing without its option."""
+        option = self.options.get(self.reference)
+        return f"({self.reference}) {option}" if option else self.reference
+
     def grade(self, output: str, *, was_cut: bool | None = None) -> Grade:
         """Read a response; it is unread where the rule leaves it to a judge.
 

@@ -374,6 +374,27 @@ class SftConfig(Section):
     )
 
 
+class JudgeConfig(Section):
+    """A served model that decides about responses which no rule can read, for rewards."""
+
+    url: str | None = Field(
+        default=None,
+        description="Address of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1; "
+        "unset: such responses earn nothing.",
+    )
+    model: str = Field(default="", description="Name of the model at that address.")
+    key_variable: str = Field(
+        default="",
+        description="Environment variable that holds the key; empty: none is sent.",
+    )
+    max_requests: int = Field(
+        default=1000,
+        gt=0,
+        description="Most requests of the run; equal cases are asked once. Beyond it responses "
+        "that no rule can read earn nothing.",
+    )
+
+
 class OptimConfig(Section):
     """AdamW on theta."""
 
@@ -474,6 +495,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "grpo": frozenset({"grpo", "dapo"}),
     "dapo": frozenset({"dapo"}),
     "sft": frozenset({"sft"}),
+    "judge": frozenset({"grpo", "dapo", "sft"}),
 }
 """Section or setting -> the methods that use it; all others are used by every method."""
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -500,6 +522,7 @@ class Config(Section):
     grpo: GrpoConfig = GrpoConfig()
     dapo: DapoConfig = DapoConfig()
     sft: SftConfig = SftConfig()
+    judge: JudgeConfig = JudgeConfig()
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
@@ -515,10 +538,15 @@ class Config(Section):
         return self.select if self.method.name == "bas-opd" else None
 
     @property
+    def grades_responses(self) -> bool:
+        """Whether the method compares responses with the answers of the data."""
+        name = self.method.name
+        return name in ("grpo", "dapo") or (name == "sft" and self.sft.keep == "right")
+
+    @property
     def needs_answers(self) -> bool:
         """Whether the method learns from the answers of the data."""
-        name = self.method.name
-        return name in ("grpo", "dapo", "opsd") or (name == "sft" and self.sft.keep == "right")
+        return self.method.name == "opsd" or self.grades_responses
 
     @property
     def needs_crops(self) -> bool:
@@ -576,6 +604,19 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _judge_has_a_name_and_work(self) -> Config:
+        if self.judge.url is None and self.judge != JudgeConfig():
+            raise ValueError("judge has settings, but no judge.url. Set it, or remove the others.")
+        if self.judge.url and not self.judge.model:
+            raise ValueError("judge.url needs the name of a model too. Set judge.model.")
+        if self.judge.url and not self.grades_responses:
+            raise ValueError(
+                "judge.url is set, but sft.keep=all grades no response. Remove it, or set "
+                "sft.keep=right."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _checkpointing_excludes_shared_prompts(self) -> Config:
         if self.model.gradient_checkpointing and self.optim.share_prompts:
             raise ValueError(
@@ -593,6 +634,7 @@ _DEFAULT_SECTIONS: dict[str, Section] = {
     "grpo": GrpoConfig(),
     "dapo": DapoConfig(),
     "sft": SftConfig(),
+    "judge": JudgeConfig(),
 }
 """Sections that not every method uses, as they are where nothing was set."""
 

@@ -9,8 +9,18 @@ from bas_opd.answers import AnswerKey, answer_key
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Example, Grade, Graded, Rollouts
 
-Judge = Callable[[Sequence[tuple[Example, str]]], Sequence[Grade]]
-"""(example, response) of what no rule could read -> grades; unread where it does not decide."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A response that no rule can read."""
+
+    question: str
+    reference: str
+    response: str
+
+
+Judge = Callable[[Sequence[Unread]], Sequence[Grade]]
+"""What no rule could read -> grades; unread where the judge does not decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +42,24 @@ class RuleReward:
 
     def __call__(self, rollouts: Rollouts, limit: int) -> Graded:
         """Grade every row; `limit` is the longest response, at which one without an end was cut."""
-        texts, grades, unread = [], [], []
+        grades: list[Grade] = []
+        unread: dict[int, Unread] = {}
         for row, length in enumerate(rollouts.lengths.tolist()):
             tokens = rollouts.tokens[row, :length]
             ends = length > 0 and int(tokens[-1]) in self.model.processor.eos_ids
             key = self._key(rollouts.example_of(row))
-            texts.append(self.model.processor.decode(tokens))
+            text = self.model.processor.decode(tokens)
             is_cut = length == limit and not ends
-            grades.append("wrong" if key is None else key.grade(texts[row], was_cut=is_cut))
-            if grades[row] == "unread":
-                unread.append(row)
+            grades.append("wrong" if key is None else key.grade(text, was_cut=is_cut))
+            if key is not None and grades[row] == "unread":
+                question = rollouts.example_of(row).question
+                unread[row] = Unread(question=question, reference=key.meaning, response=text)
         if self.judge is None or not unread:
             return Graded(grades=tuple(grades))
-        verdicts = self.judge([(rollouts.example_of(row), texts[row]) for row in unread])
-        for row, verdict in zip(unread, verdicts, strict=True):
+        for row, verdict in zip(unread, self.judge(list(unread.values())), strict=True):
             grades[row] = verdict
-        return Graded(grades=tuple(grades), judged=tuple(unread))
+        judged = tuple(row for row in unread if grades[row] != "unread")
+        return Graded(grades=tuple(grades), judged=judged)
 
     def _key(self, example: Example) -> AnswerKey | None:
         if example.id not in self._keys:

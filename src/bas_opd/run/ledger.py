@@ -68,7 +68,7 @@ class Ledger:
     deferred: int = 0
     """Of these, what no rule could read."""
     judged: int = 0
-    """Of these, what a judge was asked about."""
+    """Of these, what a judge decided."""
     reference_rows: int = 0
     """Rows that the initial model scored, for a KL penalty."""
     updates: int = 0

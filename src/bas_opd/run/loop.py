@@ -57,12 +57,18 @@ def train(
     """Train to the last step, from the first or from the newest checkpoint of the same run.
 
     `evaluate` is called every `eval.every` steps; `evaluate/during_training.py` makes it. `judge`
-    decides what no rule can read, for methods that grade responses.
+    decides what no rule can read, for methods that grade responses; `evaluate/rewarding.py` makes
+    it.
     """
     if config.eval.every and evaluate is None:
         raise ConfigError(
             f"eval.every is {config.eval.every}, but this command does not evaluate during "
             "training. Use `bas-opd train`, or set eval.every=0."
+        )
+    if (judge is None) != (config.judge.url is None):
+        raise ConfigError(
+            "A run has a judge if judge.url names one, and only then. Use `bas-opd train`, or set "
+            "judge.url to the judge that is given."
         )
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)

@@ -361,7 +361,7 @@ class GradedRecord(StepRecord):
     grades: list[Grade] | None = None
     """Of every row; None where responses are not graded."""
     judged: list[int] = Field(default_factory=list)
-    """Rows that no rule could read and a judge was asked about."""
+    """Rows that no rule could read and a judge decided."""
 
     @model_validator(mode="after")
     def _grades_fit(self) -> GradedRecord:

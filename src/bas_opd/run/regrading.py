@@ -53,6 +53,10 @@ def generation_problems(
 
 def _grades(step: GradedRecord, config: Config, *, by_last_word: bool) -> Iterator[str]:
     """Whether a row is right follows from its text, where that is on record."""
+    if step.judged and config.judge.url is None:
+        yield f"judged names row {step.judged[0]}, but the run has no judge."
+    if any((step.grades or ())[row] == "unread" for row in step.judged):
+        yield "judged names a row that is unread."
     limit = config.rollout.max_response_tokens
     for shown in step.shown if step.grades else ():
         # A judge may have decided; at the limit the records do not say whether it was cut.

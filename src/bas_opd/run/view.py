@@ -22,7 +22,7 @@ LEDGER = {
     "steps": "steps",
     "ranked_steps": "  that ranked by score",
     "learned_steps": "  that updated the predictor",
-    "empty_steps": "  without a query",
+    "empty_steps": "  with nothing to learn from",
     "skipped_steps": "  skipped, not finite",
     "candidates": "candidates",
     "candidate_tokens": "candidate tokens",
@@ -59,10 +59,6 @@ REWARDS = frozenset(
 """Totals of methods that grade responses or generate them with a teacher."""
 SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
 """Totals that are shown as a share of what full querying costs."""
-LEGEND = (
-    "In the line of a step, queries are teacher calls made / allowed (K), tokens are those the "
-    "teacher scored, and u is the mean utility of rows chosen by score / at random."
-)
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 """Steps that a curve shows."""
@@ -153,6 +149,19 @@ class RunView:
         if self.resumed:
             lines.append(f"times resumed: {self.resumed:,}")
         return tuple(lines)
+
+
+def legend(step: StepRecord) -> str:
+    """Return what the words in the line of a step mean, for a method with such steps."""
+    if isinstance(step, QueryRecord):
+        return (
+            "In the line of a step, queries are teacher calls made / allowed (K), tokens are those "
+            "the teacher scored, and u is the mean utility of rows chosen by score / at random."
+        )
+    return (
+        "In the line of a step, right are responses that are right / graded, updates those of the "
+        "optimizer, and rounds the batches of prompts that were sampled, with prompts kept / drawn."
+    )
 
 
 def shown_total(name: str, totals: Mapping[str, Any]) -> str:
