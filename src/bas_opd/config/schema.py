@@ -527,6 +527,11 @@ class Config(Section):
     eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
 
+    def uses(self, setting: str) -> bool:
+        """Return whether the method uses a setting, such as grpo.beta."""
+        users = USED_BY.get(setting) or USED_BY.get(setting.partition(".")[0])
+        return users is None or self.method.name in users
+
     @property
     def queries(self) -> SelectConfig | None:
         """How teacher queries are selected; None for a method that makes none.
@@ -571,8 +576,8 @@ class Config(Section):
         for section, default in _DEFAULT_SECTIONS.items():
             for key, value in getattr(self, section):
                 setting = f"{section}.{key}"
-                users = USED_BY.get(setting, USED_BY[section])
-                if name not in users and value != getattr(default, key):
+                if not self.uses(setting) and value != getattr(default, key):
+                    users = USED_BY.get(setting, USED_BY[section])
                     raise ValueError(
                         f"{setting} is {value}, but the method {name} does not use it; it belongs "
                         f"to {', '.join(sorted(users))}. Remove it, or choose another method.name."

@@ -13,11 +13,12 @@ from bas_opd.evaluate.answering import ModelAnswers
 from bas_opd.evaluate.benchmarks import LoadedSet, Measure, Scored, benchmark
 from bas_opd.evaluate.benchmarks.finesearch import PAIR
 from bas_opd.evaluate.benchmarks.summary import accuracy_by, all_right
+from bas_opd.evaluate.during_training import evaluator
 from bas_opd.evaluate.questions import Output
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.report.selection import reach
-from bas_opd.reproduce.results import Cost, Count, Run, RunResult, Steps, write_result
+from bas_opd.reproduce.results import Cost, Count, Point, Run, RunResult, Steps, write_result
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
 from bas_opd.run.progress import StepsAsBar
@@ -48,11 +49,21 @@ class Worker:
     def __call__(self, run: Run, steps: Callable[[int], None], poll: Callable[[], None]) -> str:
         """Finish the training of a run, evaluate it, and write its result."""
         cost = columns = None
+        curve: list[Point] = []
         model = run.config.model
         if run.planned.seed is not None:
-            summary = loop.train(run.config, StepsAsBar(_Progress(steps)))
+            evaluate = evaluator(
+                run.config,
+                prompts=self._prompts.setdefault(run.questions, {}),
+                prompts_per_batch=PROMPTS_PER_BATCH,
+            )
+            summary = loop.train(run.config, StepsAsBar(_Progress(steps)), evaluate=evaluate)
             history = read_history(summary.directory)
             columns = Steps.of(history.steps)
+            curve = [
+                Point(step=each.step, n=each.n, accuracy=each.accuracy)
+                for each in history.evaluations
+            ]
             asked = reach(history.queries).per_step if history.queries else None
             cost = _cost(summary.totals, asked)
             model = model.model_copy(update={"path": str(summary.model)})
@@ -70,6 +81,7 @@ class Worker:
             outcomes="".join("1" if each.is_correct else "0" for each in scored),
             cost=cost,
             steps=columns,
+            curve=curve,
         )
         write_result(run.result, result)
         return f"{result.accuracy:.1%} ({result.metric.name})"
