@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
@@ -189,6 +191,13 @@ def test_table_2_at_the_papers_scale_names_every_baseline(tmp_path: Path) -> Non
     assert "grpo.dual_clip=3.0" in told
     assert "optim.learning_rate=1e-06" in told
     assert "run.output=runs/learned25\n" in told
+
+
+@pytest.mark.parametrize("change", [{"seeds": 2}, {"test_n": 40}, {"overrides": ("run.steps=3",)}])
+def test_table_2_is_a_study_that_no_option_changes(tmp_path: Path, change: dict[str, Any]) -> None:
+    asked = replace(request(tmp_path), **change)
+    with pytest.raises(ConfigError, match=r"table2 is a study.*bas-opd reproduce study COPY"):
+        make_item("table2", asked, Quiet())
 
 
 def test_an_arm_without_queries_has_a_budget_of_nothing() -> None:
