@@ -19,10 +19,12 @@ from bas_opd.config import Config
 from bas_opd.data.records import CropRow, PreparedSet, Row
 from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError, PreemptionError
+from bas_opd.rollout import Sampler
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.history import read_history
 from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord
+from bas_opd.types import PromptBatch, Rollouts
 
 Make = Callable[..., Config]
 STRONG = ("optim.learning_rate=1e-2", "rollout.per_prompt=8", "rollout.max_response_tokens=2")
@@ -290,7 +292,31 @@ def test_opsd_scores_every_response_with_an_answer_and_opens_no_crop(
         assert step.budget == step.calls == 16
 
 
-def test_the_config_of_bas_opd_has_no_trace_of_other_methods(config: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*PRESETS, "full"])
+def test_every_step_samples_from_weights_that_were_changed_in_place(
+    name: str, config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A captured CUDA graph reads weights where they were when it was captured."""
+    places: list[dict[str, int]] = []
+    weights: list[torch.Tensor] = []
+    generate = Sampler.generate
+
+    def noted(self: Sampler, batch: PromptBatch) -> Rollouts:
+        live = self.model.trainable()
+        places.append({key: weight.data_ptr() for key, weight in live.items()})
+        weights.append(torch.cat([weight.detach().flatten() for weight in live.values()]))
+        return generate(self, batch)
+
+    monkeypatch.setattr(Sampler, "generate", noted)
+    train(config(name, "run"))
+    assert len(places) >= 3
+    assert all(each == places[0] for each in places)
+    # SFT samples from the initial model, the others from what they have become.
+    is_initial = name.startswith("sft")
+    assert torch.equal(weights[0], weights[-1]) == is_initial
+
+
+def test_a_run_of_bas_opd_records_nothing_of_other_methods(config: Make) -> None:
     run = train(config("full", "run"))
     assert json.loads((run / "run.json").read_text())["config"]["method"] == {"name": "bas-opd"}
     (step, *_) = [event for event in events_of(run) if event["event"] == "step"]

@@ -11,6 +11,7 @@ import pytest
 from baseline_fixtures import PRESETS, reward_even_tokens, short_config
 from run_fixtures import Silent, events_of, rewrite
 
+from bas_opd.commands.export import export
 from bas_opd.commands.plan import plan
 from bas_opd.report.pages.writing import write_comparison, write_report
 from bas_opd.run import loop
@@ -66,6 +67,19 @@ def test_a_report_and_a_plan_are_made_of_a_baseline(
     assert planned.memory is not None
     keeps = name in ("sft", "sft-unfiltered", "grpo", "opsd", "opsd-frozen")
     assert (planned.memory.teacher > 0) == keeps
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo", "dapo", "opsd"])
+def test_the_card_of_an_exported_baseline_says_how_it_was_trained(
+    name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    export(runs[name], tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"trained by {name}" in card
+    assert f"| method | {name} |" in card
+    assert "the crop scored" not in card
+    assert ("| optimizer updates | " in card) == (name != "opsd")
+    assert ("| teacher calls | " in card) == (name == "opsd")
 
 
 def test_runs_of_several_methods_are_compared(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -148,6 +162,19 @@ def test_a_forged_step_is_refused(
     name: str, forge: Forge, words: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     assert any(words in problem for problem in forged(runs[name], tmp_path, forge))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_examples_that_the_seed_does_not_draw_are_refused(
+    name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    def forge(event: dict[str, Any]) -> None:
+        event["examples"] = event["examples"][::-1]
+
+    assert any(
+        "examples are not those that the seed draws" in problem
+        for problem in forged(runs[name], tmp_path, forge)
+    )
 
 
 def test_a_hidden_round_shows_in_the_cursor(runs: dict[str, Path], tmp_path: Path) -> None:
