@@ -69,6 +69,10 @@ class Example:
     def has_crop(self) -> bool:
         return self.crop is not None
 
+    @property
+    def has_answer(self) -> bool:
+        return bool(self.answer.strip())
+
 
 View: TypeAlias = "Callable[[Example], tuple[Image.Image, str]]"
 """What a model gets to see of an example: a picture, and the text that goes with it."""

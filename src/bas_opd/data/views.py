@@ -40,11 +40,6 @@ def answered(example: Example) -> str:
     )
 
 
-def has_answer(example: Example) -> bool:
-    """Return whether an example has an answer to learn from."""
-    return bool(example.answer.strip())
-
-
 def crop_size(example: Example) -> tuple[Size, str]:
     """Return the size of the crop and the question: what a prompt's length depends on."""
     *_, size = view_sizes(example)  # the crop's, which comes last

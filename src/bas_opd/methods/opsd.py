@@ -13,7 +13,6 @@ from decimal import Decimal
 
 from bas_opd.algorithm import Stages
 from bas_opd.compute.clock import Clock
-from bas_opd.data.views import has_answer
 from bas_opd.learn import Learner, Objective
 from bas_opd.methods.bas_opd import BasOpd
 from bas_opd.model.vlm import VisionLanguageModel
@@ -40,6 +39,6 @@ def opsd(
         learner=learner,
         objective=objective,
         clock=clock,
-        has_view=has_answer,
+        has_view=lambda example: example.has_answer,
     )
     return BasOpd(model=model, stages=stages, query_ratio=Decimal(1))

@@ -29,7 +29,7 @@ def planned_batches(config: Config, data: PreparedSet, steps: int) -> list[tuple
 def has_view(config: Config, example: Example) -> bool:
     """Return whether the teacher has a view of an example that the student has not."""
     if config.method.name == "opsd":
-        return bool(example.answer.strip())
+        return example.has_answer
     return example.has_crop and config.needs_crops
 
 

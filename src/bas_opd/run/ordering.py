@@ -9,7 +9,6 @@ from bas_opd.answers import answer_key
 from bas_opd.config.schema import Config
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet, grades_by_last_word
-from bas_opd.data.views import has_answer
 from bas_opd.errors import DataError
 from bas_opd.run.record import PolicyRecord, QueryRecord, Started, StepRecord
 from bas_opd.types import Example
@@ -75,7 +74,7 @@ def _can_learn(config: Config, by_last_word: bool) -> Callable[[Example], bool]:
 
     return {
         "bas-opd": lambda example: example.has_crop,
-        "opsd": has_answer,
+        "opsd": lambda example: example.has_answer,
         "grpo": has_key,
         "dapo": has_key,
         "sft": lambda example: example.has_crop and (config.sft.keep == "all" or has_key(example)),

@@ -369,6 +369,8 @@ class GradedRecord(StepRecord):
             raise ValueError("grades and response_tokens differ in length")
         if not set(self.judged) <= set(range(len(self.grades or ()))):
             raise ValueError("judged names a row that grades does not have")
+        if not {shown.row for shown in self.shown} <= set(range(len(self.response_tokens))):
+            raise ValueError("shown names a row that response_tokens does not have")
         return self
 
     @property
@@ -428,6 +430,8 @@ class PolicyRecord(GradedRecord):
         columns = (self.response_tokens, self.grades, self.rewards, self.advantages)
         if any(column is None or len(column) != rows for column in columns):
             raise ValueError("response_tokens, grades, rewards and advantages are not of all rows")
+        if len(self.prompt_tokens) != len(self.examples):
+            raise ValueError("prompt_tokens and examples differ in length")
         if not set(self.kept) <= set(range(len(self.examples))):
             raise ValueError("kept names an example that the step does not have")
         return self

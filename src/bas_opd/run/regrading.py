@@ -16,6 +16,9 @@ def policy_problems(
 ) -> Iterator[str]:
     """Say where grades, rewards, advantages, kept prompts or updates do not follow (GRPO, DAPO)."""
     for step in steps:
+        if step.per_prompt != config.rollout.per_prompt:
+            yield f"step {step.step}: per_prompt is {step.per_prompt}, as no setting says."
+            continue
         problems = [
             *_rounds(step, config),
             *_grades(step, config, by_last_word=by_last_word),
@@ -31,6 +34,8 @@ def generation_problems(
     """Say where the rows that were learned from are not those that the settings keep (SFT)."""
     for step in steps:
         problems = list(_grades(step, config, by_last_word=by_last_word))
+        if step.per_prompt != config.rollout.per_prompt:
+            problems.append(f"per_prompt is {step.per_prompt}, as no setting says.")
         if (step.grades is None) != (config.sft.keep == "all"):
             problems.append("grades do not fit sft.keep.")
         kept = [
@@ -75,9 +80,6 @@ def _rounds(step: PolicyRecord, config: Config) -> Iterator[str]:
     """Rounds follow while too few prompts are kept, and then no more."""
     per_step, per_prompt = config.rollout.prompts_per_step, config.rollout.per_prompt
     most = config.dapo.rounds if config.method.name == "dapo" else 1
-    if step.per_prompt != per_prompt:
-        yield f"per_prompt is {step.per_prompt}, not {per_prompt}."
-        return
     if sum(step.rounds) != len(step.examples) or max(step.rounds, default=0) > per_step:
         yield f"rounds of {step.rounds} prompts do not make {len(step.examples)} examples."
     if not 1 <= len(step.rounds) <= most:
@@ -138,10 +140,24 @@ def _updates(step: PolicyRecord, config: Config) -> Iterator[str]:
         yield f"is_valid is {step.is_valid}, but its updates say otherwise."
     if step.reference_rows != (len(rows) if beta else 0):
         yield f"reference_rows is {step.reference_rows}, but {len(rows)} rows were learned from."
-    if (step.reference_tokens > 0) != (step.reference_rows > 0):
-        yield f"reference_tokens is {step.reference_tokens} for {step.reference_rows} rows."
-    if (step.rescored_tokens > 0) != (len(parts) > 1 and bool(rows)):
-        yield f"rescored_tokens is {step.rescored_tokens} with {len(parts)} mini-batches."
+    passes = {
+        "student_tokens": expected,
+        "reference_tokens": [rows] if beta else [],
+        "rescored_tokens": [rows] if len(parts) > 1 else [],
+    }
+    for name, those in passes.items():
+        bounds = [_tokens(step, each) for each in those]
+        least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
+        if not least <= getattr(step, name) <= most:
+            yield f"{name} is {getattr(step, name)}, but its rows make {least} to {most}."
+
+
+def _tokens(step: PolicyRecord, rows: Sequence[int]) -> tuple[int, int]:
+    """Return the tokens of a pass over rows: prompts once each, or once for each of their rows."""
+    places = [row // step.per_prompt for row in rows]
+    fed = sum(step.response_tokens[row] - 1 for row in rows)  # the last token is never fed
+    once, repeated = (sum(step.prompt_tokens[p] for p in each) for each in (set(places), places))
+    return fed + once, fed + repeated
 
 
 def _same(ours: Sequence[float], theirs: Sequence[float]) -> bool:

@@ -20,7 +20,7 @@ from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet, grades_by_last_word, read_manifest
-from bas_opd.data.views import answer_view, crop_size, crop_view, full_view, has_answer
+from bas_opd.data.views import answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, DataError
 from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
@@ -69,7 +69,7 @@ def check_data(config: Config, data: PreparedSet) -> None:
         )
     if not config.needs_answers:
         return
-    answers = [e for e in examples if has_answer(e) and (e.has_crop or not config.needs_crops)]
+    answers = [e for e in examples if e.has_answer and (e.has_crop or not config.needs_crops)]
     if not answers:
         raise DataError(
             f"None of the {len(examples):,} examples in {data.folder} that the method {name} could "

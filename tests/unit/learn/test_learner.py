@@ -167,7 +167,7 @@ def test_likelihood_equals_the_causal_loss_of_transformers(case: Case) -> None:
     chosen[rows] = True
     labels = rollouts.tokens.masked_fill(~(rollouts.mask & chosen), -100)
     loss = ForCausalLMLoss(
-        logits, labels, logits.shape[-1], num_items_in_batch=n, shift_labels=labels
+        logits, labels, logits.shape[-1], num_items_in_batch=torch.tensor(n), shift_labels=labels
     )
     loss.backward()
     assert float(found.loss) == pytest.approx(float(loss.detach()), rel=1e-5)
