@@ -51,15 +51,15 @@ def clipped_policy_loss(
     Log-probs and mask are `[row, token]`, advantages `[row]`. `token` is the mean of all tokens,
     `sequence` that of the token means of rows; a row without tokens counts in neither.
     """
+    valid = mask.bool()
     terms = clipped_terms(
-        logprobs,
-        old_logprobs,
+        logprobs.where(valid, 0.0),  # padding may hold anything, also what is not finite
+        old_logprobs.where(valid, 0.0),
         advantages[:, None],
         epsilon_low=epsilon_low,
         epsilon_high=epsilon_high,
         dual_clip=dual_clip,
     )
-    valid = mask.bool()
     weights = token_weights(valid.sum(1), aggregate)[:, None].to(terms.dtype)
     return (terms.where(valid, 0.0) * weights).sum()
 
