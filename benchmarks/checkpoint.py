@@ -23,6 +23,7 @@ from transformers.utils import logging
 from bas_opd.algorithm import train_step
 from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
+from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import Snapshot, write_checkpoint
 from bas_opd.run.record import RecordWriter, step_event
 from bas_opd.run.state import build_method
@@ -82,6 +83,7 @@ def _overhead(home: Path, steps: int) -> Shares:
     config = load_config(preset("tiny"), paths)
     poll = Timed(StopFlag().poll)
     method = build_method(config, Hooks(poll=poll))
+    assert isinstance(method, BasOpd)
     shares = Shares()
     with RecordWriter(home / "records.jsonl") as records:
         for step in range(steps + 1):

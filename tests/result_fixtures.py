@@ -81,3 +81,9 @@ def cost(**changes: Any) -> Cost:
 
 def steps() -> Steps:
     return Steps(loss=[0.5, None], calls=[56, 56], scored_tokens=[500, 500], seconds=[2.0, 2.0])
+
+
+def cells(table: str, arm: str) -> list[list[str]]:
+    """The rows of an arm, one of each Markdown table."""
+    rows = [line for line in table.splitlines() if line.startswith(f"| {arm} |")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]

@@ -21,6 +21,7 @@ from bas_opd.algorithm import train_step
 from bas_opd.config import Config, dump, load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
+from bas_opd.methods import BasOpd
 from bas_opd.reproduce.results import PATHS
 from bas_opd.run.state import build_method
 from bas_opd.types import PromptBatch, StepReport
@@ -60,6 +61,7 @@ def log_run(config: Config, out: Path) -> None:
     data = PreparedSet.load(Path(config.data.path))
     kind_names = sorted({example.kind for example in data.examples})
     method = build_method(config)
+    assert isinstance(method, BasOpd)
     tables, losses = [], []
     total = config.run.steps or 0
     for step in range(total):

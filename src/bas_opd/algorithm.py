@@ -12,7 +12,14 @@ from bas_opd.learn import Learner, Objective
 from bas_opd.rollout import RolloutEngine
 from bas_opd.select import GradeRows, Selector, rollout_features
 from bas_opd.teacher import Teacher, query_costs
-from bas_opd.types import BudgetKind, PromptBatch, QueryReport, StepReport, TeacherScores
+from bas_opd.types import (
+    BudgetKind,
+    Example,
+    PromptBatch,
+    QueryReport,
+    StepReport,
+    TeacherScores,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,8 @@ class Stages:
     clock: Clock
     grade: GradeRows | None = None
     """Says which rollouts are right, where selection uses it; the paper's does not."""
+    has_view: Callable[[Example], bool] = lambda example: example.has_crop
+    """Whether the teacher has a view of an example that the student has not."""
 
 
 def train_step(
@@ -39,7 +48,8 @@ def train_step(
         rollouts = stages.policy.generate(batch)  # line 3
 
     with clock.phase("select"):
-        candidates = rollout_features(rollouts, rollouts.candidates(), stages.grade)  # C; Eq. 5
+        rows = rollouts.candidates(stages.has_view)  # C
+        candidates = rollout_features(rollouts, rows, stages.grade)  # Eq. 5
         costs = query_costs(stages.teacher, rollouts, candidates.rows, kind)
         budget = step_budget(query_ratio, candidates.rows, kind, costs)  # K, Eq. 4
         selection = stages.selector.select(candidates, budget, step=step)  # lines 5-10

@@ -8,7 +8,7 @@ Masks come from `lengths`, never from pad ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
@@ -69,6 +69,10 @@ class Example:
     def has_crop(self) -> bool:
         return self.crop is not None
 
+    @property
+    def has_answer(self) -> bool:
+        return bool(self.answer.strip())
+
 
 View: TypeAlias = "Callable[[Example], tuple[Image.Image, str]]"
 """What a model gets to see of an example: a picture, and the text that goes with it."""
@@ -82,6 +86,10 @@ class PromptBatch:
     examples: tuple[Example, ...]
     round: int = 0
     """Which batch of its step this is; batches of one step draw different noise."""
+
+    def only(self, is_wanted: Callable[[Example], bool]) -> PromptBatch:
+        """Return the batch with the examples that a method can learn from."""
+        return replace(self, examples=tuple(filter(is_wanted, self.examples)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +143,39 @@ class Rollouts:
 
         return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
 
-    def candidates(self) -> tuple[int, ...]:
-        """C: rows whose example has a crop and whose response has a valid token."""
+    def candidates(
+        self, has_view: Callable[[Example], bool] = lambda example: example.has_crop
+    ) -> tuple[int, ...]:
+        """C: rows whose example has a privileged view and whose response has a valid token."""
         return tuple(
             row
             for row, length in enumerate(self.lengths.tolist())
-            if length > 0 and self.example_of(row).has_crop
+            if length > 0 and has_view(self.example_of(row))
+        )
+
+    @classmethod
+    def joined(cls, rounds: Sequence[Rollouts]) -> Rollouts:
+        """Return the rollouts of several rounds as those of one batch, in their order."""
+        first = rounds[0]
+        if len(rounds) == 1:
+            return first
+        import torch
+
+        width = max(each.tokens.shape[1] for each in rounds)
+
+        def together(columns: Iterable[Tensor]) -> Tensor:
+            return torch.cat([torch.nn.functional.pad(c, (0, width - c.shape[1])) for c in columns])
+
+        entropies = [each.entropies for each in rounds if each.entropies is not None]
+        return cls(
+            step=first.step,
+            examples=tuple(example for each in rounds for example in each.examples),
+            prompts=tuple(prompt for each in rounds for prompt in each.prompts),
+            per_prompt=first.per_prompt,
+            tokens=together(each.tokens for each in rounds),
+            lengths=torch.cat([each.lengths for each in rounds]),
+            logprobs=together(each.logprobs for each in rounds),
+            entropies=together(entropies) if len(entropies) == len(rounds) else None,
         )
 
 
@@ -371,6 +406,63 @@ class StudentUpdate:
     processed_tokens: int
 
 
+def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
+    """Return the updates of a step as one: the mean loss and gradient norm, and sums of the rest.
+
+    It is valid if the optimizer stepped at least once.
+    """
+    tried = [each for each in updates if each.processed_tokens] or list(updates)
+    return StudentUpdate(
+        loss=sum(each.loss for each in tried) / len(tried),
+        gradient_norm=sum(each.gradient_norm for each in tried) / len(tried),
+        learning_rate=updates[0].learning_rate,
+        is_valid=any(each.is_valid for each in updates),
+        observed={row: value for each in updates for row, value in each.observed.items()},
+        dropped=sum(each.dropped for each in updates),
+        processed_tokens=sum(each.processed_tokens for each in updates),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graded:
+    """Whether rows are right, by rule; a judge may have decided those that no rule could."""
+
+    grades: tuple[Grade, ...]
+    judged: tuple[int, ...] = ()
+    """Places of those that a judge decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationReport:
+    """How a step got responses from its teacher (SFT)."""
+
+    graded: Graded | None
+    """None where every response is learned from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyReport:
+    """What the rollouts of a step earned, and how the policy was moved (GRPO, DAPO)."""
+
+    rounds: tuple[int, ...]
+    """Prompts that were sampled in each round."""
+    graded: Graded
+    rewards: tuple[float, ...]
+    advantages: tuple[float, ...]
+    """Of every row, as the rewards of its group give it."""
+    kept: tuple[int, ...]
+    """Prompts that were learned from, in this order."""
+    updates: tuple[tuple[tuple[int, ...], StudentUpdate], ...]
+    """Rows of each mini-batch, and what its update did."""
+    reference_rows: int
+    reference_tokens: int
+    """Rows and tokens that the initial model scored."""
+    rescored_tokens: int
+    """Tokens of the pass that measured log-probs before several updates."""
+    logprob_gap: float | None
+    """Mean distance between the log-probs of learner and sampler; None where none was computed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryReport:
     """How a step chose its teacher queries, and what they cost."""
@@ -391,8 +483,11 @@ class StepReport:
     rows: tuple[int, ...]
     """Rows that the student learned from."""
     update: StudentUpdate
+    """All updates of the step as one."""
     seconds: dict[str, float]
     queries: QueryReport | None = None
+    policy: PolicyReport | None = None
+    generation: GenerationReport | None = None
 
     @property
     def is_skipped(self) -> bool:

@@ -9,13 +9,13 @@ import pytest
 from run_fixtures import small_run
 from typer.testing import CliRunner
 
+from bas_opd.answers import ends_with
 from bas_opd.cli.main import app
 from bas_opd.commands.export import export
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.images import open_image
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.answering import LocalAnswerer
-from bas_opd.evaluate.benchmarks.finesearch import ends_with
 from bas_opd.evaluate.results import read_evaluation
 from bas_opd.files import sha256
 from bas_opd.model.base import LEARNT_KINDS, small_base

@@ -32,7 +32,7 @@ from bas_opd.types import Hooks, PromptBatch, Rollouts
 def config(small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The settings of a run whose method is the toy."""
 
-    def build(config: Config, hooks: Hooks) -> Sharpen:
+    def build(config: Config, hooks: Hooks, **_: Any) -> Sharpen:
         model = load_policy(config)
         learner = Learner(model, OptimizerSettings(learning_rate=1e-2, warmup_steps=0), hooks)
         sampling = SamplingSettings(per_prompt=4, max_response_tokens=6)

@@ -10,7 +10,8 @@ import pytest
 
 from bas_opd.config import Config, load_config, preset
 from bas_opd.config.loading import dump, flat
-from bas_opd.config.schema import SelectConfig
+from bas_opd.config.schema import SelectConfig, overlong_cache
+from bas_opd.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.toml"))
@@ -20,6 +21,17 @@ ABLATIONS = {
     "learned25-without-ranking": {"select.rank_weight": 0.0},
     "learned25-without-exploration": {"select.exploration": "0"},
 }
+
+BASELINES = {
+    "sft": "sft",
+    "sft-unfiltered": "sft",
+    "grpo": "grpo",
+    "grpo-released": "grpo",
+    "dapo": "dapo",
+    "opsd": "opsd",
+    "opsd-frozen": "opsd",
+}
+"""Preset -> its method."""
 
 
 def load(name: str) -> Config:
@@ -35,15 +47,9 @@ def test_every_promised_config_is_there_and_no_other() -> None:
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
         *("regressed25", "covering12", "covering25", "fewer1", "fewer2", "fewer4"),
-        *(
-            "qwen3.5-4b",
-            "qwen3.5-4b-lora",
-            "qwen3.5-9b",
-            "tiny",
-            "finesearch",
-            "finesearch2",
-            "demo",
-        ),
+        *BASELINES,
+        *("qwen3.5-4b", "qwen3.5-4b-lora", "qwen3.5-9b", "tiny"),
+        *("finesearch", "finesearch2", "demo"),
     }
 
 
@@ -197,3 +203,73 @@ def test_every_setting_is_described() -> None:
     for section in Config.model_fields.values():
         for name, field in section.annotation.model_fields.items():  # type: ignore[union-attr]
             assert re.search(r"[.)]$", field.description or ""), name
+
+
+@pytest.mark.parametrize(("name", "method"), BASELINES.items())
+def test_a_baseline_names_its_method_and_keeps_the_batch_of_the_paper(
+    name: str, method: str
+) -> None:
+    config = load(name)
+    assert config.method.name == method
+    rollout = config.rollout
+    assert (rollout.prompts_per_step, rollout.per_prompt, rollout.max_response_tokens) == (
+        *(28, 8),
+        1024,
+    )
+    assert (rollout.temperature, rollout.top_p) == (1.0, 1.0)
+    assert config.optim.learning_rate == (1e-6 if method in ("grpo", "dapo") else 2e-6)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "opsd", "sft"])
+def test_the_name_of_a_method_alone_gives_the_settings_of_its_preset(name: str) -> None:
+    paths = ["model.path=m", "data.path=d", "run.output=o"]
+    named = load_config(CONFIGS / "learned25.toml", [*paths, f"method.name={name}"])
+    assert flat(dump(named)) == settings(name)
+
+
+def test_the_baselines_have_the_settings_that_the_documentation_names() -> None:
+    keys = ("scale", "clip_low", "clip_high", "dual_clip", "beta", "aggregate", "updates_per_step")
+    found = {
+        name: tuple(settings(name)[f"grpo.{key}"] for key in keys)
+        for name in ("grpo", "grpo-released", "dapo")
+    }
+    assert found == {
+        "grpo": ("std", 0.2, 0.2, None, 0.04, "sequence", 1),
+        "grpo-released": ("none", 0.2, 0.28, 3.0, 0.0, "token", 4),
+        "dapo": ("std", 0.2, 0.28, None, 0.0, "token", 4),
+    }
+    dapo = load("dapo")
+    assert overlong_cache(dapo) == 205
+    assert dapo.dapo.rounds == 4
+    assert settings("opsd-frozen")["teacher.mode"] == "frozen"
+    assert settings("sft-unfiltered")["sft.keep"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "words"),
+    [
+        ("grpo", "select.query_ratio=0.1", "select.query_ratio is 0.1, but the method grpo"),
+        ("grpo", "dapo.rounds=2", "belongs to dapo"),
+        ("sft", "teacher.mode=frozen", "teacher.mode is frozen, but the method sft"),
+        ("opsd", "distill.use_overlap=false", "the method opsd does not use it"),
+        ("learned25", "grpo.beta=0.1", "belongs to dapo, grpo"),
+        ("learned25", "sft.keep=all", "belongs to sft"),
+        ("grpo", "rollout.per_prompt=1", "rollout.per_prompt to 2 or more"),
+        ("dapo", "rollout.top_p=0.9", "rollout.top_p=1 or grpo.updates_per_step=1"),
+        ("dapo", "rollout.prompts_per_step=3", "grpo.updates_per_step is 4, but a step has only 3"),
+        ("grpo", "method.name=ppo", "'bas-opd', 'sft', 'grpo', 'dapo' or 'opsd' is expected"),
+    ],
+)
+def test_a_setting_that_a_method_cannot_use_is_refused(
+    name: str, override: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(CONFIGS / f"{name}.toml", ["model.path=m", "data.path=d", override])
+    assert words in str(caught.value)
+
+
+def test_a_memory_setting_and_one_update_with_top_p_are_accepted() -> None:
+    paths = ["model.path=m", "data.path=d"]
+    for name in BASELINES:
+        load_config(CONFIGS / f"{name}.toml", [*paths, "distill.tokens_per_chunk=64"])
+    load_config(CONFIGS / "grpo.toml", [*paths, "rollout.top_p=0.9"])

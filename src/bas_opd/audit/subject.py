@@ -162,7 +162,9 @@ class Subject:
                 for section, update in settings.items()
             }
         )
-        return build_method(config, self.hooks)
+        method = build_method(config, self.hooks)
+        assert isinstance(method, BasOpd)  # `_config` refuses other methods
+        return method
 
     def _restore_saved_student(self) -> None:
         """Load the student that the run saved at its end; the state of its selector is lost."""
@@ -189,9 +191,15 @@ class Subject:
 
 def _config(directory: RunDirectory, settings: dict[str, Any]) -> Config:
     try:
-        return Config.model_validate(settings)
+        config = Config.model_validate(settings)
     except ValidationError as error:
         raise DataError(
             f"{directory.identity} does not describe a run that this version can audit ({error}). "
             "Use the version that started it."
         ) from error
+    if config.method.name != "bas-opd":
+        raise DataError(
+            f"The run in {directory.path} was trained by {config.method.name}, which selects no "
+            "teacher queries, so there is nothing to audit. Audits are for runs of bas-opd."
+        )
+    return config

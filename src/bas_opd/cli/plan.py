@@ -66,10 +66,13 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
         budget += f" to {plan.most_budget:,}"
     yield "steps", f"{plan.steps:,}, of {plan.rollouts_per_step:,} rollouts each"
     about = "" if plan.budget_kind == "calls" else "about "
-    yield "K per step", f"{about}{budget} {plan.budget_kind.replace('_', ' ')}"
-    yield "teacher calls", f"{about}{plan.calls:,} of {plan.candidates:,} candidates"
     tokens = plan.tokens
-    yield "scored tokens", f"about {tokens.scored:,}, if responses have {tokens.response}"
+    if plan.has_queries:
+        yield "K per step", f"{about}{budget} {plan.budget_kind.replace('_', ' ')}"
+        yield "teacher calls", f"{about}{plan.calls:,} of {plan.candidates:,} candidates"
+        yield "scored tokens", f"about {tokens.scored:,}, if responses have {tokens.response}"
+    else:
+        yield "method", f"{plan.method}, which queries no teacher under a budget"
     yield "sampled tokens", f"about {tokens.sampled:,}, if responses have {tokens.response}"
     for name, value in (
         ("sampler prefills", tokens.prefilled),

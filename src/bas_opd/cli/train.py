@@ -67,6 +67,7 @@ def train(
 
     from bas_opd.commands.named_set import with_named_set
     from bas_opd.evaluate.during_training import evaluator
+    from bas_opd.evaluate.rewarding import reward_judge
     from bas_opd.run import loop
     from bas_opd.run.console import Console
     from bas_opd.run.tracking import Tracked, check_trackers
@@ -80,6 +81,7 @@ def train(
             Tracked(console, settings, trackers),
             overwrite=overwrite,
             evaluate=evaluator(settings),
+            judge=reward_judge(settings),
         )
     typer.echo(
         f"Next:\n"

@@ -29,6 +29,7 @@ from bas_opd.run.forecast import (
     Batches,
     candidate_counts,
     check_queries,
+    has_view,
     never_ranks,
     planned_batches,
     seldom_asks,
@@ -107,6 +108,9 @@ class Plan:
 
     config: dict[str, Any]
     config_hash: str
+    method: str
+    has_queries: bool
+    """Whether the method queries a teacher; without, K and calls are 0."""
     steps: int
     rollouts_per_step: int
     candidates: int
@@ -145,10 +149,12 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     return Plan(
         config=dump(config),
         config_hash=config_hash(config),
+        method=config.method.name,
+        has_queries=config.queries is not None,
         steps=total,
         rollouts_per_step=config.rollout.per_prompt * config.rollout.prompts_per_step,
         candidates=sum(candidates),
-        budget_kind=config.select.budget,
+        budget_kind=config.queries.budget if config.queries else "calls",
         least_budget=min(limit for limit, _ in budgets),
         most_budget=max(limit for limit, _ in budgets),
         calls=sum(calls for _, calls in budgets),
@@ -172,7 +178,7 @@ def measure(config: Config) -> Memory:
         precision=torch.bfloat16 if is_mixed else torch.float32,
     )
     trained = FP32 * size.trained
-    teacher = 0 if config.teacher.mode == "live" else trained
+    teacher = trained if _keeps_second_weights(config) else 0
     return Memory(
         **asdict(size),
         gradients=trained,
@@ -180,6 +186,13 @@ def measure(config: Config) -> Memory:
         teacher=teacher,
         host_copy=3 * trained + teacher,
     )
+
+
+def _keeps_second_weights(config: Config) -> bool:
+    """Return whether a teacher or a reference has weights of its own."""
+    if config.queries is not None:
+        return config.teacher.mode != "live"
+    return config.method.name == "sft" or config.grpo.beta > 0
 
 
 def disk(config: Config, memory: Memory, steps: int) -> Disk:
@@ -213,11 +226,14 @@ def _budget(config: Config, batch: Sequence[Example], lengths: Lengths | None) -
 
     In tokens both are estimates: every response has the assumed length, and every crop the mean.
     """
-    rows, ratio = candidate_counts(config, [batch])[0], config.select.query_ratio
+    select = config.queries
+    if select is None:
+        return 0, 0
+    rows, ratio = candidate_counts(config, [batch])[0], select.query_ratio
     response = _response(config)
-    if config.select.budget == "calls":
+    if select.budget == "calls":
         return query_budget(ratio, rows), query_budget(ratio, rows)
-    if config.select.budget == "scored_tokens" or lengths is None:
+    if select.budget == "scored_tokens" or lengths is None:
         limit = query_budget(ratio, rows * response)
         return limit, limit // response
     crops = [lengths[e.id][1] for e in batch if e.has_crop]
@@ -252,11 +268,23 @@ def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iter
             yield notice
     if notice := never_ranks(config, batches):
         yield notice
+    if config.method.name in ("sft", "grpo", "dapo"):
+        yield (
+            "Tokens are an upper estimate of each round: rows that are not learned from cost the "
+            "student nothing."
+        )
+    if config.method.name == "dapo" and config.dapo.rounds > 1:
+        yield (
+            f"A step of dapo samples up to {config.dapo.rounds} rounds, and so up to "
+            f"{config.dapo.rounds} times the rollouts and sampled tokens."
+        )
 
 
 def _tokens(
     config: Config, batches: Batches, budgets: Sequence[int], lengths: Lengths | None
 ) -> Tokens:
+    if config.queries is None:
+        return _tokens_without_queries(config, batches, lengths)
     per_prompt = config.rollout.per_prompt
     response = _response(config)
     scored = response * sum(budgets)
@@ -267,7 +295,12 @@ def _tokens(
     prefilled = 0
     for batch, budget in zip(batches, budgets, strict=True):
         prefilled += sum(lengths[e.id][0] for e in batch)
-        candidates = [lengths[e.id] for e in batch if e.has_crop]
+        # OPSD's teacher sees the full image; the answer in its prompt is left out here.
+        candidates = [
+            (lengths[e.id][0], lengths[e.id][1 if config.needs_crops else 0])
+            for e in batch
+            if has_view(config, e)
+        ]
         rows = per_prompt * len(candidates)
         read = budget * (response - 1)  # the last token is predicted, never read
         share = _touched(config, rows, budget)
@@ -281,6 +314,30 @@ def _tokens(
         "student": round(student),
     }
     return Tokens(response=response, scored=scored, **parts, total=total_tokens(**parts))
+
+
+def _tokens_without_queries(config: Config, batches: Batches, lengths: Lengths | None) -> Tokens:
+    """Estimate a method that learns from whole groups or from responses of a teacher.
+
+    Every row counts as learned from, and DAPO as sampling one round; `_warnings` says so.
+    """
+    response, per_prompt = _response(config), config.rollout.per_prompt
+    is_sft = config.method.name == "sft"
+    used = [e for batch in batches for e in batch if e.has_crop or not is_sft]
+    sampled = response * per_prompt * len(used)
+    if lengths is None:
+        return Tokens(response=response, scored=0, sampled=sampled)
+    copies = 1 if config.optim.share_prompts else per_prompt
+    fed = (response - 1) * per_prompt * len(used)
+    images = sum(lengths[e.id][0] for e in used)
+    passes = 0 if is_sft else (config.grpo.beta > 0) + (config.grpo.updates_per_step > 1)
+    parts = {
+        "prefilled": sum(lengths[e.id][1] for e in used) if is_sft else images,
+        "sampled": sampled,
+        "teacher": passes * (images + fed),
+        "student": copies * images + fed,
+    }
+    return Tokens(response=response, scored=0, **parts, total=total_tokens(**parts))
 
 
 def _probe(config: Config, data: PreparedSet, total: int) -> Probe:

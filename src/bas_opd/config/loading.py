@@ -231,8 +231,9 @@ def _refuse_unknown(key: str, origin: str) -> None:
             f"{origin}, {key} is given a value, but it is a section. Set one of its keys, "
             f"as in {next(known for known in keys if known.startswith(key + '.'))}."
         )
+    parents = [known for known in keys if key.startswith(f"{known}.")]
     namesakes = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    nearest = get_close_matches(key, namesakes or keys, n=1, cutoff=0.0)
+    nearest = get_close_matches(key, parents or namesakes or keys, n=1, cutoff=0.0)
     raise ConfigError(f"{origin}, {key} is not a setting. Did you mean {nearest[0]}?")
 
 

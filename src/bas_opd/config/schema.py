@@ -7,11 +7,12 @@ one affects memory or convenience only and changes no result beyond rounding.
 from __future__ import annotations
 
 import os
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bas_opd.rewards import Scale
 from bas_opd.select.rules import PolicyName, policy_rule
 from bas_opd.types import BudgetKind
 
@@ -46,6 +47,19 @@ class Section(BaseModel):
     """Validation is strict: an unknown key or a number written as text is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+MethodName = Literal["bas-opd", "sft", "grpo", "dapo", "opsd"]
+
+
+class MethodConfig(Section):
+    """How the policy is trained."""
+
+    name: MethodName = Field(
+        default="bas-opd",
+        description="The paper's method, or one of those it compares with in Table 2 "
+        "(docs/methods.md).",
+    )
 
 
 class ModelConfig(Section):
@@ -297,8 +311,92 @@ class TeacherConfig(Section):
     )
 
 
+class GrpoConfig(Section):
+    """The clipped policy gradient of GRPO, which DAPO shares; dapo has other defaults."""
+
+    scale: Scale = Field(
+        default="std",
+        description="What a reward less the mean of its group is divided by: the group's standard "
+        "deviation, or nothing. The paper does not say; GRPO's own paper.",
+    )
+    clip_low: float = Field(
+        default=0.2, gt=0, lt=1, description="The ratio is clipped below 1 - clip_low."
+    )
+    clip_high: float = Field(
+        default=0.2, gt=0, description="The ratio is clipped above 1 + clip_high; dapo: 0.28."
+    )
+    dual_clip: float | None = Field(
+        default=None,
+        gt=1,
+        description="Largest ratio that counts where the advantage is negative; unset: no limit.",
+    )
+    beta: float = Field(
+        default=0.04,
+        ge=0,
+        description="Weight of the KL divergence (k3) from the initial model; 0: none, and the "
+        "initial model is not kept. dapo: 0.",
+    )
+    aggregate: Literal["sequence", "token"] = Field(
+        default="sequence",
+        description="The loss is the mean of the rows' token means, or of all tokens of a "
+        "mini-batch. dapo: token.",
+    )
+    updates_per_step: int = Field(
+        default=1,
+        gt=0,
+        description="Mini-batches of prompts, each an optimizer update. dapo: 4.",
+    )
+
+
+class DapoConfig(Section):
+    """Dynamic sampling and the overlong penalty of DAPO."""
+
+    rounds: int = Field(
+        default=4,
+        gt=0,
+        description="Most batches of prompts that are sampled in a step, to replace those whose "
+        "rollouts are all right or all wrong.",
+    )
+    overlong_share: Exact = Field(
+        default=Decimal("0.2"),
+        ge=0,
+        le=1,
+        description="Last part of the longest response in which a soft penalty grows from 0 to 1; "
+        "a fifth, as in DAPO's paper. 0: no penalty.",
+    )
+
+
+class SftConfig(Section):
+    """Fine-tuning on responses of the initial model that sees the crop."""
+
+    keep: Literal["right", "all"] = Field(
+        default="right", description="Which responses are learned from: the right ones, or all."
+    )
+
+
+class JudgeConfig(Section):
+    """A served model that decides about responses which no rule can read, for rewards."""
+
+    url: str | None = Field(
+        default=None,
+        description="Address of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1; "
+        "unset: such responses earn nothing.",
+    )
+    model: str = Field(default="", description="Name of the model at that address.")
+    key_variable: str = Field(
+        default="",
+        description="Environment variable that holds the key; empty: none is sent.",
+    )
+    max_requests: int = Field(
+        default=1000,
+        gt=0,
+        description="Most requests of the run; equal cases are asked once. Beyond it responses "
+        "that no rule can read earn nothing.",
+    )
+
+
 class OptimConfig(Section):
-    """AdamW on theta, one update per step."""
+    """AdamW on theta."""
 
     learning_rate: float = Field(default=2e-6, gt=0, le=1, description="Learning rate (Sec. 3.1).")
     weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay (Sec. 3.1).")
@@ -386,9 +484,34 @@ class RunConfig(Section):
     )
 
 
+USED_BY: dict[str, frozenset[str]] = {
+    "select": frozenset({"bas-opd"}),
+    "distill": frozenset({"bas-opd", "opsd"}),
+    "distill.use_overlap": frozenset({"bas-opd"}),
+    "distill.use_confidence": frozenset({"bas-opd"}),
+    "distill.tokens_per_chunk": frozenset({"bas-opd", "opsd", "sft", "grpo", "dapo"}),
+    "teacher": frozenset({"bas-opd", "opsd"}),
+    "teacher.tokens_per_batch": frozenset({"bas-opd", "opsd", "grpo", "dapo"}),
+    "grpo": frozenset({"grpo", "dapo"}),
+    "dapo": frozenset({"dapo"}),
+    "sft": frozenset({"sft"}),
+    "judge": frozenset({"grpo", "dapo", "sft"}),
+}
+"""Section or setting -> the methods that use it; all others are used by every method."""
+DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "grpo": {"optim": {"learning_rate": 1e-6}},
+    "dapo": {
+        "optim": {"learning_rate": 1e-6},
+        "grpo": {"clip_high": 0.28, "beta": 0.0, "aggregate": "token", "updates_per_step": 4},
+    },
+}
+"""Method -> defaults of its own."""
+
+
 class Config(Section):
     """All settings of a run, from `load_config` or built in code."""
 
+    method: MethodConfig = MethodConfig()
     model: ModelConfig
     lora: LoraConfig = LoraConfig()
     data: DataConfig
@@ -396,9 +519,107 @@ class Config(Section):
     select: SelectConfig = SelectConfig()
     distill: DistillConfig = DistillConfig()
     teacher: TeacherConfig = TeacherConfig()
+    grpo: GrpoConfig = GrpoConfig()
+    dapo: DapoConfig = DapoConfig()
+    sft: SftConfig = SftConfig()
+    judge: JudgeConfig = JudgeConfig()
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
+
+    def uses(self, setting: str) -> bool:
+        """Return whether the method uses a setting, such as grpo.beta."""
+        users = USED_BY.get(setting) or USED_BY.get(setting.partition(".")[0])
+        return users is None or self.method.name in users
+
+    @property
+    def queries(self) -> SelectConfig | None:
+        """How teacher queries are selected; None for a method that makes none.
+
+        OPSD asks about every candidate.
+        """
+        if self.method.name == "opsd":
+            return SelectConfig(policy="full", query_ratio=Decimal(1))
+        return self.select if self.method.name == "bas-opd" else None
+
+    @property
+    def grades_responses(self) -> bool:
+        """Whether the method compares responses with the answers of the data."""
+        name = self.method.name
+        return name in ("grpo", "dapo") or (name == "sft" and self.sft.keep == "right")
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether the method learns from the answers of the data."""
+        return self.method.name == "opsd" or self.grades_responses
+
+    @property
+    def needs_crops(self) -> bool:
+        """Whether the method learns from crops."""
+        return self.method.name in ("bas-opd", "sft")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_have_defaults_of_their_own(cls, data: Any) -> Any:
+        method = data.get("method") if isinstance(data, dict) else None
+        name = method.get("name") if isinstance(method, dict) else None
+        sections = {
+            section: {**defaults, **data.get(section, {})}
+            for section, defaults in DEFAULTS.get(name if isinstance(name, str) else "", {}).items()
+            if isinstance(data.get(section, {}), dict)
+        }
+        return {**data, **sections} if sections else data
+
+    @model_validator(mode="after")
+    def _every_setting_is_used(self) -> Config:
+        name = self.method.name
+        for section, default in _DEFAULT_SECTIONS.items():
+            for key, value in getattr(self, section):
+                setting = f"{section}.{key}"
+                if not self.uses(setting) and value != getattr(default, key):
+                    users = USED_BY.get(setting, USED_BY[section])
+                    raise ValueError(
+                        f"{setting} is {value}, but the method {name} does not use it; it belongs "
+                        f"to {', '.join(sorted(users))}. Remove it, or choose another method.name."
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_can_be_compared(self) -> Config:
+        if self.method.name not in ("grpo", "dapo"):
+            return self
+        rollout, updates = self.rollout, self.grpo.updates_per_step
+        if rollout.per_prompt < 2:
+            raise ValueError(
+                f"method.name is {self.method.name}, which compares the rollouts of a prompt with "
+                "each other, but rollout.per_prompt is 1. Set rollout.per_prompt to 2 or more."
+            )
+        if updates > rollout.prompts_per_step:
+            raise ValueError(
+                f"grpo.updates_per_step is {updates}, but a step has only "
+                f"{rollout.prompts_per_step} prompts (rollout.prompts_per_step). Lower one or "
+                "raise the other."
+            )
+        if rollout.top_p < 1 and updates > 1:
+            raise ValueError(
+                f"rollout.top_p is {rollout.top_p:g} and grpo.updates_per_step is {updates}, but "
+                "ratios of probabilities are not known where sampling cuts the distribution. Set "
+                "rollout.top_p=1 or grpo.updates_per_step=1."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _judge_has_a_name_and_work(self) -> Config:
+        if self.judge.url is None and self.judge != JudgeConfig():
+            raise ValueError("judge has settings, but no judge.url. Set it, or remove the others.")
+        if self.judge.url and not self.judge.model:
+            raise ValueError("judge.url needs the name of a model too. Set judge.model.")
+        if self.judge.url and not self.grades_responses:
+            raise ValueError(
+                "judge.url is set, but sft.keep=all grades no response. Remove it, or set "
+                "sft.keep=right."
+            )
+        return self
 
     @model_validator(mode="after")
     def _checkpointing_excludes_shared_prompts(self) -> Config:
@@ -409,3 +630,21 @@ class Config(Section):
                 "prompt is stored in that cache. Set one of the two to false."
             )
         return self
+
+
+_DEFAULT_SECTIONS: dict[str, Section] = {
+    "select": SelectConfig(),
+    "distill": DistillConfig(),
+    "teacher": TeacherConfig(),
+    "grpo": GrpoConfig(),
+    "dapo": DapoConfig(),
+    "sft": SftConfig(),
+    "judge": JudgeConfig(),
+}
+"""Sections that not every method uses, as they are where nothing was set."""
+
+
+def overlong_cache(config: Config) -> int:
+    """Return the tokens over which DAPO's penalty grows, rounded up: 205 of 1,024."""
+    share = config.dapo.overlong_share * config.rollout.max_response_tokens
+    return int(share.to_integral_value(ROUND_CEILING))

@@ -109,6 +109,8 @@ class PreparedSet:
     examples: tuple[Example, ...]
     fingerprint: str
     """SHA-256 of the records, which name pictures by the hash of their contents."""
+    source: str = ""
+    """What the set was prepared from."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -139,7 +141,17 @@ class PreparedSet:
             )
         if not examples:
             raise DataError(f"{records} has no rows. Prepare the set again from its source.")
-        return cls(folder=folder, examples=tuple(examples.values()), fingerprint=fingerprint)
+        return cls(
+            folder=folder,
+            examples=tuple(examples.values()),
+            fingerprint=fingerprint,
+            source=manifest.source,
+        )
+
+
+def grades_by_last_word(source: str) -> bool:
+    """Return whether the answers of a set are graded by FineSearch's own rule, by its source."""
+    return source.startswith("FineSearch")
 
 
 def read_manifest(folder: Path) -> Manifest:

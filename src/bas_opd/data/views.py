@@ -27,17 +27,38 @@ def crop_view(example: Example) -> tuple[Image.Image, str]:
     return open_crop(example), example.question
 
 
+def answer_view(example: Example) -> tuple[Image.Image, str]:
+    """Return the full image and the question with its answer: what OPSD's teacher sees."""
+    return open_image(example.image), answered(example)
+
+
+def answered(example: Example) -> str:
+    """Return the question followed by its answer as a hint, and the request to solve it."""
+    return (
+        f"{example.question}\n\nFor reference, the correct answer is: {example.answer.strip()}\n"
+        "Look at the image yourself, and answer the question above in your own words."
+    )
+
+
 def crop_size(example: Example) -> tuple[Size, str]:
     """Return the size of the crop and the question: what a prompt's length depends on."""
     *_, size = view_sizes(example)  # the crop's, which comes last
     return size, example.question
 
 
-def check_prompts(examples: Iterable[Example], prompt_length: PromptLength, limit: int) -> None:
-    """Raise an error if the prompt of an example, with full image or crop, is too long."""
+def check_prompts(
+    examples: Iterable[Example],
+    prompt_length: PromptLength,
+    limit: int,
+    text: Callable[[Example], str] = lambda example: example.question,
+) -> None:
+    """Raise an error if the prompt of an example, with full image or crop, is too long.
+
+    `text` is the longest that goes with a picture.
+    """
     for example in examples:
         try:
-            check_prompt(example.question, view_sizes(example), prompt_length, limit)
+            check_prompt(text(example), view_sizes(example), prompt_length, limit)
         except DataError as reason:
             raise DataError(
                 f"Example {example.id!r} ({example.image.name}) cannot be trained on: {reason} "

@@ -25,8 +25,17 @@ if TYPE_CHECKING:
     from bas_opd.run.loop import Evaluate
 
 
-def evaluator(config: Config) -> Evaluate | None:
-    """Return how a run with these settings evaluates its model, or None if it does not."""
+def evaluator(
+    config: Config,
+    *,
+    prompts: dict[str, Prompt] | None = None,
+    prompts_per_batch: int | None = None,
+) -> Evaluate | None:
+    """Return how a run with these settings evaluates its model, or None if it does not.
+
+    Pictures are decoded once, and kept in `prompts`. A batch has as many prompts as a step, unless
+    `prompts_per_batch` says otherwise.
+    """
     settings, rollout = config.eval, config.rollout
     if not settings.every:
         return None
@@ -34,14 +43,13 @@ def evaluator(config: Config) -> Evaluate | None:
     loaded = finesearch.load(Path(settings.data or ""))
     questions = some_of_each_kind(loaded.questions, settings.limit)
     identity = hash_of({"set": loaded.fingerprint, "ids": [each.id for each in questions]})
-    prompts: dict[str, Prompt] = {}  # The pictures are decoded once.
-
-    prompts_per_batch = rollout.prompts_per_batch or rollout.prompts_per_step
+    kept: dict[str, Prompt] = {} if prompts is None else prompts
+    batch = prompts_per_batch or rollout.prompts_per_batch or rollout.prompts_per_step
 
     def evaluate(model: VisionLanguageModel, step: int, hooks: Hooks) -> EvaluationRecord:
         from bas_opd.compute.memory import in_smaller_batches
 
-        nonlocal prompts_per_batch
+        nonlocal batch
         began = time.monotonic()
 
         def answers(limit: int) -> list[tuple[int, Output]]:
@@ -49,14 +57,14 @@ def evaluator(config: Config) -> Evaluate | None:
                 model=model,
                 max_response_tokens=rollout.max_response_tokens,
                 prompts_per_batch=limit,
-                prompts=prompts,
+                prompts=kept,
                 poll=hooks.poll,
             )
             return list(answering.answers(questions))
 
-        answered, prompts_per_batch = in_smaller_batches(
+        answered, batch = in_smaller_batches(
             answers,
-            limit=prompts_per_batch,
+            limit=batch,
             smallest=1,
             what="evaluation",
             notice=hooks.notice,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from bas_opd.model.vlm import VisionLanguageModel
@@ -47,3 +47,18 @@ class Method(Protocol):
     def parts(self) -> Mapping[str, Part]:
         """Return everything that a checkpoint holds, by the name of its file."""
         ...
+
+
+class PatientPoll:
+    """Polls whether the run must stop, except while a step can no longer be given up.
+
+    After the first of several updates a request to stop waits for the end of the step.
+    """
+
+    def __init__(self, poll: Callable[[], None]) -> None:
+        self._poll = poll
+        self.waits = False
+
+    def __call__(self) -> None:
+        if not self.waits:
+            self._poll()

@@ -88,7 +88,7 @@ class Entry:
         return self._share("total_tokens")
 
     def _share(self, name: str) -> float | None:
-        full = self.full or (self.run if self.run.rule.asks_everything else None)
+        full = self.full or (self.run if self.run.is_full else None)
         if full is None or not full.totals[name]:
             return None
         return self.run.totals[name] / full.totals[name]
@@ -150,7 +150,7 @@ class Arm:
     policy: str = ""
     """Empty if it was not trained."""
     budget: float | None
-    """Share of candidates that it may query; none if it was not trained."""
+    """Share of candidates that it may query, 0 without queries; none if it was not trained."""
     seeds: int = 1
     parts: Mapping[str, Estimate]
     """Accuracy on each benchmark, or on each kind of question, between 0 and 1."""
@@ -222,10 +222,10 @@ def arms_of_runs(runs: Sequence[Run]) -> list[Arm]:
                 f"Two runs of {group.name} have the same seeds, so they are not independent. "
                 "Name each run once."
             )
-    full = [group for group in groups if group.first.rule.asks_everything]
+    full = [group for group in groups if group.first.is_full]
     # With fewer rollouts a prompt, full querying is no reference.
     full.sort(key=lambda group: -_rollouts(group.first))
-    ordered = sorted(groups, key=lambda group: group.first.rule.asks_everything)
+    ordered = sorted(groups, key=lambda group: group.first.is_full)
     return [_arm(group, full[0] if full else None) for group in ordered]
 
 
@@ -265,11 +265,10 @@ def _evaluation(run: Run) -> RunEvaluation:
 def _arm(group: ArmRuns, full: ArmRuns | None) -> Arm:
     evaluations = [_evaluation(entry.run) for entry in group.members]
     beside = [each for evaluation in evaluations if (each := evaluation.beside) is not None]
-    select = group.first.config.select
     return Arm(
         name=group.name,
-        policy=select.policy,
-        budget=float(select.query_ratio),
+        policy=group.first.kind,
+        budget=group.first.query_share,
         seeds=len(group.members),
         parts={
             result.title: _estimate(
@@ -318,11 +317,11 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def _full_of(run: Run, runs: Sequence[Run]) -> Run | None:
     mine = _rollouts(run)
     # Full querying with fewer rollouts a prompt than another run of it is no reference.
-    least = mine + 1 if run.rule.asks_everything else mine
+    least = mine + 1 if run.is_full else mine
     partners = [
         each
         for each in runs
-        if each.rule.asks_everything and _task(run) == _task(each) and _rollouts(each) >= least
+        if each.is_full and _task(run) == _task(each) and _rollouts(each) >= least
     ]
     partners.sort(key=lambda each: (_rollouts(each) != mine, -_rollouts(each)))
     partners = [each for each in partners if _rollouts(each) == _rollouts(partners[0])]

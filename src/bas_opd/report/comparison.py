@@ -129,11 +129,12 @@ def _paired(arms: Sequence[ArmRuns]) -> tuple[Paired, ...]:
 
 def _is_reference(reference: ArmRuns, arm: ArmRuns) -> bool:
     rule, other = arm.first.rule, reference.first.rule
-    if rule.asks_everything or rule == other or arm.task != reference.task:
+    same = rule == other and arm.first.method == reference.first.method
+    if arm.first.is_full or same or arm.task != reference.task:
         return False
-    select, by = arm.first.config.select, reference.first.config.select
     is_random = other.draws_at_random and not other.learns
-    return other.asks_everything or (is_random and select.query_ratio == by.query_ratio)
+    share, by = arm.first.query_share, reference.first.query_share
+    return reference.first.is_full or (is_random and share == by)
 
 
 def _partners(arms: Sequence[ArmRuns]) -> Iterator[tuple[Entry, Entry]]:
@@ -211,7 +212,7 @@ def headline(comparison: RunComparison) -> str:
     if comparison.contrasts:
         return _over_seeds(comparison.contrasts[0])
     lead = next(iter(comparison.pairs), None)
-    if lead is None or not lead.b.run.rule.asks_everything:
+    if lead is None or not lead.b.run.is_full:
         return _neutral(comparison)
     same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
     if len(same) == 1:
@@ -341,7 +342,7 @@ def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
     ):
         if len(values) > 1:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
-    if not any(run.rule.asks_everything for run in runs):
+    if not any(run.is_full for run in runs):
         yield ("No run has full querying, so shares are of each run's own candidates.")
     for entry in entries:
         evaluation = entry.run.own_evaluation

@@ -222,7 +222,7 @@ def write_page(results: DemoResults) -> Path:
             finding=finding(results),
             groups=groups,
             answers=results.answers,
-            drawing=step_drawing(shown_step(learned.steps), learned.rule),
+            drawing=step_drawing(shown_step(learned.queries), learned.rule),
             steps=len(learned.steps),
             questions=len(results.examples),
             folder=results.folder,

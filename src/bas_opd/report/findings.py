@@ -74,6 +74,11 @@ def result(run: Run) -> str:
         f"with its teacher asked about {percent(sums['calls'], sums['candidates'])} of the "
         f"rollouts and {percent(sums['scored_tokens'], sums['candidate_tokens'])} of their tokens"
     )
+    if not run.has_queries:
+        made = f"{sums['rollouts']:,} rollouts"
+        if sums["generated"]:
+            made = f"{sums['generated']:,} responses of the initial model from the crop"
+        asked = f"with {made}, {sums['rewards']:,} of them graded, and {sums['updates']:,} updates"
     evaluation = run.own_evaluation
     if evaluation is None:
         what = "its evaluation is stale"
@@ -144,9 +149,40 @@ def stale_sentence(run: Run) -> str:
 
 def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
     """Return accuracy, calls, tokens and time: the name, the value, and what it is a share of."""
-    sums, teacher = run.totals, run.totals["seconds"].get("teacher", 0.0)
+    teacher = run.totals["seconds"].get("teacher", 0.0)
     return (
         ("accuracy", *_accuracy_tile(run)),
+        *(_query_tiles(run) if run.has_queries else _reward_tiles(run)),
+        (
+            "training time",
+            clock(run.seconds),
+            f"{percent(teacher, run.seconds)} of it the teacher, {clock(teacher)}",
+        ),
+    )
+
+
+def _reward_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
+    sums = run.totals
+    what, count = "rollouts", sums["rollouts"]
+    if sums["generated"]:
+        what, count = "responses of the teacher", sums["generated"]
+    graded = f"{sums['rewards']:,} graded, {sums['deferred']:,} of them not readable by rule"
+    dropped = f"; {sums['dropped_groups']:,} prompts dropped" if sums["dropped_groups"] else ""
+    return (
+        (what, f"{count:,}", f"{graded}{dropped}; {sums['updates']:,} optimizer updates"),
+        (
+            "total tokens",
+            f"{sums['total_tokens']:,}",
+            f"{sums['sampled_tokens']:,} of them sampled; {sums['student_tokens']:,} processed by "
+            f"the student, counted three times; {sums['reference_rows']:,} rows scored by the "
+            "initial model",
+        ),
+    )
+
+
+def _query_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
+    sums = run.totals
+    return (
         (
             "teacher calls",
             f"{sums['calls']:,}",
@@ -160,11 +196,6 @@ def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
             f"{sums['candidate_tokens']:,} at full querying; {sums['processed_tokens']:,} "
             f"processed, prompts counted; {sums['total_tokens']:,} total tokens of sampler, "
             "teacher and student",
-        ),
-        (
-            "training time",
-            clock(run.seconds),
-            f"{percent(teacher, run.seconds)} of it the teacher, {clock(teacher)}",
         ),
     )
 
@@ -187,12 +218,15 @@ def _accuracy_tile(run: Run) -> tuple[str, str]:
 
 def budget_sentence(run: Run) -> str:
     """Return whether any step asked more of the teacher than its budget allowed."""
-    if not run.steps:
+    if not run.has_queries:
+        return f"The method {run.method} queries no teacher, so there is no budget to keep."
+    steps = run.queries
+    if not steps:
         return "No step is on record yet, so nothing was asked."
-    over = sum(step.used > step.budget for step in run.steps)
-    kind = run.config.select.budget
+    over = sum(step.used > step.budget for step in steps)
+    kind = run.select.budget
     unit = kind.replace("_", " ").removesuffix("s")
-    most = max(step.budget for step in run.steps)
+    most = max(step.budget for step in steps)
     if over:
         return (
             f"{over:,} of {len(run.steps):,} steps asked the teacher more than K allowed; the "
@@ -204,7 +238,7 @@ def budget_sentence(run: Run) -> str:
     full = "|C|" if kind == "calls" else f"x {unit}s of full querying"
     return (
         f"Overrun 0: {none} the teacher more than its "
-        f"K = floor({run.config.select.query_ratio:f} {full}), at most {most:,}. K is fixed before "
+        f"K = floor({run.select.query_ratio:f} {full}), at most {most:,}. K is fixed before "
         "the teacher is asked anything."
     )
 
@@ -224,10 +258,11 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     yield from checked.remarks
     yield from _evaluation_gaps(run)
     sources = {audit.source for audit in run.utility_audits}
+    has_audits = run.method == "bas-opd"
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):
-        if source not in sources:
+        if source not in sources and has_audits:
             yield f"No utility audit on {source} batches; `bas-opd audit RUN{wanted}` makes one."
-    if run.geometry is None and not run.leaves_nothing:
+    if run.geometry is None and not run.leaves_nothing and has_audits:
         yield (
             "No audit of the gradients; `bas-opd audit RUN` makes one if the run kept several "
             "checkpoints (`run.keep_every`)."

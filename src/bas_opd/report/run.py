@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
-from bas_opd.config.schema import Config
+from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started
+from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started, StepRecord
 from bas_opd.select.rules import PolicyRule, policy_rule
 
 
@@ -28,7 +28,7 @@ class Run:
     config: Config
     started: Started
     planned_steps: int
-    steps: tuple[QueryRecord, ...]
+    steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
     """Those during training."""
     totals: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Run:
     geometry: GeometryAudit | None
 
     @property
-    def shown(self) -> tuple[tuple[QueryRecord, ShownRow], ...]:
+    def shown(self) -> tuple[tuple[StepRecord, ShownRow], ...]:
         """Rows with their texts, each with its step."""
         return tuple((step, row) for step in self.steps for row in step.shown)
 
@@ -54,14 +54,51 @@ class Run:
         return self.path.resolve().name
 
     @property
+    def queries(self) -> tuple[QueryRecord, ...]:
+        """The steps that queried a teacher under a budget."""
+        return tuple(step for step in self.steps if isinstance(step, QueryRecord))
+
+    @property
+    def method(self) -> str:
+        """The name of its method."""
+        return self.config.method.name
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether its method queries a teacher under a budget."""
+        return self.config.queries is not None
+
+    @property
+    def select(self) -> SelectConfig:
+        """How its queries are selected, if its method makes any."""
+        return self.config.queries or self.config.select
+
+    @property
     def rule(self) -> PolicyRule:
         """What is known of its policy."""
-        return policy_rule(self.config.select.policy)
+        return policy_rule(self.select.policy)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is BAS-OPD with full querying, the reference of costs."""
+        return self.method == "bas-opd" and self.rule.asks_everything
+
+    @property
+    def kind(self) -> str:
+        """Its policy, or its method if that is not BAS-OPD."""
+        return self.select.policy if self.method == "bas-opd" else self.method
+
+    @property
+    def query_share(self) -> float:
+        """Share of the candidates that it may query."""
+        return float(self.select.query_ratio) if self.has_queries else 0.0
 
     @property
     def policy(self) -> str:
-        """How rows were selected, in the paper's words: full, learned-25, random-10."""
-        select = self.config.select
+        """How rows were selected, in the paper's words: full, learned-25; or the method."""
+        if self.method != "bas-opd":
+            return self.method
+        select = self.select
         kind = "" if select.budget == "calls" else f" of {select.budget.replace('_', ' ')}"
         covering = ", covering" if select.coverage and not self.rule.covers else ""
         return f"{self.rule.label(select.query_ratio)}{kind}{covering}"
@@ -69,7 +106,7 @@ class Run:
     @property
     def leaves_nothing(self) -> bool:
         """Whether every candidate is asked about, so that no row is left to compare with."""
-        return self.config.select.query_ratio == 1
+        return self.select.query_ratio == 1
 
     @property
     def own_evaluation(self) -> RunEvaluation | None:
@@ -93,7 +130,7 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run directory, finished or not, or say why it cannot be read."""
     history = read_history(path)
-    steps = history.queries
+    steps = tuple(history.steps)
     finished = history.finished
     return Run(
         path=path,

@@ -52,7 +52,19 @@ OURS = (
     ArmSpec("covering50", "covering25", ("select.query_ratio=0.5",)),
 )
 """Arms that the paper does not have."""
-ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in (*PAPER, *OURS)}
+_RATE = ("optim.learning_rate=1e-4",)
+"""That of the task: the presets of the baselines have the one of a real model."""
+BASELINES = (
+    ArmSpec("sft", "sft", _RATE),
+    ArmSpec("sft-unfiltered", "sft-unfiltered", _RATE),
+    ArmSpec("grpo", "grpo", _RATE),
+    ArmSpec("grpo-released", "grpo-released", _RATE),
+    ArmSpec("dapo", "dapo", _RATE),
+    ArmSpec("opsd", "opsd", _RATE),
+    ArmSpec("opsd-frozen", "opsd-frozen", _RATE),
+)
+"""The methods that the paper compares with in Table 2."""
+ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in (*PAPER, *OURS, *BASELINES)}
 """Every known arm by its name, in the order of the table."""
 DEFAULT_ARMS = (*(arm.name for arm in PAPER), "regressed25")
 """What `bas-opd reproduce policies` runs unless it is told otherwise."""
@@ -84,8 +96,10 @@ def arm_config(
     `settings` come after those of the arm, and so win.
     """
     spec = ARMS[arm] if isinstance(arm, str) else arm
-    seeds = [f"run.seed={FIRST_SEED + seed}", f"select.seed={seed}"]
     common = preset(task)
-    if not spec.preset:
-        return load_config(common, [*spec.settings, *settings, *seeds])
-    return load_config(preset(spec.preset), [*spec.settings, *settings, *seeds], over=common)
+    file, over = (preset(spec.preset), common) if spec.preset else (common, None)
+    overrides = [*spec.settings, *settings, f"run.seed={FIRST_SEED + seed}"]
+    config = load_config(file, overrides, over=over)
+    if config.method.name != "bas-opd":
+        return config  # it selects nothing at random
+    return load_config(file, [*overrides, f"select.seed={seed}"], over=over)

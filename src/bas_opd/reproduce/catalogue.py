@@ -20,17 +20,20 @@ from bas_opd.report.charts.audits import geometry_figures, utility_figures
 from bas_opd.report.charts.model import Chart
 from bas_opd.report.charts.printed import check_printing, printed, save
 from bas_opd.report.costs import ODDITIES, CostTable, supervision_table, time_table, token_table
-from bas_opd.reproduce.arms import BASE, FULL, OURS
+from bas_opd.reproduce.arms import BASE, BASELINES, FULL, OURS
 from bas_opd.reproduce.material import Material, arms_of_results, source_of
-from bas_opd.reproduce.policies import Request
+from bas_opd.reproduce.policies import Request, reproduce
 from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.settings import instructions, run_settings, selector_settings
-from bas_opd.reproduce.table import results_folder, study_of
+from bas_opd.reproduce.study import STUDY, read_study
+from bas_opd.reproduce.table import folder_table, results_folder, study_of
 from bas_opd.run.progress import Progress
 from bas_opd.stats.intervals import Interval
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import markdown_table, plus_minus
 
+STUDIES = Path(__file__).parent
+METHODS = tuple(arm.name for arm in BASELINES)
 POLICIES = (FULL, "random25", "entropy25", "learned25")
 ABLATIONS = tuple(
     f"learned25-without-{part}" for part in ("overlap", "confidence", "ranking", "exploration")
@@ -53,6 +56,8 @@ class Item:
     arms: tuple[str, ...] = ()
     """The presets whose runs it is made of."""
     make: Make | None = None
+    study: str = ""
+    """The file beside this module whose runs it is made of, unless others are given."""
     absent: str = ""
     """Why it cannot be made, if it cannot."""
 
@@ -78,6 +83,10 @@ def make_item(
         raise ConfigError(f"{name} ({wanted.shows}) cannot be made: {wanted.absent}.")
     if request.scale == "paper" and wanted.arms and not runs and results is None:
         return instructions(name, wanted.arms)
+    if wanted.study and results is not None and (results / STUDY).exists():
+        return folder_table(results)
+    if wanted.study and not runs and results is None:
+        return _studied(name, wanted.study, request, progress)
     # First what could fail after hours of training.
     request.out.mkdir(parents=True, exist_ok=True)
     if name.startswith("figure"):
@@ -92,6 +101,27 @@ def make_item(
         for suffix, figure in made.items()
         for file in save(figure, request.out / f"{name}{suffix}")
     )
+
+
+def _studied(name: str, file: str, request: Request, progress: Progress) -> str:
+    """Make an item by its study, as the file declares it."""
+    plain = Request(out=request.out)
+    for what in ("base", "train_n", "test_n", "seeds", "overrides"):
+        if getattr(request, what) != getattr(plain, what):
+            option = "KEY=VALUE" if what == "overrides" else f"--{what.replace('_', '-')}"
+            raise ConfigError(
+                f"{name} is a study, declared in {STUDIES / file}, which leaves no room for "
+                f"{option}. Copy and change it, and run `bas-opd reproduce study COPY --out DIR`."
+            )
+    study = Request.of_study(
+        read_study(STUDIES / file),
+        out=request.out,
+        jobs=request.jobs,
+        device=request.device,
+        data=request.data,
+        confirm=request.confirm,
+    )
+    return reproduce(study, progress)
 
 
 def listing() -> str:
@@ -223,7 +253,10 @@ ITEMS: Mapping[str, Item] = {
         "quotes the paper's",
     ),
     "table2": Item(
-        shows="accuracy against SFT, GRPO, DAPO and OPSD", absent="the baselines do not exist yet"
+        shows="accuracy against SFT, GRPO, DAPO and OPSD",
+        arms=(BASE, *METHODS, FULL, "learned25"),
+        make=_policies,
+        study="table2.toml",
     ),
     "table3": Item(
         shows="policies: accuracy and teacher cost", arms=(BASE, *POLICIES), make=_policies

@@ -181,11 +181,13 @@ def source_of(results: Sequence[RunResult]) -> str:
 def _arm(name: str, results: Sequence[RunResult], full: Sequence[Cost]) -> Arm:
     costs = [result.cost for result in results if result.cost]
     metric = results[0].metric
-    select = arm_config(results[0].spec, 0, ["model.path=x", "data.path=x"]).select
+    config = arm_config(results[0].spec, 0, ["model.path=x", "data.path=x"])
+    method, queries = config.method.name, config.queries
+    policy = config.select.policy if method == "bas-opd" else method
     return Arm(
         name=name,
-        policy="" if name == BASE else select.policy,
-        budget=None if name == BASE else float(select.query_ratio),
+        policy="" if name == BASE else policy,
+        budget=None if name == BASE else float(queries.query_ratio if queries else 0),
         parts={
             kind: over_seeds([result.kinds[kind].accuracy for result in results])
             for kind in results[0].kinds

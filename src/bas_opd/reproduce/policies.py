@@ -143,6 +143,19 @@ class Inputs:
             f"model.device={self.request.device}",
             f"data.path={self.train.folder}",
             f"run.output={self.request.out / 'runs' / name}",
+            *self._evaluation(),
+        ]
+
+    def _evaluation(self) -> list[str]:
+        """Evaluate during training where the study says so, but not to choose a learning rate."""
+        study = self.request.study
+        if study is None or study.declared.evaluate_every is None or self.split == "val":
+            return []
+        limit = study.declared.evaluate_on
+        return [
+            f"eval.every={study.declared.evaluate_every}",
+            f"eval.data={self.questions.folder}",
+            *([] if limit is None else [f"eval.limit={limit}"]),
         ]
 
 
@@ -189,12 +202,16 @@ def ask(request: Request, missing: Sequence[str]) -> None:
     config = arm_config(FULL, 0, ["model.path=x", "data.path=x", *request.overrides])
     steps = config.run.steps or 1
     rows = config.rollout.prompts_per_step * config.rollout.per_prompt
+    study, during = request.study, 0
+    if request.rates is None and study is not None and study.declared.evaluate_every:
+        each = min(study.declared.evaluate_on or request.test_n, request.test_n)
+        during = each * (2 + steps // study.declared.evaluate_every)
     forecast = Forecast(
         out=request.out,
         runs=len(missing),
         steps=len(missing) * steps,
         rollouts=len(missing) * steps * rows,
-        questions=len(missing) * request.test_n,
+        questions=len(missing) * (request.test_n + during),
         pictures=sum(n for split, n in sizes.items() if not (folder / split).exists()),
         jobs=min(request.jobs or os.cpu_count() or 1, len(missing)),
         device=request.device,

@@ -18,7 +18,7 @@ from bas_opd.evaluate.benchmarks.metric import Metric, primary_metric
 from bas_opd.evaluate.benchmarks.summary import share
 from bas_opd.files import write_text
 from bas_opd.reproduce.arms import ARMS, ArmSpec
-from bas_opd.run.record import QueryRecord
+from bas_opd.run.record import QueryRecord, StepRecord
 from bas_opd.validation import first_problem
 
 PATHS = frozenset({"model.path", "data.path", "run.output"})
@@ -61,6 +61,14 @@ class Cost(Part):
     prefilled_tokens: int | None = None
     sampled_tokens: int | None = None
     total_tokens: int | None = None
+    rollouts: int | None = None
+    """This and the next six are unknown in earlier results."""
+    generated: int | None = None
+    rewards: int | None = None
+    deferred: int | None = None
+    reference_rows: int | None = None
+    dropped_groups: int | None = None
+    updates: int | None = None
     prompts_asked: float | None = None
     """Share of a step's prompts that the teacher was asked about at least once, mean of steps."""
     overrun: int
@@ -75,24 +83,41 @@ class Steps(Part):
     loss: list[float | None]
     calls: list[int]
     scored_tokens: list[int]
+    responses: list[int] | None = None
+    """Responses that were sampled, by student or teacher; this and the next are unknown in earlier
+    results."""
+    total_tokens: list[int] | None = None
     seconds: list[float]
 
     @model_validator(mode="after")
     def _of_one_length(self) -> Steps:
         columns = (self.loss, self.calls, self.scored_tokens, self.seconds)
-        if len({len(column) for column in columns}) != 1 or not self.loss:
+        later = (self.responses, self.total_tokens)
+        lengths = {len(column) for column in (*columns, *later) if column is not None}
+        if len(lengths) != 1 or not self.loss:
             raise ValueError("its columns differ in their number of steps, or are empty")
         return self
 
     @classmethod
-    def of(cls, steps: Sequence[QueryRecord]) -> Steps:
+    def of(cls, steps: Sequence[StepRecord]) -> Steps:
         """Take the columns from the steps of a run, rounded."""
+        queried = [step if isinstance(step, QueryRecord) else None for step in steps]
         return cls(
             loss=[None if step.loss is None else float(f"{step.loss:.5g}") for step in steps],
-            calls=[step.calls for step in steps],
-            scored_tokens=[step.scored_tokens for step in steps],
+            calls=[step.calls if step else 0 for step in queried],
+            scored_tokens=[step.scored_tokens if step else 0 for step in queried],
+            responses=[len(step.response_tokens) for step in steps],
+            total_tokens=[step.token_costs["total_tokens"] for step in steps],
             seconds=[round(sum(step.seconds.values()), 3) for step in steps],
         )
+
+
+class Point(Part):
+    """An evaluation during training, after so many steps."""
+
+    step: int = Field(ge=0)
+    n: int = Field(gt=0)
+    accuracy: float = Field(ge=0, le=1)
 
 
 class Planned(Part):
@@ -165,6 +190,8 @@ class RunResult(Planned):
     """1 for right, 0 for wrong, in the order of the questions."""
     cost: Cost | None
     steps: Steps | None
+    curve: list[Point] = Field(default_factory=list)
+    """Evaluations during training, where a study asks for them."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> RunResult:
@@ -197,6 +224,7 @@ LATER = (
     ("select.budget", "calls"),
     ("select.coverage", False),
     ("select.correctness", False),
+    ("method.name", "bas-opd"),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""
@@ -209,6 +237,7 @@ def identity(config: Config, *, train: str, questions: str, base: str) -> str:
         for key, value in flat(dump(config)).items()
         if key not in PATHS
         and (key, value) not in LATER
+        and config.uses(key)
         and not key.startswith("eval.")  # which changes no result
     }
     whole = {"settings": settings, "train": train, "questions": questions, "base": base}

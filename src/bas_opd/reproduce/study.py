@@ -109,11 +109,17 @@ class StudyFile(Part):
     """Questions that learning rates are compared on."""
     settings: list[str] = Field(default_factory=list)
     """Settings of every run."""
+    evaluate_every: int | None = Field(default=None, gt=0)
+    """Steps between evaluations during training, for a table at equal cost; None: no such table."""
+    evaluate_on: int | None = Field(default=None, gt=0)
+    """Most test questions of such an evaluation, as many of each kind as possible; None: all."""
     arms: list[StudyArm] = Field(alias="arm", min_length=1)
     comparisons: list[Comparison] = Field(default_factory=list, alias="comparison")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> StudyFile:
+        if self.evaluate_on is not None and self.evaluate_every is None:
+            raise ValueError("evaluate_on needs evaluate_every")
         names = [arm.name for arm in self.arms]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two arms are named {twice}")

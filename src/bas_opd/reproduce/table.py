@@ -10,8 +10,9 @@ from statistics import fmean
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.files import write_text
-from bas_opd.reproduce.arms import ARMS, BASE, DEFAULT_ARMS, FULL, effective
+from bas_opd.reproduce.arms import ARMS, BASE, DEFAULT_ARMS, FULL, arm_config, effective
 from bas_opd.reproduce.comparing import Arms, Verdict, difference, evaluate
+from bas_opd.reproduce.cuts import cuts_table
 from bas_opd.reproduce.questions import QUESTIONS, Questions, read_questions
 from bas_opd.reproduce.results import Cost, RunResult, read_results
 from bas_opd.reproduce.study import STUDY, Study, read_study
@@ -29,6 +30,16 @@ COUNTED = {
     "total_tokens": "total tokens",
 }
 """What the table of costs counts, and its columns."""
+METHOD_COUNTS = {
+    "rollouts": "student rollouts",
+    "generated": "teacher responses",
+    "rewards": "graded",
+    "deferred": "unread",
+    "reference_rows": "reference rows",
+    "dropped_groups": "prompts dropped",
+    "updates": "updates",
+}
+"""What the table of methods counts, and its columns."""
 MARKERS = ("<!-- table: policies -->", "<!-- /table -->")
 """The table of a page is between them."""
 
@@ -74,7 +85,9 @@ def policies_table(
         if questions is None:
             raise DataError(f"{QUESTIONS} is missing, so the study cannot be evaluated.")
         parts.append("\n".join(map(_verdict, evaluate(study, arms, questions))))
-    parts += [_accuracy(arms, questions, study), *_pairs(arms), _cost(arms)]
+    parts += [_accuracy(arms, questions, study), *_pairs(arms), _cost(arms), *_methods(arms)]
+    if (cuts := cuts_table(arms)) is not None:
+        parts.append(cuts)
     if FULL in arms:
         parts.append("\n".join(_findings(arms, questions)))
     return "\n\n".join(parts) + "\n"
@@ -283,6 +296,23 @@ def _cost(arms: Arms) -> str:
         f"{' or '.join(map(str, shared))} runs in parallel, which slow each other down."
     )
     return f"{markdown_table(header, rows)}\n\n{note}"
+
+
+def _methods(arms: Arms) -> Iterator[str]:
+    """Yield what each method learns from and how much of it, where there are several methods."""
+    costs = {arm: [r.cost for r in results if r.cost] for arm, results in arms.items()}
+    if not any(cost.rewards or cost.generated for those in costs.values() for cost in those):
+        return
+    rows = []
+    for arm, those in costs.items():
+        if not those:
+            continue
+        config = arm_config(arms[arm][0].spec, 0, ["model.path=x", "data.path=x"])
+        used = {"crops": config.needs_crops, "answers": config.needs_answers}
+        known = [[getattr(cost, name) for cost in those] for name in METHOD_COUNTS]
+        cells = ["-" if None in v else plus_minus(mean_interval(v), ",.0f") for v in known]
+        rows.append([arm, " and ".join(name for name in used if used[name]), *cells])
+    yield markdown_table(["arm", "learns from", *METHOD_COUNTS.values()], rows)
 
 
 def _cost_cells(

@@ -13,11 +13,12 @@ from bas_opd.evaluate.answering import ModelAnswers
 from bas_opd.evaluate.benchmarks import LoadedSet, Measure, Scored, benchmark
 from bas_opd.evaluate.benchmarks.finesearch import PAIR
 from bas_opd.evaluate.benchmarks.summary import accuracy_by, all_right
+from bas_opd.evaluate.during_training import evaluator
 from bas_opd.evaluate.questions import Output
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.report.selection import reach
-from bas_opd.reproduce.results import Cost, Count, Run, RunResult, Steps, write_result
+from bas_opd.reproduce.results import Cost, Count, Point, Run, RunResult, Steps, write_result
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
 from bas_opd.run.progress import StepsAsBar
@@ -48,12 +49,23 @@ class Worker:
     def __call__(self, run: Run, steps: Callable[[int], None], poll: Callable[[], None]) -> str:
         """Finish the training of a run, evaluate it, and write its result."""
         cost = columns = None
+        curve: list[Point] = []
         model = run.config.model
         if run.planned.seed is not None:
-            summary = loop.train(run.config, StepsAsBar(_Progress(steps)))
-            steps_taken = read_history(summary.directory).queries
-            columns = Steps.of(steps_taken)
-            cost = _cost(summary.totals, reach(steps_taken).per_step)
+            evaluate = evaluator(
+                run.config,
+                prompts=self._prompts.setdefault(run.questions, {}),
+                prompts_per_batch=PROMPTS_PER_BATCH,
+            )
+            summary = loop.train(run.config, StepsAsBar(_Progress(steps)), evaluate=evaluate)
+            history = read_history(summary.directory)
+            columns = Steps.of(history.steps)
+            curve = [
+                Point(step=each.step, n=each.n, accuracy=each.accuracy)
+                for each in history.evaluations
+            ]
+            asked = reach(history.queries).per_step if history.queries else None
+            cost = _cost(summary.totals, asked)
             model = model.model_copy(update={"path": str(summary.model)})
         policy = load_policy(run.config.model_copy(update={"model": model}))
         scored = self._evaluated(run, policy, poll)
@@ -69,6 +81,7 @@ class Worker:
             outcomes="".join("1" if each.is_correct else "0" for each in scored),
             cost=cost,
             steps=columns,
+            curve=curve,
         )
         write_result(run.result, result)
         return f"{result.accuracy:.1%} ({result.metric.name})"
@@ -112,12 +125,13 @@ class _Progress:
         print(printable(text), flush=True)
 
 
-def _cost(totals: Mapping[str, Any], prompts_asked: float) -> Cost:
+def _cost(totals: Mapping[str, Any], prompts_asked: float | None) -> Cost:
     counts = {
         name: totals[name] for name in Cost.model_fields if name not in ("seconds", "prompts_asked")
     }
     seconds = {phase: round(value, 3) for phase, value in totals["seconds"].items()}
-    return Cost(**counts, prompts_asked=round(prompts_asked, 4), seconds=seconds)
+    asked = None if prompts_asked is None else round(prompts_asked, 4)
+    return Cost(**counts, prompts_asked=asked, seconds=seconds)
 
 
 def _count(measure: Measure) -> Count:

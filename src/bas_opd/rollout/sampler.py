@@ -99,7 +99,7 @@ class Sampler:
                 lengths[where] = drawn.lengths.cpu()
                 logprobs[where] = drawn.logprobs.cpu()
                 entropies[where] = drawn.entropies.cpu()
-        longest = max(1, int(lengths.max()))
+        longest = max([1, *lengths.tolist()])
         return Rollouts(
             step=batch.step,
             examples=batch.examples,

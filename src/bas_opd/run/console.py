@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bas_opd.run.history import collect_history
 from bas_opd.run.record import EvaluationRecord, StepRecord
-from bas_opd.run.view import LEDGER, LEGEND, RunView, shown_total
+from bas_opd.run.view import LEDGER, RunView, legend, shown_total, shown_totals
 from bas_opd.text import duration, printable
 
 
@@ -38,6 +38,7 @@ class Console:
         self._out = _Output(file=file, markup=False, highlight=False, emoji=False)
         self._live: Live | None = None
         self._status = ""
+        self._is_explained = False
         self.view = RunView()
 
     def __enter__(self) -> Console:
@@ -54,8 +55,6 @@ class Console:
     def start(self, total: int, what: str = "steps", *, done: int = 0) -> None:
         """Begin the view of a run of `total` steps, `done` of which are finished already."""
         self.view = RunView(total=total, done=done)
-        if self._run is not None:
-            self.message(LEGEND)
         if done and self._run is not None:
             history = collect_history(self._run)
             for step in history.steps[:done]:
@@ -73,6 +72,9 @@ class Console:
 
     def step(self, step: StepRecord) -> None:
         """Show one step, given its record."""
+        if self._run is not None and not self._is_explained:
+            self.message(legend(step))
+            self._is_explained = True
         self.view.add(step)
         if self._live is None:
             self.message(self.view.line())
@@ -103,8 +105,8 @@ class Console:
         table = Table(title="Ledger", title_justify="left", show_header=False)
         table.add_column()
         table.add_column(justify="right")
-        for name, label in LEDGER.items():
-            table.add_row(label, shown_total(name, totals))
+        for name in shown_totals(totals):
+            table.add_row(LEDGER[name], shown_total(name, totals))
         for phase, seconds in totals["seconds"].items():
             table.add_row(f"time: {printable(phase)}", duration(seconds))
         with self._ignoring_broken_pipe():

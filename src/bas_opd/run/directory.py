@@ -22,8 +22,13 @@ from bas_opd.run.record import DataSource
 from bas_opd.validation import first_problem
 
 SCHEMA_VERSION = 1
-FROM_OTHER_COMMANDS = ("audit", "eval", "eval-base", "tensorboard", "report.html", "card.md")
-"""What other commands leave in a run directory; it is deleted with the run."""
+VERDICTS = "verdicts.jsonl"
+"""Replies of a judge to what no rule could read; a resumed run asks for none of them again."""
+FROM_OTHER_COMMANDS = (
+    *("audit", "eval", "eval-base", "tensorboard", "report.html", "card.md"),
+    VERDICTS,
+)
+"""What others leave in a run directory; it is deleted with the run."""
 MODEL_KEYS = ("device", "precision", "base")
 """What is known of a run once its model is loaded, and must not change."""
 

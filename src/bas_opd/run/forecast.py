@@ -26,9 +26,16 @@ def planned_batches(config: Config, data: PreparedSet, steps: int) -> list[tuple
     return [prompts.take().examples for _ in range(steps)]
 
 
+def has_view(config: Config, example: Example) -> bool:
+    """Return whether the teacher has a view of an example that the student has not."""
+    if config.method.name == "opsd":
+        return example.has_answer
+    return example.has_crop and config.needs_crops
+
+
 def candidate_counts(config: Config, batches: Batches) -> list[int]:
     """Return how many candidates each step has, if no response is empty."""
-    return [config.rollout.per_prompt * sum(e.has_crop for e in batch) for batch in batches]
+    return [config.rollout.per_prompt * sum(has_view(config, e) for e in b) for b in batches]
 
 
 def check_queries(config: Config, batches: Batches, crop_length: CropLength | None = None) -> None:
@@ -36,7 +43,9 @@ def check_queries(config: Config, batches: Batches, crop_length: CropLength | No
 
     What prompts cost in processed tokens is known with `crop_length` only.
     """
-    ratio = config.select.query_ratio
+    if config.queries is None:
+        return
+    ratio = config.queries.query_ratio
     most = [_most(config, batch, crop_length) for batch in batches]
     if any(full and query_budget(ratio, full) >= least for least, full in most):
         return
@@ -86,8 +95,8 @@ def smallest_ratio(least: int, full: int) -> Decimal:
 
 def never_ranks(config: Config, batches: Batches) -> str:
     """Return why a policy that learns would rank no row of this run; nothing where it can."""
-    select = config.select
-    if not policy_rule(select.policy).learns:
+    select = config.queries
+    if select is None or not policy_rule(select.policy).learns:
         return ""
     # The labels of the last step come too late.
     labels = candidate_counts(config, batches)[:-1]

@@ -1,4 +1,4 @@
-"""What a run asked of its teacher and what it cost: the proof of the budget. Needs no torch."""
+"""What a run did and what it cost, and with queries the proof of its budget. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bas_opd.run.record import QueryRecord, StepRecord
+from bas_opd.run.record import (
+    GenerationRecord,
+    GradedRecord,
+    PolicyRecord,
+    QueryRecord,
+    StepRecord,
+)
 
 SUMMED = (
     "candidate_tokens",
@@ -17,7 +23,7 @@ SUMMED = (
     "dropped_labels",
 )
 """Fields of a step with queries whose totals are their sums."""
-TOKEN_COSTS = ("prefilled_tokens", "sampled_tokens", "total_tokens")
+LATER = ("prefilled_tokens", "sampled_tokens", "total_tokens", "rollouts", "updates")
 """Totals that version 0.1 did not keep; they are recomputed from the steps of its runs."""
 
 
@@ -49,10 +55,26 @@ class Ledger:
     learned_steps: int = 0
     """Steps after which the predictor was updated."""
     empty_steps: int = 0
-    """Steps without a query, hence without an update."""
+    """Steps with nothing to learn from, hence without an update."""
     skipped_steps: int = 0
     """Steps whose loss or gradient was not finite."""
     dropped_labels: int = 0
+    rollouts: int = 0
+    """Responses that the student sampled."""
+    generated: int = 0
+    """Responses that a teacher generated."""
+    rewards: int = 0
+    """Responses that were graded."""
+    deferred: int = 0
+    """Of these, what no rule could read."""
+    judged: int = 0
+    """Of these, what a judge decided."""
+    reference_rows: int = 0
+    """Rows that the initial model scored, for a KL penalty."""
+    updates: int = 0
+    """Optimizer updates."""
+    dropped_groups: int = 0
+    """Prompts that were sampled and not learned from."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -73,6 +95,17 @@ class Ledger:
         self.skipped_steps += step.is_skipped
         for phase, seconds in step.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        self.rollouts += step.rollouts
+        self.updates += step.updates_made
+        if isinstance(step, GradedRecord):
+            self.rewards += len(step.grades or ())
+            self.deferred += step.deferred
+            self.judged += len(step.judged)
+        if isinstance(step, GenerationRecord):
+            self.generated += step.generated
+        if isinstance(step, PolicyRecord):
+            self.reference_rows += step.reference_rows
+            self.dropped_groups += step.dropped_groups
         if isinstance(step, QueryRecord):
             self.candidates += len(step.candidates)
             self.overrun = max(self.overrun, step.overrun)

@@ -16,9 +16,10 @@ from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import check_prompts, crop_size
+from bas_opd.data.views import answered, check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
 from bas_opd.files import sha256, sync
+from bas_opd.methods.reward import Judge
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
@@ -51,15 +52,23 @@ def train(
     *,
     overwrite: bool = False,
     evaluate: Evaluate | None = None,
+    judge: Judge | None = None,
 ) -> RunSummary:
     """Train to the last step, from the first or from the newest checkpoint of the same run.
 
-    `evaluate` is called every `eval.every` steps; `evaluate/during_training.py` makes it.
+    `evaluate` is called every `eval.every` steps; `evaluate/during_training.py` makes it. `judge`
+    decides what no rule can read, for methods that grade responses; `evaluate/rewarding.py` makes
+    it.
     """
     if config.eval.every and evaluate is None:
         raise ConfigError(
             f"eval.every is {config.eval.every}, but this command does not evaluate during "
             "training. Use `bas-opd train`, or set eval.every=0."
+        )
+    if (judge is None) != (config.judge.url is None):
+        raise ConfigError(
+            "A run has a judge if judge.url names one, and only then. Use `bas-opd train`, or set "
+            "judge.url to the judge that is given."
         )
     data = PreparedSet.load(Path(config.data.path))
     total = planned_steps(config, data)
@@ -84,10 +93,13 @@ def train(
             if notice:
                 console.message(notice)
         console.message(f"Loading the model {config.model.path}.")
-        method = build_method(config, hooks)
+        method = build_method(config, hooks, judge=judge)
         identity |= model_identity(method.model)
         check_prompts(
-            data.examples, method.model.processor.prompt_length, config.data.max_prompt_tokens
+            data.examples,
+            method.model.processor.prompt_length,
+            config.data.max_prompt_tokens,
+            answered if config.method.name == "opsd" else lambda example: example.question,
         )
         if config.select.budget == "processed_tokens":
             length = method.model.processor.prompt_length
@@ -193,7 +205,8 @@ class _Run:
                 self.console.message(f"The records so far are kept in {log.rename(aside)}.")
         set_aside(self.run.checkpoints, after=-1)
         writer = RecordWriter(log, keep_bytes=0 if log.exists() else None)
-        opening = {**identity, "data": {"folder": str(self.data.folder), **identity["dataset"]}}
+        source = {"folder": str(self.data.folder), "source": self.data.source}
+        opening = {**identity, "data": {**source, **identity["dataset"]}}
         writer.write({"event": "started", **opening})
         return writer
 

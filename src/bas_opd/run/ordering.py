@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from bas_opd.answers import answer_key
 from bas_opd.config.schema import Config
 from bas_opd.data.order import step_indices
-from bas_opd.data.records import PreparedSet
+from bas_opd.data.records import PreparedSet, grades_by_last_word
 from bas_opd.errors import DataError
-from bas_opd.run.record import QueryRecord, Started
+from bas_opd.run.record import PolicyRecord, QueryRecord, Started, StepRecord
+from bas_opd.types import Example
 
 
 def training_data(started: Started | None, folder: Path | None) -> PreparedSet | None:
@@ -29,20 +31,51 @@ def training_data(started: Started | None, folder: Path | None) -> PreparedSet |
     return None
 
 
-def order_problems(
-    steps: Sequence[QueryRecord], config: Config, data: PreparedSet
-) -> Iterator[str]:
-    """Every step has the examples of its place in the order, and candidates have a crop."""
+def order_problems(steps: Sequence[StepRecord], config: Config, data: PreparedSet) -> Iterator[str]:
+    """Every step has the examples of its place in the order, and candidates have a teacher's view.
+
+    A step that took several batches moves the place of those after it.
+    """
     per_step, seed = config.rollout.prompts_per_step, config.run.seed
+    can_learn = _can_learn(config, grades_by_last_word(data.source))
+    place = 0
     for step in steps:
-        batch = [data.examples[i] for i in step_indices(len(data), per_step, seed, step.step)]
-        if step.examples != [example.id for example in batch]:
+        batches = [
+            [data.examples[i] for i in step_indices(len(data), per_step, seed, place + batch)]
+            for batch in range(step.batches)
+        ]
+        place += step.batches
+        if not isinstance(step, QueryRecord):
+            batches = [[each for each in batch if can_learn(each)] for batch in batches]
+        examples = [example for batch in batches for example in batch]
+        if step.examples != [example.id for example in examples]:
             yield f"step {step.step}: examples are not those that the seed draws from the data."
-            continue
-        possible = {
-            row
-            for row, tokens in enumerate(step.response_tokens)
-            if tokens and batch[row // step.per_prompt].has_crop
-        }
-        if set(step.candidates) != possible:
-            yield f"step {step.step}: candidates are not the rows that have a crop and a response."
+        elif isinstance(step, PolicyRecord) and step.rounds != [len(each) for each in batches]:
+            yield f"step {step.step}: rounds of {step.rounds} prompts are not those of the data."
+        elif isinstance(step, QueryRecord):
+            possible = {
+                row
+                for row, tokens in enumerate(step.response_tokens)
+                if tokens and can_learn(examples[row // step.per_prompt])
+            }
+            if set(step.candidates) != possible:
+                view = "an answer" if config.method.name == "opsd" else "a crop"
+                yield (
+                    f"step {step.step}: candidates are not the rows that have {view} and a "
+                    "response."
+                )
+
+
+def _can_learn(config: Config, by_last_word: bool) -> Callable[[Example], bool]:
+    """Return which examples the method learns from."""
+
+    def has_key(example: Example) -> bool:
+        return answer_key(example.question, example.answer, by_last_word=by_last_word) is not None
+
+    return {
+        "bas-opd": lambda example: example.has_crop,
+        "opsd": lambda example: example.has_answer,
+        "grpo": has_key,
+        "dapo": has_key,
+        "sft": lambda example: example.has_crop and (config.sft.keep == "all" or has_key(example)),
+    }[config.method.name]

@@ -2,7 +2,8 @@
 
 This module owns their schema, their writer and their reader. It needs no torch: a run can be
 checked and shown wherever its records are. A step has core fields, and those of its method: a
-`QueryRecord` is the step of a method that queries a teacher under a budget.
+`QueryRecord` is the step of a method that queries a teacher under a budget, a `GenerationRecord` of
+one that learns from what a teacher generated, and a `PolicyRecord` of one that is rewarded.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from bas_opd.types import (
     Costs,
     Crop,
     Grade,
+    Graded,
+    PolicyReport,
     QueryReport,
     StepReport,
 )
@@ -58,6 +61,8 @@ class DataSource(Record):
     folder: str = ""
     fingerprint: str
     examples: int
+    source: str = ""
+    """What the set was prepared from."""
 
 
 class Started(Record):
@@ -157,8 +162,23 @@ class StepRecord(Record):
     """Rows that the student learned from; a step with queries has them as `selected`."""
 
     @property
+    def rollouts(self) -> int:
+        """Responses that the student sampled."""
+        return len(self.response_tokens)
+
+    @property
+    def updates_made(self) -> int:
+        """Optimizer updates."""
+        return int(self.is_valid)
+
+    @property
+    def batches(self) -> int:
+        """Batches of prompts that were taken from the data."""
+        return 1
+
+    @property
     def teacher_tokens(self) -> int:
-        """Tokens that a teacher computed; a method without one has none."""
+        """Tokens that were computed without a gradient; a method without a teacher has none."""
         return 0
 
     @property
@@ -335,6 +355,108 @@ class QueryRecord(StepRecord):
         return by_score, by_chance
 
 
+class GradedRecord(StepRecord):
+    """A step that graded responses by the answers of the data."""
+
+    grades: list[Grade] | None = None
+    """Of every row; None where responses are not graded."""
+    judged: list[int] = Field(default_factory=list)
+    """Rows that no rule could read and a judge decided."""
+
+    @model_validator(mode="after")
+    def _grades_fit(self) -> GradedRecord:
+        if self.grades is not None and len(self.grades) != len(self.response_tokens):
+            raise ValueError("grades and response_tokens differ in length")
+        if not set(self.judged) <= set(range(len(self.grades or ()))):
+            raise ValueError("judged names a row that grades does not have")
+        if not {shown.row for shown in self.shown} <= set(range(len(self.response_tokens))):
+            raise ValueError("shown names a row that response_tokens does not have")
+        return self
+
+    @property
+    def deferred(self) -> int:
+        """Rows that no rule could read: they earn nothing, unless a judge decided."""
+        undecided = {row for row, grade in enumerate(self.grades or ()) if grade == "unread"}
+        return len(undecided | set(self.judged))
+
+    @property
+    def right(self) -> int:
+        """Rows that are right."""
+        return (self.grades or []).count("right")
+
+
+class GenerationRecord(GradedRecord):
+    """A step that learned from responses of a teacher (SFT)."""
+
+    generated: int
+    """Responses that the teacher generated; they are `response_tokens`, from its own prompts."""
+
+    @property
+    def rollouts(self) -> int:
+        """The student samples nothing."""
+        return 0
+
+
+class UpdateRecord(Record):
+    """One optimizer update of several."""
+
+    rows: list[int]
+    loss: float | None
+    gradient_norm: float | None
+    is_valid: bool
+
+
+class PolicyRecord(GradedRecord):
+    """A step that was rewarded (GRPO, DAPO). `rewards` and `advantages` are of every row."""
+
+    rounds: list[int]
+    """Prompts that were sampled in each round."""
+    rewards: list[float]
+    advantages: list[float]
+    kept: list[int]
+    """Places of the examples that were learned from."""
+    updates: list[UpdateRecord]
+    reference_rows: int
+    """Rows that the initial model scored."""
+    reference_tokens: int
+    rescored_tokens: int
+    """Tokens of the pass that measured log-probs before several updates."""
+    logprob_gap: float | None = None
+    """Mean distance between the log-probs of learner and sampler."""
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> PolicyRecord:
+        rows = len(self.examples) * self.per_prompt
+        columns = (self.response_tokens, self.grades, self.rewards, self.advantages)
+        if any(column is None or len(column) != rows for column in columns):
+            raise ValueError("response_tokens, grades, rewards and advantages are not of all rows")
+        if len(self.prompt_tokens) != len(self.examples):
+            raise ValueError("prompt_tokens and examples differ in length")
+        if not set(self.kept) <= set(range(len(self.examples))):
+            raise ValueError("kept names an example that the step does not have")
+        return self
+
+    @property
+    def updates_made(self) -> int:
+        """Optimizer updates."""
+        return sum(each.is_valid for each in self.updates)
+
+    @property
+    def batches(self) -> int:
+        """One for each round."""
+        return len(self.rounds)
+
+    @property
+    def dropped_groups(self) -> int:
+        """Prompts that were sampled and not learned from."""
+        return len(self.examples) - len(self.kept)
+
+    @property
+    def teacher_tokens(self) -> int:
+        """Tokens that the reference, and the pass before several updates, computed."""
+        return self.reference_tokens + self.rescored_tokens
+
+
 def total_tokens(*, prefilled: int, sampled: int, teacher: int, student: int) -> int:
     """Return the cost of a step in tokens of one forward pass (docs/guarantees.md)."""
     return prefilled + sampled + teacher + STUDENT_PASSES * student
@@ -342,7 +464,8 @@ def total_tokens(*, prefilled: int, sampled: int, teacher: int, student: int) ->
 
 def parse_step(event: Mapping[str, Any]) -> StepRecord:
     """Read an event of the records as a step, or say which step lacks what."""
-    kind = QueryRecord if "candidates" in event else StepRecord
+    kinds = {"candidates": QueryRecord, "advantages": PolicyRecord, "generated": GenerationRecord}
+    kind = next((kind for name, kind in kinds.items() if name in event), StepRecord)
     try:
         return kind.model_validate(dict(event))
     except ValidationError as error:
@@ -375,7 +498,7 @@ def step_event(
         "total_tokens": total_tokens(
             prefilled=prefilled,
             sampled=sampled,
-            teacher=report.queries.teacher.processed_tokens if report.queries else 0,
+            teacher=_teacher_tokens(report),
             student=update.processed_tokens,
         ),
         "loss": update.loss,
@@ -386,9 +509,48 @@ def step_event(
     shown = [_shown(report, row, decode, data_folder) for row in report.rows[:examples]]
     closing = {"seconds": report.seconds, "shown": shown}
     if report.queries is None:
-        return {**core, "rows": list(report.rows), **outcome, **closing}
+        own = _policy(report.policy) if report.policy else {}
+        if report.generation:
+            own = {**_grades(report.generation.graded), "generated": len(responses)}
+        return {**core, "rows": list(report.rows), **own, **outcome, **closing}
     asked, learned = _queries(report, report.queries)
     return {**core, **asked, **outcome, **learned, **closing}
+
+
+def _teacher_tokens(report: StepReport) -> int:
+    if report.queries:
+        return report.queries.teacher.processed_tokens
+    policy = report.policy
+    return policy.reference_tokens + policy.rescored_tokens if policy else 0
+
+
+def _grades(graded: Graded | None) -> dict[str, Any]:
+    if graded is None:
+        return {}
+    return {"grades": list(graded.grades), "judged": list(graded.judged)}
+
+
+def _policy(policy: PolicyReport) -> dict[str, Any]:
+    return {
+        **_grades(policy.graded),
+        "rounds": list(policy.rounds),
+        "rewards": list(policy.rewards),
+        "advantages": list(policy.advantages),
+        "kept": list(policy.kept),
+        "updates": [
+            {
+                "rows": list(rows),
+                "loss": update.loss,
+                "gradient_norm": update.gradient_norm,
+                "is_valid": update.is_valid,
+            }
+            for rows, update in policy.updates
+        ],
+        "reference_rows": policy.reference_rows,
+        "reference_tokens": policy.reference_tokens,
+        "rescored_tokens": policy.rescored_tokens,
+        "logprob_gap": policy.logprob_gap,
+    }
 
 
 def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -465,7 +627,7 @@ def _shown(
         "answer": example.answer,
         "response": decode(rollouts.tokens[row, : int(rollouts.lengths[row])]),
         "score": queries.selection.scores.get(row) if queries else None,
-        "utility": report.update.observed.get(row),
+        "utility": report.update.observed.get(row) if queries else None,
     }
 
 

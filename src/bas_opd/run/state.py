@@ -6,82 +6,196 @@ import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bas_opd.algorithm import Stages
-from bas_opd.answers import grade
+from bas_opd.answers import answer_key, grade
 from bas_opd.compute.clock import Clock
-from bas_opd.config.schema import Config
+from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
-from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import crop_size, crop_view, full_view
+from bas_opd.data.records import PreparedSet, grades_by_last_word, read_manifest
+from bas_opd.data.views import answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, DataError
-from bas_opd.learn import Distillation, Learner, OptimizerSettings
-from bas_opd.methods import BasOpd, Method
+from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
+from bas_opd.methods import (
+    BasOpd,
+    Dapo,
+    Grpo,
+    GrpoSettings,
+    Method,
+    PatientPoll,
+    RuleReward,
+    Sft,
+    opsd,
+)
+from bas_opd.methods.reward import Judge
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.select import build_selector
 from bas_opd.teacher import SelfTeacher
-from bas_opd.types import Grade, Hooks, Rollouts
+from bas_opd.teacher.self_teacher import ViewSize
+from bas_opd.types import Grade, Hooks, Rollouts, View
 
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
 
 def check_data(config: Config, data: PreparedSet) -> None:
     """Refuse data that the method cannot learn from."""
-    if not any(example.has_crop for example in data.examples):
+    examples, name = data.examples, config.method.name
+    if config.needs_crops and not any(example.has_crop for example in examples):
         raise DataError(
-            f"None of the {len(data.examples):,} examples in {data.folder} has a crop, so the "
+            f"None of the {len(examples):,} examples in {data.folder} has a crop, so the "
             "teacher could never be asked. Prepare the data with crop boxes or crop images."
         )
     if config.select.correctness and not any(
-        example.answer for example in data.examples if example.has_crop
+        example.answer for example in examples if example.has_crop
     ):
         raise DataError(
             f"select.correctness is true, but no example with a crop in {data.folder} has an "
             "answer to compare responses with. Prepare the data with answers, or set "
             "select.correctness=false."
         )
+    if not config.needs_answers:
+        return
+    answers = [e for e in examples if e.has_answer and (e.has_crop or not config.needs_crops)]
+    if not answers:
+        raise DataError(
+            f"None of the {len(examples):,} examples in {data.folder} that the method {name} could "
+            f"learn from has an answer, which {name} needs. Prepare the data with answers"
+            + (", or set sft.keep=all." if name == "sft" else ", or choose another method.name.")
+        )
+    if name == "opsd":
+        return  # its teacher reads the answers; nothing is graded
+    by_last_word = grades_by_last_word(data.source)
+    if not any(answer_key(e.question, e.answer, by_last_word=by_last_word) for e in answers):
+        shown = f"{answers[0].answer.strip()!r} of example {answers[0].id!r}"
+        raise DataError(
+            f"No rule can grade any of the {len(answers):,} answers in {data.folder}, such as "
+            f"{shown}, so no response could be told right from wrong. Give the letter or the text "
+            "of a listed option, yes or no, or a few words."
+        )
 
 
-def build_method(config: Config, hooks: Hooks | None = None) -> BasOpd:
-    """Load the model and set every stage to its start (Alg. 1, line 1)."""
+def build_method(
+    config: Config,
+    hooks: Hooks | None = None,
+    *,
+    judge: Judge | None = None,
+) -> Method:
+    """Load the model and set every stage of the method to its start (Alg. 1, line 1).
+
+    `judge` decides what no rule can read, where the method grades responses.
+    """
+    name, hooks = config.method.name, hooks or Hooks()
     model = load_policy(config)
-    sampling = SamplingSettings(
-        seed=config.run.seed,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        **config.rollout.model_dump(exclude={"prompts_per_step"}),
+    poll = PatientPoll(hooks.poll)
+    learner = Learner(
+        model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll)
     )
+    clock = Clock(model.device)
+
+    def sampler(view: View) -> Sampler:
+        settings = SamplingSettings(
+            seed=config.run.seed,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            **config.rollout.model_dump(exclude={"prompts_per_step"}),
+        )
+        return Sampler(model, view, settings, hooks)
+
+    def teacher(view: View, size: ViewSize | None = None) -> SelfTeacher:
+        return SelfTeacher(model, view, **config.teacher.model_dump(), hooks=hooks, size=size)
+
+    def reward() -> RuleReward:
+        source = read_manifest(Path(config.data.path)).source
+        return RuleReward(model=model, by_last_word=grades_by_last_word(source), judge=judge)
+
+    if name == "sft":
+        return Sft(
+            model=model,
+            initial=ShadowWeights(model),
+            engine=sampler(crop_view),
+            view=full_view,
+            learner=learner,
+            clock=clock,
+            max_response_tokens=config.rollout.max_response_tokens,
+            reward=reward() if config.sft.keep == "right" else None,
+            tokens_per_chunk=config.distill.tokens_per_chunk,
+        )
+    if name in ("grpo", "dapo"):
+        common: dict[str, Any] = {
+            "model": model,
+            "policy": sampler(full_view),
+            "reward": reward(),
+            "learner": learner,
+            "clock": clock,
+            "settings": _grpo_settings(config, model),
+            "poll": poll,
+            "reference": _initial_model(config, model, hooks) if config.grpo.beta else None,
+        }
+        if name == "grpo":
+            return Grpo(**common)
+        return Dapo(**common, rounds=config.dapo.rounds, overlong_cache=overlong_cache(config))
+    objective = partial(
+        Distillation,
+        head=model.logits,
+        settings=DistillSettings(**config.distill.model_dump()),
+    )
+    if name == "opsd":
+        return opsd(
+            model=model,
+            policy=sampler(full_view),
+            teacher=teacher(answer_view),
+            learner=learner,
+            objective=objective,
+            clock=clock,
+        )
     return BasOpd(
         model=model,
         query_ratio=config.select.query_ratio,
         budget=config.select.budget,
         stages=Stages(
-            policy=Sampler(model, full_view, sampling, hooks),
+            policy=sampler(full_view),
             selector=build_selector(**config.select.model_dump(exclude={"query_ratio", "budget"})),
-            teacher=SelfTeacher(
-                model, crop_view, **config.teacher.model_dump(), hooks=hooks, size=crop_size
-            ),
-            learner=Learner(model, OptimizerSettings(**config.optim.model_dump()), hooks),
-            objective=partial(
-                Distillation,
-                head=model.logits,
-                settings=DistillSettings(**config.distill.model_dump()),
-            ),
-            clock=Clock(model.device),
+            teacher=teacher(crop_view, crop_size),
+            learner=learner,
+            objective=objective,
+            clock=clock,
             grade=partial(_graded, model) if config.select.correctness else None,
         ),
     )
+
+
+def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
+    grpo, rollout = config.grpo, config.rollout
+    return GrpoSettings(
+        prompts_per_step=rollout.prompts_per_step,
+        updates_per_step=grpo.updates_per_step,
+        max_response_tokens=rollout.max_response_tokens,
+        scale=grpo.scale,
+        clip=ClipSettings(**grpo.model_dump(exclude={"scale", "updates_per_step"})),
+        logprobs=TokenLogprobs(
+            temperature=rollout.temperature, suppressed=tuple(model.processor.suppressed_ids)
+        ),
+        tokens_per_chunk=config.distill.tokens_per_chunk,
+    )
+
+
+def _initial_model(config: Config, model: VisionLanguageModel, hooks: Hooks) -> SelfTeacher:
+    """The reference of GRPO: the model as it was, seeing what the student sees."""
+    tokens = config.teacher.tokens_per_batch
+    return SelfTeacher(model, full_view, mode="frozen", tokens_per_batch=tokens, hooks=hooks)
 
 
 def _graded(

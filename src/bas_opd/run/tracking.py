@@ -16,7 +16,13 @@ from typing import Any, Protocol
 from bas_opd.config import Config, dump
 from bas_opd.errors import ConfigError
 from bas_opd.run.progress import RunProgress
-from bas_opd.run.record import EvaluationRecord, QueryRecord, StepRecord
+from bas_opd.run.record import (
+    EvaluationRecord,
+    GradedRecord,
+    PolicyRecord,
+    QueryRecord,
+    StepRecord,
+)
 
 PROJECT = "bas-opd"
 
@@ -166,6 +172,17 @@ def tracked_values(step: StepRecord) -> dict[str, float]:
             "queries/share_of_full_tokens": step.scored_tokens / tokens if tokens else None,
             "utility/ranked": ranked,
             "utility/explored": explored,
+        }
+    if isinstance(step, GradedRecord) and step.grades:
+        values |= {
+            "reward/right": step.right / len(step.grades),
+            "reward/deferred": step.deferred,
+        }
+    if isinstance(step, PolicyRecord):
+        values |= {
+            "reward/updates": step.updates_made,
+            "reward/dropped_groups": step.dropped_groups,
+            "reward/logprob_gap": step.logprob_gap,
         }
     values |= {f"seconds/{phase}": spent for phase, spent in step.seconds.items()}
     return {name: float(value) for name, value in values.items() if value is not None}

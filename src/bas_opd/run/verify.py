@@ -16,18 +16,29 @@ from pydantic import ValidationError
 
 from bas_opd.budget import query_budget
 from bas_opd.config.loading import differences, dump
-from bas_opd.config.schema import Config, SelectConfig
+from bas_opd.config.schema import Config, MethodName, SelectConfig
+from bas_opd.data.records import grades_by_last_word
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
 from bas_opd.files import hash_of
 from bas_opd.run.history import RunHistory, collect_history
-from bas_opd.run.ledger import TOKEN_COSTS, Ledger
+from bas_opd.run.ledger import LATER, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
 from bas_opd.run.ordering import order_problems, training_data
-from bas_opd.run.record import QueryRecord, StepRecord
+from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord, StepRecord
+from bas_opd.run.regrading import generation_problems, policy_problems
 from bas_opd.run.replaying import Replay, selection_problems
 from bas_opd.select.rules import PolicyRule, policy_rule
 from bas_opd.types import FEATURES
 from bas_opd.validation import first_problem
+
+KINDS: Mapping[MethodName, type[StepRecord]] = {
+    "bas-opd": QueryRecord,
+    "opsd": QueryRecord,
+    "grpo": PolicyRecord,
+    "dapo": PolicyRecord,
+    "sft": GenerationRecord,
+}
+"""Method -> what its steps are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,33 +92,34 @@ def verify(
         damage.append(history.cut)
     if history.started is None and not damage:
         damage.append("The started event, which comes first, is missing.")
-    damage += [
-        f"step {step.step}: candidates is missing."
-        for step in history.steps
-        if not isinstance(step, QueryRecord)
-    ]
     config, settings = _settings(history)
-    steps = history.queries
-    rule = policy_rule(config.select.policy) if config else None
-    replay = Replay(config.select) if draws and config else None
+    damage += _foreign_steps(history, config)
+    select = config.queries if config else None
+    rule = policy_rule(select.policy) if select else None
+    replay = Replay(select) if draws and select else None
     checks = [
         _check("records", damage, f"{len(history.steps)} steps, chain intact"),
         _check("settings", settings, "hash and run.json agree"),
         _check("order", _order(history.steps), "each step once"),
     ]
-    if config is None or rule is None:
+    if config is None:
         unknown = ["not checked, since the settings of the run are not known."]
         checks += [_check(name, unknown) for name in ("examples", "budget", "selection")]
     else:
-        select = config.select
         found = training_data(history.started, data)
-        checks += [
+        checks.append(
             _check(
                 "examples",
-                order_problems(steps, config, found) if found else (),
+                order_problems(history.steps, config, found) if found else (),
                 "in the order of the data" if found else "not checked: the data is not there",
-            ),
-            _check("budget", _budget(steps, config), _budget_note(select)),
+            )
+        )
+    if config and not select:
+        checks.append(_learning(history, config))
+    elif config and select and rule:
+        steps = history.queries
+        checks += [
+            _check("budget", _budget(steps, config, select), _budget_note(select)),
             _check(
                 "selection",
                 selection_problems(steps, select, rule, replay),
@@ -115,7 +127,7 @@ def verify(
             ),
         ]
     checks += [
-        _check("cost", _cost(steps), "calls and tokens"),
+        _check("cost", _cost(history), "calls and tokens"),
         _check("totals", _ledger(history), "sums of the steps"),
         _check("complete", _completeness(history, unfinished=unfinished), _progress(history)),
     ]
@@ -132,15 +144,40 @@ def verify(
         is_finished=history.finished is not None,
         recomputed_draws=replay is not None or not (rule and rule.draws_at_random),
         checks=tuple(checks),
-        remarks=tuple(_remarks(history, config, rule)) if config and rule else (),
+        remarks=tuple(_remarks(history, select, rule)) if select and rule else (),
     )
 
 
-def _remarks(history: RunHistory, config: Config, rule: PolicyRule) -> Iterator[str]:
+def _foreign_steps(history: RunHistory, config: Config | None) -> list[str]:
+    """Return the steps that are not of the run's method."""
+    name = config.method.name if config else "bas-opd"
+    kind = KINDS[name]
+    missing = "candidates is missing."
+    return [
+        f"step {step.step}: {missing if kind is QueryRecord else f'it is no step of {name}.'}"
+        for step in history.steps
+        if type(step) is not kind
+    ]
+
+
+def _learning(history: RunHistory, config: Config) -> Check:
+    """Check what a method without queries learned from."""
+    source = history.started.data.source if history.started else ""
+    by_last_word = grades_by_last_word(source)
+    if config.method.name == "sft":
+        steps = [step for step in history.steps if isinstance(step, GenerationRecord)]
+        problems = generation_problems(steps, config, by_last_word=by_last_word)
+        return _check("learning", problems, f"{config.sft.keep} responses of the teacher")
+    policy = [step for step in history.steps if isinstance(step, PolicyRecord)]
+    problems = policy_problems(policy, config, by_last_word=by_last_word)
+    return _check("learning", problems, "rewards, advantages, kept prompts, updates")
+
+
+def _remarks(history: RunHistory, select: SelectConfig, rule: PolicyRule) -> Iterator[str]:
     steps = [step for step in history.queries if step.candidates]
     empty = [step for step in steps if not step.selected]
     if 2 * len(empty) > len(steps):
-        ratio, kind = config.select.query_ratio, config.select.budget
+        ratio, kind = select.query_ratio, select.budget
         yield (
             f"In {len(empty):,} of {len(steps):,} steps the teacher was asked nothing: "
             f"select.query_ratio={ratio} in {kind} paid for no query. Raise select.query_ratio or "
@@ -150,7 +187,7 @@ def _remarks(history: RunHistory, config: Config, rule: PolicyRule) -> Iterator[
     if rule.learns and history.finished is not None and not is_ranked:
         labels = sum(step.labels for step in steps)
         yield (
-            f"The {rule.name} policy ranked no row: it learns from {config.select.replay_start} "
+            f"The {rule.name} policy ranked no row: it learns from {select.replay_start} "
             f"labels on (select.replay_start), and the run observed {labels:,}. All rows were "
             "drawn at random."
         )
@@ -217,9 +254,9 @@ def _order(steps: Sequence[StepRecord]) -> Iterator[str]:
         expected = step.step + 1
 
 
-def _budget(steps: Sequence[QueryRecord], config: Config) -> Iterator[str]:
+def _budget(steps: Sequence[QueryRecord], config: Config, select: SelectConfig) -> Iterator[str]:
     """K is the exact floor, and S is within it and within C (Eq. 4), which is within the batch."""
-    select, rollout = config.select, config.rollout
+    rollout = config.rollout
     batch = (rollout.prompts_per_step, rollout.per_prompt)
     opening_of: dict[str, int] = {}
     for step in steps:
@@ -317,7 +354,22 @@ def _scope(rule: PolicyRule, replay: Replay | None) -> str:
     return f"{rule.name}; {what} not recomputed"
 
 
-def _cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
+def _cost(history: RunHistory) -> Iterator[str]:
+    """What a step cost is what its rows cost."""
+    yield from _query_cost(history.queries)
+    for step in history.steps:
+        if isinstance(step, QueryRecord):
+            continue
+        for name, value in step.token_costs.items():
+            if getattr(step, name) != value:
+                yield (
+                    f"step {step.step}: {name} is {getattr(step, name)}, but its rows make {value}."
+                )
+        if len(step.prompt_tokens) != len(step.examples):
+            yield f"step {step.step}: prompt_tokens and examples differ in length."
+
+
+def _query_cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
     """The teacher scored S and nothing else, and what it cost is what those rows cost."""
     for step in steps:
         where = f"step {step.step}"
@@ -371,7 +423,7 @@ def _ledger(history: RunHistory) -> Iterator[str]:
 def _difference(
     place: str, recorded: Mapping[str, Any], summed: Mapping[str, Any]
 ) -> Iterator[str]:
-    later = set(TOKEN_COSTS) - set(recorded)
+    later = set(LATER) - set(recorded)
     for name in sorted({*recorded, *summed} - {"seconds"} - later):
         # A total that this version counts and an older one did not is absent; it must be 0.
         if recorded.get(name, 0) != summed.get(name, 0):
@@ -424,6 +476,13 @@ def _checkpoints(history: RunHistory) -> Iterator[str]:
             ledger = state.get("ledger")
             ledger = ledger if isinstance(ledger, dict) else {}
             yield from _difference(f"checkpoint {path.name}", ledger, summed)
+            # Checkpoints of version 0.1 have no cursor: every step took one batch.
+            taken = sum(each.batches for each in history.steps[:step])
+            if state.get("cursor", taken) != taken:
+                yield (
+                    f"cursor of {path.name} is {state['cursor']}, but its steps took {taken} "
+                    "batches of prompts."
+                )
 
 
 def _model(history: RunHistory) -> Iterator[str]:

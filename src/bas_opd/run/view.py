@@ -9,14 +9,20 @@ from statistics import fmean
 from typing import Any
 
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import EvaluationRecord, QueryRecord, StepRecord
+from bas_opd.run.record import (
+    EvaluationRecord,
+    GradedRecord,
+    PolicyRecord,
+    QueryRecord,
+    StepRecord,
+)
 from bas_opd.text import counted, duration
 
 LEDGER = {
     "steps": "steps",
     "ranked_steps": "  that ranked by score",
     "learned_steps": "  that updated the predictor",
-    "empty_steps": "  without a query",
+    "empty_steps": "  with nothing to learn from",
     "skipped_steps": "  skipped, not finite",
     "candidates": "candidates",
     "candidate_tokens": "candidate tokens",
@@ -30,14 +36,29 @@ LEDGER = {
     "sampled_tokens": "response tokens sampled",
     "total_tokens": "total tokens, student's x 3",
     "dropped_labels": "labels dropped, not finite",
+    "rollouts": "rollouts",
+    "generated": "responses of the teacher",
+    "rewards": "responses graded",
+    "deferred": "  not readable by rule",
+    "judged": "  decided by the judge",
+    "reference_rows": "rows scored by the initial model",
+    "dropped_groups": "prompts dropped",
+    "updates": "optimizer updates",
 }
 """Totals of the ledger in the order of the closing table, with their labels."""
+QUERIES = frozenset(
+    {
+        *("ranked_steps", "learned_steps", "candidates", "candidate_tokens", "calls", "overrun"),
+        *("scored_tokens", "processed_tokens", "prefilled_prompts", "dropped_labels"),
+    }
+)
+"""Totals of methods that query a teacher."""
+REWARDS = frozenset(
+    {"generated", "rewards", "deferred", "judged", "reference_rows", "dropped_groups"}
+)
+"""Totals of methods that grade responses or generate them with a teacher."""
 SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
 """Totals that are shown as a share of what full querying costs."""
-LEGEND = (
-    "In the line of a step, queries are teacher calls made / allowed (K), tokens are those the "
-    "teacher scored, and u is the mean utility of rows chosen by score / at random."
-)
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 """Steps that a curve shows."""
@@ -81,13 +102,16 @@ class RunView:
         step = self.recent[-1]
         parts = [f"step {self.done}/{self.total}"]
         if step.is_empty:
-            parts.append("empty: no row was selected")
+            is_query = isinstance(step, QueryRecord)
+            parts.append(f"empty: no row {'was selected' if is_query else 'to learn from'}")
         elif step.is_skipped:
             parts.append("skipped: the loss or its gradient is not finite")
         elif step.loss is not None and math.isfinite(step.loss):
             parts.append(f"loss {step.loss:.4f}")
         if isinstance(step, QueryRecord):
             parts += _query_parts(step)
+        elif isinstance(step, GradedRecord):
+            parts += _reward_parts(step)
         spent = [sum(each.seconds.values()) for each in self.recent[-PACE:]]
         remaining = fmean(spent) * max(0, self.total - self.done)
         parts += [duration(spent[-1]), f"eta {duration(remaining)}"]
@@ -99,13 +123,15 @@ class RunView:
             return ("No step is on record yet.",)
         ledger = self.ledger
         totals = ledger.totals()
-        shares = "  ".join(f"{LEDGER[name]} {shown_total(name, totals)}" for name in SHARES)
         lines = [self.title] if self.title else []
         lines += [
             self.line(),
-            f"{shares}  over budget, worst step {ledger.overrun}",
+            _summary(totals),
             _curve("loss", [step.loss for step in self.recent]),
         ]
+        graded = [s for s in self.recent if isinstance(s, GradedRecord) and s.grades]
+        if graded:
+            lines.append(_curve("right", [s.right / len(s.grades or ()) for s in graded]))
         utilities = [step.mean_utility for step in self.recent if isinstance(step, QueryRecord)]
         if any(ranked is not None for ranked, _ in utilities):
             lines.append(_curve("utility, ranked", [ranked for ranked, _ in utilities]))
@@ -125,11 +151,53 @@ class RunView:
         return tuple(lines)
 
 
+def legend(step: StepRecord) -> str:
+    """Return what the words in the line of a step mean, for a method with such steps."""
+    if isinstance(step, QueryRecord):
+        return (
+            "In the line of a step, queries are teacher calls made / allowed (K), tokens are those "
+            "the teacher scored, and u is the mean utility of rows chosen by score / at random."
+        )
+    return (
+        "In the line of a step, right are responses that are right / graded, updates those of the "
+        "optimizer, and rounds the batches of prompts that were sampled, with prompts kept / drawn."
+    )
+
+
 def shown_total(name: str, totals: Mapping[str, Any]) -> str:
     """Return a total of the ledger, as a share of full querying where it is one."""
     if name in SHARES:
         return _share(totals[name], totals[SHARES[name]])
     return f"{totals[name]:,}"
+
+
+def shown_totals(totals: Mapping[str, Any]) -> list[str]:
+    """Return the totals that a method has, in the order of the closing table."""
+    absent = (REWARDS if not any(totals[name] for name in REWARDS) else frozenset()) | (
+        QUERIES if not totals["candidates"] and totals["steps"] else frozenset()
+    )
+    return [name for name in LEDGER if name not in absent]
+
+
+def _summary(totals: Mapping[str, Any]) -> str:
+    """Return what the run has cost so far, on one line."""
+    if "calls" in shown_totals(totals):
+        shares = "  ".join(f"{LEDGER[name]} {shown_total(name, totals)}" for name in SHARES)
+        return f"{shares}  over budget, worst step {totals['overrun']}"
+    names = ("rollouts", "generated", "rewards", "deferred", "dropped_groups", "updates")
+    shown = [name for name in names if totals[name]]
+    return "  ".join(f"{LEDGER[name].strip()} {shown_total(name, totals)}" for name in shown)
+
+
+def _reward_parts(step: GradedRecord) -> list[str]:
+    parts = []
+    if step.grades:
+        parts.append(f"right {step.right}/{len(step.grades)}")
+    if isinstance(step, PolicyRecord):
+        parts.append(f"updates {step.updates_made}")
+        if len(step.rounds) > 1:
+            parts.append(f"rounds {len(step.rounds)}, kept {len(step.kept)}/{len(step.examples)}")
+    return parts
 
 
 def _query_parts(step: QueryRecord) -> list[str]:

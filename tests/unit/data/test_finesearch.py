@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bas_opd.answers import short
+from bas_opd.answers import ends_with, short
 from bas_opd.data.check import check
 from bas_opd.data.finesearch import (
     KINDS,
@@ -27,7 +27,6 @@ from bas_opd.data.finesearch import (
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue, own_backgrounds
 from bas_opd.data.finesearch.scenes import Placed, plate_colours
 from bas_opd.errors import DataError
-from bas_opd.evaluate.benchmarks.finesearch import ends_with
 from bas_opd.model.base import small_base
 from bas_opd.model.processing import Processor
 

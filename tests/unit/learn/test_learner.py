@@ -7,16 +7,30 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from torch import Tensor
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from bas_opd.data.images import open_crop, open_image
 from bas_opd.distill import distillation_loss, query_utility, topk_divergence
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn import Distillation, Learner, Objective, OptimizerSettings
+from bas_opd.learn import (
+    ClippedPolicy,
+    ClipSettings,
+    Distillation,
+    Learner,
+    Likelihood,
+    Objective,
+    OptimizerSettings,
+    TokenLogprobs,
+    clipped_policy_loss,
+    k3,
+    token_weights,
+)
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Example, TeacherScores
@@ -138,6 +152,82 @@ def test_at_full_budget_it_is_plain_distillation_with_a_token_mean(case: Case) -
     plain_loss, _, plain_gradients = case.plain(rows)
     assert loss == pytest.approx(plain_loss, rel=1e-5)
     assert_equal_gradients(gradients, plain_gradients)
+
+
+def test_likelihood_equals_the_causal_loss_of_transformers(case: Case) -> None:
+    rollouts, rows = case.rollouts, list(SELECTED)
+    n = int(rollouts.lengths[rows].sum())
+    objective = Likelihood(head=case.model.logits, tokens=n, chunk=7)
+    found = case.learner(tokens_per_micro_batch=40).accumulate(rollouts, rows, objective)
+    ours = _gradients(case.model)
+
+    case.model.network.zero_grad()
+    logits = _row_logits(case, case.model.network, lambda e: open_image(e.image))
+    chosen = torch.zeros(len(rollouts), 1, dtype=torch.bool)
+    chosen[rows] = True
+    labels = rollouts.tokens.masked_fill(~(rollouts.mask & chosen), -100)
+    loss = ForCausalLMLoss(
+        logits, labels, logits.shape[-1], num_items_in_batch=torch.tensor(n), shift_labels=labels
+    )
+    loss.backward()
+    assert float(found.loss) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert_equal_gradients(ours, _gradients(case.model))
+
+
+@pytest.mark.parametrize("aggregate", ["token", "sequence"])
+def test_the_policy_objective_equals_the_loss_that_equals_trls(
+    qwen35: Case, aggregate: Literal["token", "sequence"]
+) -> None:
+    rollouts, beta = qwen35.rollouts, 0.04
+    everything = range(len(rollouts))
+    generator = torch.Generator().manual_seed(5)
+
+    def apart() -> Tensor:
+        return rollouts.logprobs + 0.4 * torch.randn(rollouts.logprobs.shape, generator=generator)
+
+    old, reference = apart(), apart()
+    advantages = torch.randn(len(rollouts), generator=generator)
+    weights = token_weights(rollouts.lengths, aggregate)
+    logprobs = TokenLogprobs(suppressed=tuple(qwen35.model.processor.suppressed_ids))
+
+    def by_row(values: Tensor) -> dict[int, Tensor]:
+        return {row: values[row, : rollouts.lengths[row]] for row in everything}
+
+    objective = ClippedPolicy(
+        head=qwen35.model.logits,
+        logprobs=logprobs,
+        settings=ClipSettings(clip_high=0.28, dual_clip=3.0, beta=beta, aggregate=aggregate),
+        advantages=dict(enumerate(advantages.tolist())),
+        weights=dict(enumerate(weights.tolist())),
+        sampled=by_row(rollouts.logprobs),
+        old=by_row(old),
+        reference=by_row(reference),
+        chunk=7,
+    )
+    learner = qwen35.learner(tokens_per_micro_batch=40)
+    found = learner.accumulate(rollouts, list(everything), objective)
+    ours = _gradients(qwen35.model)
+
+    qwen35.model.network.zero_grad()
+    logits = _row_logits(qwen35, qwen35.model.network, lambda e: open_image(e.image))
+    new = torch.stack(
+        [logprobs(each, rollouts.tokens[row]) for row, each in enumerate(logits)]
+    ).masked_fill(~rollouts.mask, 0.0)
+    loss = clipped_policy_loss(
+        new,
+        old,
+        advantages,
+        rollouts.mask,
+        epsilon_low=0.2,
+        epsilon_high=0.28,
+        dual_clip=3.0,
+        aggregate=aggregate,
+    )
+    penalty = k3(new, reference).masked_fill(~rollouts.mask, 0.0) * weights[:, None]
+    loss = loss + beta * penalty.sum()
+    loss.backward()
+    assert float(found.loss) == pytest.approx(float(loss.detach()), rel=1e-4, abs=1e-6)
+    assert_equal_gradients(ours, _gradients(qwen35.model))
 
 
 def test_micro_batches_change_neither_loss_nor_gradient(case: Case) -> None:

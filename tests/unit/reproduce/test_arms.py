@@ -19,13 +19,17 @@ def settings(arm: str | ArmSpec) -> dict[str, object]:
 def test_every_arm_is_a_preset_over_finesearch_and_no_two_are_alike() -> None:
     trained = [arm for arm in ARMS if arm != "base"]
     configs = [settings(arm) for arm in trained]
-    assert len({str(config) for config in configs}) == len(trained) == 21
+    assert len({str(config) for config in configs}) == len(trained) == 28
     for arm, config in zip(trained, configs, strict=True):
         assert config["run.steps"] == 111
         assert config["rollout.max_response_tokens"] == 24
         differing = {key for key in config if config[key] != configs[0][key]}
         if arm.startswith("fewer"):
             assert differing == {"rollout.per_prompt"}
+        elif config["method.name"] != "bas-opd":
+            assert config["optim.learning_rate"] == configs[0]["optim.learning_rate"]
+            own = ("method.", "select.", "distill.k", "teacher.mode", "grpo.", "sft.")
+            assert all(key.startswith(own) for key in differing)
         else:
             assert all(key.startswith(("select.", "distill.use_")) for key in differing)
 
@@ -82,3 +86,9 @@ def test_arms_come_in_the_order_of_the_table() -> None:
     assert check_arms(["learned25", "base", "full"]) == ("base", "full", "learned25")
     with pytest.raises(ConfigError, match=r"no arm named lerned25\. The arms are base, full"):
         check_arms(["full", "lerned25"])
+
+
+def test_a_method_that_selects_nothing_has_the_seed_of_training_only() -> None:
+    assert arm_config("grpo", 3, PATHS).run.seed == 45
+    assert arm_config("grpo", 3, PATHS).select.seed == 0
+    assert arm_config("learned25", 3, PATHS).select.seed == 3

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_fixtures import audit, audit_gradients, evaluate, synthetic_run
@@ -14,7 +16,7 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.report.charts.accuracy import accuracy_total
 from bas_opd.report.charts.model import Line, Text
-from bas_opd.reproduce.arms import ARMS
+from bas_opd.reproduce.arms import ARMS, BASELINES
 from bas_opd.reproduce.catalogue import ITEMS, cost_figure, listing, make_item, policy_table
 from bas_opd.reproduce.material import arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
@@ -66,9 +68,9 @@ def test_what_the_paper_does_not_have_is_named(tmp_path: Path) -> None:
         make_item("table9", request(tmp_path), Quiet())
 
 
-def test_a_part_that_does_not_exist_yet_is_said_to(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the baselines do not exist yet"):
-        make_item("table2", request(tmp_path), Quiet())
+def test_a_part_that_cannot_be_made_is_said_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="other models are not trained here"):
+        make_item("table1", request(tmp_path), Quiet())
 
 
 @pytest.mark.parametrize("name", ["figure0", "figure5"])
@@ -175,10 +177,39 @@ def test_each_item_at_the_papers_scale_says_what_it_needs() -> None:
 
 
 def test_overrides_make_the_papers_run_follow_a_preset() -> None:
-    for policy in ("full", "entropy25", "learned50", "learned25-without-exploration"):
+    policies = ("full", "entropy25", "learned50", "learned25-without-exploration")
+    for policy in (*policies, *(arm.name for arm in BASELINES)):
         typed = load_config(preset("qwen3.5-4b"), ["data.path=x", *overrides_of(policy)])
         laid = load_config(preset(policy), ["data.path=x"], over=preset("qwen3.5-4b"))
         assert typed.model_copy(update={"run": laid.run}) == laid
+
+
+def test_table_2_at_the_papers_scale_names_every_baseline(tmp_path: Path) -> None:
+    told = make_item("table2", request(tmp_path, "paper"), Quiet())
+    for arm in BASELINES:
+        assert f"run.output=runs/{arm.name} method.name={arm.preset.split('-')[0]}" in told
+    assert "grpo.dual_clip=3.0" in told
+    assert "optim.learning_rate=1e-06" in told
+    assert "run.output=runs/learned25\n" in told
+
+
+@pytest.mark.parametrize("change", [{"seeds": 2}, {"test_n": 40}, {"overrides": ("run.steps=3",)}])
+def test_table_2_is_a_study_that_no_option_changes(tmp_path: Path, change: dict[str, Any]) -> None:
+    asked = replace(request(tmp_path), **change)
+    with pytest.raises(ConfigError, match=r"table2 is a study.*bas-opd reproduce study COPY"):
+        make_item("table2", asked, Quiet())
+
+
+def test_an_arm_without_queries_has_a_budget_of_nothing() -> None:
+    results = [
+        result("full", 0, 5, cost=cost(scored_tokens=4000)),
+        result("opsd", 0, 5, cost=cost(scored_tokens=4400)),
+        result("grpo", 0, 6, cost=cost(scored_tokens=0)),
+    ]
+    full, grpo, opsd = sorted(arms_of_results(results), key=lambda arm: arm.name)
+    assert (full.policy, grpo.policy, opsd.policy) == ("full", "grpo", "opsd")
+    assert (grpo.budget, grpo.token_share) == (0.0, 0.0)
+    assert (opsd.budget, opsd.token_share) == (1.0, pytest.approx(1.1))
 
 
 def test_settings_are_those_in_force() -> None:

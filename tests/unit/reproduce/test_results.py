@@ -74,9 +74,20 @@ def test_columns_are_the_steps_of_the_records_rounded() -> None:
     last = {"loss": None, "calls": 0, "scored_tokens": 0, "seconds": {}}
     records = [A_STEP.model_copy(update=changes) for changes in (first, last)]
     assert Steps.of(records) == Steps(
-        loss=[0.12346, None], calls=[3, 0], scored_tokens=[9, 0], seconds=[1.335, 0.0]
+        loss=[0.12346, None],
+        calls=[3, 0],
+        scored_tokens=[9, 0],
+        responses=[len(A_STEP.response_tokens)] * 2,
+        total_tokens=[A_STEP.token_costs["total_tokens"]] * 2,
+        seconds=[1.335, 0.0],
     )
     assert steps().loss == [0.5, None]
+
+
+def test_results_of_earlier_versions_keep_their_identity() -> None:
+    # As it was before there were other methods.
+    found = identity(arm_config("learned25", 0, PATHS), train="t", questions="q", base="b")
+    assert found == "919532fe36229ac4d9ff3f5f4597589b185d155dbc7a53218ac3d23c25b46603"
 
 
 def test_the_identity_is_of_what_was_run_not_of_where() -> None:

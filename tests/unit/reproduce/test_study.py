@@ -15,6 +15,7 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError, RunDirectoryError
 from bas_opd.files import sha256
 from bas_opd.reproduce import policies
+from bas_opd.reproduce.arms import arm_config
 from bas_opd.reproduce.policies import Request, reproduce
 from bas_opd.reproduce.questions import QUESTIONS
 from bas_opd.reproduce.results import Run, read_results, write_result
@@ -321,3 +322,21 @@ def test_the_base_of_a_study_is_beside_its_file_or_the_small_one(file: Path) -> 
     assert read_study(file).base.name == "small_base"
     with pytest.raises(ConfigError, match="cannot be read"):
         read_study(file.parent / "none.toml")
+
+
+def test_a_study_may_name_baselines_and_their_settings(tmp_path: Path) -> None:
+    path = tmp_path / "table2.toml"
+    path.write_text(
+        'title = "Methods"\ntask = "finesearch2"\nsteps = 3\ntrain = 6\ntest = 40\n'
+        '[[arm]]\nname = "dapo"\nlearning_rate = 3e-5\nseeds = "0-1"\n'
+        '[[arm]]\nname = "grpo-gentle"\npreset = "grpo"\nsettings = ["grpo.beta=0.1"]\n'
+        'learning_rate = 1e-5\nseeds = "0-1"\n'
+    )
+    _, dapo, gentle = read_study(path).arms
+    config = arm_config(dapo, 0, ["model.path=x", "data.path=x"], task="finesearch2")
+    assert (config.method.name, config.optim.learning_rate) == ("dapo", 3e-5)
+    config = arm_config(gentle, 0, ["model.path=x", "data.path=x"], task="finesearch2")
+    assert (config.grpo.beta, config.optim.learning_rate) == (0.1, 1e-5)
+    path.write_text(path.read_text().replace("grpo.beta=0.1", "select.query_ratio=0.1"))
+    with pytest.raises(ConfigError, match="the method grpo does not use it"):
+        read_study(path)

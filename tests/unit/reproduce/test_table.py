@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from result_fixtures import cost, result
+from result_fixtures import cells, cost, result
 
 from bas_opd.errors import DataError
 from bas_opd.reproduce.results import Count, RunResult
 from bas_opd.reproduce.table import MARKERS, policies_table, replace_table, write_table
-
-
-def cells(table: str, arm: str) -> list[list[str]]:
-    """The rows of an arm, one of each Markdown table."""
-    rows = [line for line in table.splitlines() if line.startswith(f"| {arm} |")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
 def three_seeds(arm: str, right: tuple[int, int, int]) -> list[RunResult]:

@@ -58,7 +58,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "elsewhere" / "model"
     folder.mkdir(parents=True)
 
-    def train(config: Config, console: Any) -> RunSummary:
+    def train(config: Config, console: Any, *, evaluate: Any) -> RunSummary:
+        assert evaluate is None
         return RunSummary(directory=folder.parent, model=folder, totals=cost().model_dump())
 
     def load_policy(config: Config) -> Any:
@@ -75,7 +76,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def read_history(directory: Path) -> Any:
         assert directory == folder.parent
-        return SimpleNamespace(queries=[A_STEP.model_copy(update={"calls": 112})])
+        steps = [A_STEP.model_copy(update={"calls": 112})]
+        return SimpleNamespace(steps=steps, queries=steps, evaluations=[])
 
     monkeypatch.setattr(loop, "train", train)
     monkeypatch.setattr(worker, "read_history", read_history)

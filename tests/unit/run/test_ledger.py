@@ -145,6 +145,10 @@ def test_the_ledger_adds_up_what_the_steps_did() -> None:
         "empty_steps": 1,
         "skipped_steps": 0,
         "dropped_labels": 2,
+        "rollouts": 18,
+        "updates": 2,
+        **dict.fromkeys(("generated", "rewards", "deferred", "judged"), 0),
+        **dict.fromkeys(("reference_rows", "dropped_groups"), 0),
         "seconds": {"rollout": 6.0, "teacher": 1.5},
     }
 

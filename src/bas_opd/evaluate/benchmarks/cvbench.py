@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bas_opd.answers.listed import answer_letter, lettered, with_choices
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
 from bas_opd.evaluate.benchmarks.metric import Metric
-from bas_opd.evaluate.benchmarks.options import answer_letter, lettered, with_choices
 from bas_opd.evaluate.benchmarks.reading import Layout, Record, read_records
 from bas_opd.evaluate.benchmarks.summary import (
     Measure,

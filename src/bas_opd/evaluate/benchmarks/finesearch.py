@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import string
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from bas_opd.answers import ends_with
 from bas_opd.data.images import open_crop
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
@@ -68,16 +68,6 @@ def _crop_name(example: Example) -> str:
     crop = example.crop
     picture = crop and crop.image
     return f"crop {picture.name if picture else (example.image.name, crop and crop.box)}"
-
-
-def ends_with(output: str, answer: str) -> bool:
-    """Return whether the last word of the output is the answer.
-
-    Punctuation around words and the case of letters are ignored: "The plate is Red." ends with
-    red. The right word anywhere else does not count.
-    """
-    words = [word.strip(string.punctuation) for word in output.casefold().split()]
-    return next(filter(None, reversed(words)), None) == answer.casefold()
 
 
 def ask(records: Sequence[Record]) -> list[Question]:

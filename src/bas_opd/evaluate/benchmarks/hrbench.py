@@ -6,8 +6,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
+from bas_opd.answers.listed import answer_letter, with_choices
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
-from bas_opd.evaluate.benchmarks.options import answer_letter, with_choices
 from bas_opd.evaluate.benchmarks.reading import Layout, Record, read_records
 from bas_opd.evaluate.benchmarks.summary import (
     Measure,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bas_opd.answers.listed import answer_letter, listed_options
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
-from bas_opd.evaluate.benchmarks.options import answer_letter, listed_options
 from bas_opd.evaluate.benchmarks.reading import Layout, Record, read_records
 from bas_opd.evaluate.benchmarks.summary import all_right
 from bas_opd.evaluate.questions import Question

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bas_opd.answers.listed import ending_with
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
-from bas_opd.evaluate.benchmarks.options import ending_with
 from bas_opd.evaluate.benchmarks.reading import Layout, Record, read_records
 from bas_opd.evaluate.benchmarks.summary import Measure, Scored, accuracy, grouped, share
 from bas_opd.evaluate.questions import Question

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from bas_opd.errors import DataError
 from bas_opd.report.arms import Arm
@@ -29,7 +30,7 @@ from bas_opd.report.charts.model import (
     value_axis,
     whisker,
 )
-from bas_opd.select.rules import policy_rule
+from bas_opd.select.rules import PolicyName, policy_rule
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
@@ -44,6 +45,8 @@ LONG_NAME = 90
 
 def policy_style(policy: str) -> str:
     """Return the look of a policy; without one, nothing was trained."""
+    if policy and policy not in get_args(PolicyName):
+        return "third"  # another method
     if not policy or policy_rule(policy).asks_everything:
         return "plain"
     if policy_rule(policy).learns:

@@ -53,12 +53,12 @@ SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
 
 def budget_chart(run: Run) -> Chart | None:
     """Draw what each step used as a column, and its K as the line they must not cross."""
-    if not run.steps:
+    if not run.queries:
         return None
-    gap = 0.15 if len(run.steps) < 60 else 0.05
+    gap = 0.15 if len(run.queries) < 60 else 0.05
     bars: list[Shape] = []
     edge = []
-    for number, step in enumerate(run.steps, start=1):
+    for number, step in enumerate(run.queries, start=1):
         bars.append(
             Bar(
                 x=(number - 0.5 + gap, number + 0.5 - gap),
@@ -68,10 +68,10 @@ def budget_chart(run: Run) -> Chart | None:
             )
         )
         edge += [(number - 0.5, step.budget), (number + 0.5, step.budget)]
-    steps = axis("step", (0.5, len(run.steps) + 0.5))
+    steps = axis("step", (0.5, len(run.queries) + 0.5))
     whole = tuple((value, name) for value, name in steps.ticks if value == int(value))
-    highest = max(max(step.used, step.budget) for step in run.steps)
-    unit = run.config.select.budget.replace("_", " ")
+    highest = max(max(step.used, step.budget) for step in run.queries)
+    unit = run.select.budget.replace("_", " ")
     return Chart(
         title=f"{unit.capitalize()} against K, step by step",
         label=f"Teacher {unit} of each step against its budget. {budget_sentence(run)}",
@@ -91,12 +91,12 @@ def budget_chart(run: Run) -> Chart | None:
 
 def selection_charts(run: Run, kinds: Mapping[str, str]) -> list[Chart]:
     """Draw what was selected and its utility, as far as recorded; `kinds` are by example."""
-    by_kind = shares_by_kind(run.steps, kinds) if kinds and run.steps else {}
+    by_kind = shares_by_kind(run.queries, kinds) if kinds and run.queries else {}
     charts = (
         _utility_chart(run),
-        _band_chart(run, rank_bands(run.steps)),
+        _band_chart(run, rank_bands(run.queries)),
         _share_chart("Which kinds of question", "kind", by_kind),
-        _share_chart("Which lengths of answer", "length", shares_by_length(run.steps)),
+        _share_chart("Which lengths of answer", "length", shares_by_length(run.queries)),
     )
     return [chart for chart in charts if chart is not None]
 
@@ -213,7 +213,7 @@ def loss_chart(run: Run) -> Chart | None:
         label=f"Loss of each step, from {points[0][1]:.3g} at the first to {points[-1][1]:.3g} at "
         "the last.",
         x="step",
-        y="distillation loss on selected tokens",
+        y="distillation loss on selected tokens" if run.has_queries else f"loss of {run.method}",
     )
 
 
@@ -240,8 +240,8 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
     arms = [
         Arm(
             name=f"{entry.number} {entry.label}",
-            policy=entry.run.config.select.policy,
-            budget=float(entry.run.config.select.query_ratio),
+            policy=entry.run.kind,
+            budget=entry.run.query_share,
             parts={},
             accuracy=reached,
             metric=entry.accuracy.name,
@@ -258,8 +258,8 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
 def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
     """Draw the mean observed utility of each step's selected rows, for each run."""
     lines = {
-        (f"{entry.number} {entry.label}", policy_style(entry.run.config.select.policy)): [
-            (float(each.step), each.mean) for each in utility_by_step(entry.run.steps)
+        (f"{entry.number} {entry.label}", policy_style(entry.run.kind)): [
+            (float(each.step), each.mean) for each in utility_by_step(entry.run.queries)
         ]
         for entry in entries
     }
@@ -278,7 +278,7 @@ def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
 
 
 def _utility_chart(run: Run) -> Chart | None:
-    steps = utility_by_step(run.steps)
+    steps = utility_by_step(run.queries)
     if len(steps) < 2:
         return None
     drawn = ("drawn at random", "explored")
@@ -307,7 +307,7 @@ def _band_chart(run: Run, bands: Sequence[Band]) -> Chart | None:
     """Draw utility by rank; the caption says which rows are known under the run's budget."""
     if len(bands) < 2:
         return None
-    select = run.config.select
+    select = run.select
     chosen = f"the upper {100 * float(select.query_ratio * (1 - select.exploration)):.3g} %"
     if select.coverage or run.rule.covers or select.budget != "calls":
         chosen = "rows of any place, chosen by cost or to cover the prompts,"

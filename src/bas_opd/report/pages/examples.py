@@ -128,7 +128,12 @@ def training_set(run: Run, folder: Path | None = None) -> Mapping[str, Example]:
 
 def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExample]:
     """Choose rows with a known utility, one of each prompt, and open their pictures."""
-    newest = {row.example: (step, row) for step, row in run.shown if row.utility is not None}
+    newest = {
+        row.example: (step, row)
+        for step in run.queries
+        for row in step.shown
+        if row.utility is not None
+    }
     kinds = {name: examples[name].kind if name in examples else "" for name in newest}
     return [
         ShownExample(

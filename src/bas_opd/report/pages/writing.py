@@ -98,9 +98,9 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "budget": budget_sentence(run),
         "budget_chart": training.budget_chart(run),
         "selection": training.selection_charts(run, kinds),
-        "reach": reach(run.steps),
-        "drawing": training.step_drawing(training.shown_step(run.steps), run.rule)
-        if run.steps
+        "reach": reach(run.queries),
+        "drawing": training.step_drawing(training.shown_step(run.queries), run.rule)
+        if run.queries
         else None,
         "audits": audit_figures(run),
         "stale": stale_sentence(run),
@@ -110,7 +110,7 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "phase_chart": training.phase_chart(run),
         "loss_chart": training.loss_chart(run),
         "evaluation_chart": training.evaluation_chart(run),
-        "supervision": supervision_table({run.policy: run}),
+        "supervision": supervision_table({run.policy: run}) if run.has_queries else None,
         "times": time_table({run.policy: run}),
         "has_examples": bool(examples),
         "shown": shown_examples(run, examples),
@@ -126,7 +126,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     comparison = compare_runs([read_run(path) for path in paths])
     runs = {entry.label: entry.run for entry in comparison.entries}
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
-    whole = {label: run for label, run in runs.items() if run.rule.asks_everything}
+    whole = {label: run for label, run in runs.items() if run.is_full}
     checked = {label: verify(run.path, unfinished=True, files=False) for label, run in runs.items()}
     header, *rows = run_table(comparison)
     facts = {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bas_opd.answers import ends_with
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Scored, benchmark
-from bas_opd.evaluate.benchmarks.finesearch import ends_with
 
 FINESEARCH = benchmark("finesearch")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bas_opd.evaluate.benchmarks.options import answer_letter, ending_with, listed_options
+from bas_opd.answers.listed import answer_letter, ending_with, listed_options
 
 
 @pytest.mark.parametrize(

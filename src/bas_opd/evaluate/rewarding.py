@@ -1,0 +1,58 @@
+"""A judge of rewards: decides about responses that no rule can read, as evaluation does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bas_opd.config.schema import Config
+from bas_opd.evaluate.benchmarks.summary import Outcome
+from bas_opd.evaluate.judge import Case, Judge, VerdictCache, fresh_mark, messages
+from bas_opd.methods.reward import Unread
+from bas_opd.run.directory import VERDICTS
+from bas_opd.serving.client import ChatClient, Spending
+from bas_opd.serving.endpoint import Endpoint
+from bas_opd.types import Grade
+
+GRADES: dict[Outcome, Grade] = {"correct": "right", "wrong": "wrong", "unscored": "unread"}
+KNOWN = Case(question="Which colour is the cup?", reference="red", answer="It is red.")
+
+
+def reward_judge(config: Config) -> RewardJudge | None:
+    """Return the judge of a run, or None if it has none; raise if it does not reply."""
+    settings = config.judge
+    if settings.url is None:
+        return None
+    endpoint = Endpoint(url=settings.url, model=settings.model, key_variable=settings.key_variable)
+    # One try: whoever starts a run is there to hear that the address is wrong.
+    once = ChatClient(replace(endpoint, tries=1))
+    once.ask(messages(KNOWN, mark=fresh_mark(KNOWN)), max_tokens=16)
+    path = Path(config.run.output or "runs/run") / VERDICTS
+    return RewardJudge(endpoint, path, max_requests=settings.max_requests)
+
+
+class RewardJudge:
+    """Asks once for each content, within a limit of requests that covers the whole run.
+
+    Replies are on disk before they are used, so a resumed run finds those of the steps it repeats.
+    Beyond the limit a response stays unread.
+    """
+
+    def __init__(self, endpoint: Endpoint, path: Path, *, max_requests: int) -> None:
+        self._endpoint, self._path, self._max_requests = endpoint, path, max_requests
+
+    def __call__(self, unread: Sequence[Unread]) -> list[Grade]:
+        """Return what the judge says of every response."""
+        cases = [
+            Case(question=each.question, reference=each.reference, answer=each.response)
+            for each in unread
+        ]
+        grades: list[Grade] = ["unread"] * len(cases)
+        with VerdictCache(self._path) as cache:
+            requests, tokens = cache.spent()
+            spending = Spending(max_requests=self._max_requests, requests=requests, tokens=tokens)
+            judge = Judge(ChatClient(self._endpoint, spending=spending), cache)
+            for index, verdict in judge.judge_all(cases):
+                grades[index] = GRADES[verdict.outcome]
+        return grades
