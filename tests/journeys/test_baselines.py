@@ -24,6 +24,7 @@ from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.history import read_history
 from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord
+from bas_opd.run.verify import verify
 from bas_opd.types import PromptBatch, Rollouts
 
 Make = Callable[..., Config]
@@ -324,16 +325,17 @@ def test_a_run_of_bas_opd_records_nothing_of_other_methods(config: Make) -> None
     assert final_state(run)["ledger"]["updates"] == 3
 
 
-def rewritten(source: Path, target: Path, **fields: Any) -> Path:
-    """Copy a prepared set with other fields in every row."""
+def rewritten(source: Path, target: Path, *, spared: int = 0, **fields: Any) -> Path:
+    """Copy a prepared set with other fields in every row, but for the first few."""
     examples = PreparedSet.load(source).examples
     with staged_set(target) as writer:
-        for example in examples:
+        for place, example in enumerate(examples):
             image = writer.store(example.image.read_bytes(), name="p.png", place="images")
             row = {"id": example.id, "image": image.name, "question": example.question}
             box = example.crop.box if example.crop else None
             crop = CropRow(box=box, area=0.1) if box else None
-            writer.add(Row(**{**row, "answer": example.answer, "crop": crop, **fields}))
+            changed = fields if place >= spared else {}
+            writer.add(Row(**{**row, "answer": example.answer, "crop": crop, **changed}))
         writer.finish(source="a copy")
     return target
 
@@ -366,6 +368,19 @@ def test_a_method_that_needs_no_crops_trains_without(
     data = rewritten(tmp_path / "data", tmp_path / "other", crop=None)
     run = train(config(name, "run", f"data.path={data}", "run.steps=1"))
     assert steps_of(run)[0].rollouts >= 16
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo", "grpo-released", "dapo", "opsd"])
+def test_steps_without_an_answer_are_empty_and_the_run_goes_on(
+    name: str, config: Make, tmp_path: Path
+) -> None:
+    config(name, "none")
+    data = rewritten(tmp_path / "data", tmp_path / "other", spared=1, answer="")
+    run = train(config(name, "run", f"data.path={data}", "run.steps=4"))
+    empty = [step.is_empty for step in steps_of(run)]
+    assert len(empty) == 4
+    assert sum(empty) >= (0 if name == "dapo" else 3)  # DAPO draws until it finds the one
+    assert verify(run).is_sound
 
 
 def test_sft_without_a_filter_needs_no_answers(config: Make, tmp_path: Path) -> None:

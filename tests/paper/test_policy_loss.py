@@ -189,8 +189,8 @@ def test_what_stands_in_the_padding_changes_neither_loss_nor_gradient() -> None:
     logprobs = torch.tensor([[-1.0, torch.nan], [-2.0, -1.0]], requires_grad=True)
     old = torch.tensor([[-1.2, -torch.inf], [-1.8, -1.0]])
     mask = torch.tensor([[1, 0], [1, 1]])
-    clips = {"epsilon_low": 0.2, "epsilon_high": 0.28}
-    loss = clipped_policy_loss(logprobs, old, torch.tensor([1.0, -1.0]), mask, **clips)
+    advantage = torch.tensor([1.0, -1.0])
+    loss = clipped_policy_loss(logprobs, old, advantage, mask, epsilon_low=0.2, epsilon_high=0.28)
     loss.backward()
     assert loss.isfinite()
     assert logprobs.grad is not None

@@ -66,13 +66,16 @@ class Sampler:
     def generate(self, batch: PromptBatch) -> Rollouts:
         """Draw `per_prompt` responses for every example of the batch."""
         prompts = tuple(self._encode(example) for example in batch.examples)
-        rollouts, self.prompts_per_batch = in_smaller_batches(
+        most = min(self.prompts_per_batch, max(1, len(prompts)))
+        rollouts, fitted = in_smaller_batches(
             lambda limit: self._sample(batch, prompts, limit),
-            limit=min(self.prompts_per_batch, len(prompts)),
+            limit=most,
             smallest=1,
             what="rollout",
             notice=self.hooks.notice,
         )
+        if fitted < most:  # memory ran out; a batch of few prompts limits no later one
+            self.prompts_per_batch = fitted
         return rollouts
 
     def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:

@@ -118,6 +118,18 @@ def test_how_the_batch_is_cut_changes_no_token(
     torch.testing.assert_close(whole.logprobs, cut.logprobs, atol=1e-5, rtol=1e-5)
 
 
+def test_a_batch_of_few_prompts_limits_no_later_one(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    sampler = Sampler(model, full_view, SamplingSettings(per_prompt=2, max_response_tokens=3))
+    before = sampler.prompts_per_batch
+    examples = make_examples(tmp_path)
+    for few in (examples[:1], ()):
+        rollouts = sampler.generate(PromptBatch(step=0, examples=few))
+        assert len(rollouts) == 2 * len(few)
+    assert sampler.prompts_per_batch == before
+
+
 @pytest.fixture
 def qwen35(small_qwen35: Path) -> VisionLanguageModel:
     return make_model(small_qwen35)
