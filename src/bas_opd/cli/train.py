@@ -49,6 +49,13 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run in the directory and start over.")
     ] = False,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Resume although files of the model or pictures have changed; it is recorded.",
+        ),
+    ] = False,
     track: Annotated[
         list[str] | None,
         typer.Option(help="Also log metrics to tensorboard, trackio or wandb; repeatable."),
@@ -80,6 +87,7 @@ def train(
             settings,
             Tracked(console, settings, trackers),
             overwrite=overwrite,
+            accept_changes=accept_changes,
             evaluate=evaluator(settings),
             judge=reward_judge(settings),
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import bas_opd
 from bas_opd.config.schema import Config, SelectConfig
-from bas_opd.errors import CheckpointError, ModelError, RunDirectoryError
+from bas_opd.errors import CheckpointError, RunDirectoryError
 from bas_opd.files import staging_path
 from bas_opd.model.base import model_folder
 from bas_opd.model.loading import LoraSettings, open_model
@@ -30,7 +30,7 @@ from bas_opd.run.checkpoint import newest_intact, read_checkpoint
 from bas_opd.run.directory import Identity
 from bas_opd.run.history import read_history
 from bas_opd.run.manifest import published, step_of, verify_files
-from bas_opd.run.state import model_identity
+from bas_opd.run.state import check_base
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -167,14 +167,10 @@ def _started_from(source: _Source, base: str) -> VisionLanguageModel:
     if source.config.lora.rank:
         lora = LoraSettings(**source.config.lora.model_dump(), seed=source.config.run.seed)
     student = known = open_model(base, device="cpu", lora=lora)
-    if lora and source.identity.precision == "bfloat16":
-        # The run held its frozen weights in bf16 when it took their fingerprint.
+    if lora and source.identity.precision == "bfloat16" and not source.identity.base_files:
+        # An old run is known by a sample of its weights, and it held frozen ones in bf16 then.
         known = open_model(base, device="cpu", lora=lora, precision="bfloat16")
-    if source.identity.base and model_identity(known)["base"] != source.identity.base:
-        raise ModelError(
-            f"The model at {base} is not the one that the run started from. Give the path of that "
-            "one with --base."
-        )
+    check_base(source.identity, base, known)
     return student
 
 

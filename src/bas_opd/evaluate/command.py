@@ -15,8 +15,9 @@ from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Judge, VerdictCache
 from bas_opd.evaluate.questions import View
 from bas_opd.evaluate.results import report_entry, write_report
-from bas_opd.evaluate.weights import base_folder, find_checkpoint
+from bas_opd.evaluate.weights import find_checkpoint
 from bas_opd.files import hash_of
+from bas_opd.model.folder import local_folder
 from bas_opd.run.history import read_history
 from bas_opd.run.lock import locked, owner_of
 from bas_opd.run.progress import Progress
@@ -73,7 +74,7 @@ class Request:
 def base_of(run: Path) -> tuple[str, Path]:
     """Return the model that a run started from, and the folder for its evaluation."""
     history = read_history(run)
-    return str(base_folder(history.config().model.path)), history.directory.base_evaluation
+    return str(local_folder(history.config().model.path)), history.directory.base_evaluation
 
 
 def evaluate_model(

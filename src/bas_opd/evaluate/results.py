@@ -28,8 +28,8 @@ from bas_opd.evaluate.samples import (
     scoring_of,
 )
 from bas_opd.evaluate.tables import latex, markdown
-from bas_opd.evaluate.weights import ADAPTER
 from bas_opd.files import hash_of, write_text
+from bas_opd.model.folder import ADAPTER
 from bas_opd.stats.intervals import Interval
 from bas_opd.validation import first_problem
 

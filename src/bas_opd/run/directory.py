@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config
-from bas_opd.errors import ConfigError, DataError, RunDirectoryError
-from bas_opd.files import staging_path, write_json
+from bas_opd.data.records import MANIFEST, PreparedSet
+from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
+from bas_opd.files import hash_of, staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
 from bas_opd.run.lock import locked, owner_of
 from bas_opd.run.record import DataSource
+from bas_opd.text import counted
 from bas_opd.validation import first_problem
 
 SCHEMA_VERSION = 1
@@ -47,6 +49,8 @@ class Identity(BaseModel):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights that the run started from."""
+    base_files: dict[str, str] = Field(default_factory=dict)
+    """File -> SHA-256 of the model that the run started from; runs of version 0.1 lack it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,11 @@ class RunDirectory:
     @property
     def identity(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def hashes(self) -> Path:
+        """Where hashes of the files that the run depends on are kept, see `file_hashes`."""
+        return self.path / "hashes.json"
 
     @property
     def evaluation(self) -> Path:
@@ -105,8 +114,9 @@ class RunDirectory:
             )
         with locked(path):
             run = cls(path=path)
-            # A run that is killed while it first writes its identity leaves only the staging file.
-            own = {OWNER, staging_path(run.identity).name}
+            # A run that is killed before it has written its identity leaves only these.
+            own = {OWNER, run.hashes.name}
+            own |= {staging_path(path).name for path in (run.identity, run.hashes)}
             if not run.identity.exists() and not {p.name for p in path.iterdir()} <= own:
                 raise RunDirectoryError(
                     f"{path} holds something that is not a run, and nothing in it will be "
@@ -157,7 +167,7 @@ class RunDirectory:
                 "the old ones, choose another run.output, or start over with --overwrite."
             )
         was, now = before.dataset, mine["dataset"]
-        if {"fingerprint": was.fingerprint, "examples": was.examples} != now:
+        if (was.fingerprint, was.examples) != (now["fingerprint"], now["examples"]):
             raise DataError(
                 f"The run in {self.path} was started on other data: {was.examples} examples with "
                 f"fingerprint {was.fingerprint[:12]}, where there are now {now['examples']} with "
@@ -165,13 +175,38 @@ class RunDirectory:
                 "over with --overwrite."
             )
         for key in MODEL_KEYS:
-            known = getattr(before, key)
+            # Where the model's files are known, they were compared.
+            known = "" if key == "base" and before.base_files else getattr(before, key)
             if known and mine.get(key, known) != known:
                 raise ConfigError(
                     f"The run in {self.path} was started with another {key}: {known}, where there "
                     f"is now {mine[key]}. Resume where that is the same, choose another "
                     "run.output, or start over with --overwrite."
                 )
+
+    def check_files(
+        self, base: Mapping[str, str], data: PreparedSet, *, accept: bool, is_new: bool
+    ) -> dict[str, Any]:
+        """Return what the identity says of the files that a run depends on; refuse changed ones.
+
+        The model must be as it was when the run was started. Pictures must be as they were
+        prepared, or as they were when the run was started. `accept` puts changes on record. A new
+        run replaces the one that is here.
+        """
+        before = None if is_new or not self.identity.exists() else self.read_identity()
+        model = {} if before is None or not before.base_files else changes(before.base_files, base)
+        pictures = data.picture_hashes(memory=self.hashes)
+        fingerprint, images = hash_of(pictures), {}
+        if before is None or before.dataset.pictures != fingerprint:
+            images = changes({name: was for name, (_, was) in data.pictures.items()}, pictures)
+            if before is not None and before.dataset.pictures and not images:
+                images = {MANIFEST: "lists other pictures"}
+        if (model or images) and not accept:
+            raise self._changed(model, images, data.folder)
+        identity: dict[str, Any] = {"base_files": dict(base), "pictures": fingerprint}
+        if model or images:
+            identity["accepted_changes"] = model | images
+        return identity
 
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write down which run this is, once everything that it needs has been found."""
@@ -198,8 +233,20 @@ class RunDirectory:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        for path in (self.records, self.identity):
+        for path in (self.records, self.hashes, self.identity):
             path.unlink(missing_ok=True)
+
+    def _changed(
+        self, model: Mapping[str, str], pictures: Mapping[str, str], data: Path
+    ) -> BasOpdError:
+        name, others = next(iter(model or pictures)), len(model) + len(pictures) - 1
+        also = f", and {counted(others, 'other file')}" if others else ""
+        what = f"the set in {data} was prepared" if not model else "it was started"
+        return (ModelError if model else DataError)(
+            f"The run in {self.path} cannot go on: {name} has changed since {what}{also}. Restore "
+            "what has changed, choose another run.output, or go on with --accept-changes, which "
+            "puts the change on record."
+        )
 
     def _not_understood(self, error: ValidationError) -> RunDirectoryError:
         return RunDirectoryError(
@@ -207,3 +254,12 @@ class RunDirectory:
             f"({first_problem(error)}). Use the version that started it, or start over with "
             "--overwrite."
         )
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> what has changed, for files by their hashes."""
+    return {
+        name: f"was {before.get(name, 'absent')[:12]}, is now {now.get(name, 'absent')[:12]}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    }

@@ -20,6 +20,7 @@ from bas_opd.data.views import answered, check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
 from bas_opd.files import sha256, sync
 from bas_opd.methods.reward import Judge
+from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
@@ -51,6 +52,7 @@ def train(
     console: RunProgress,
     *,
     overwrite: bool = False,
+    accept_changes: bool = False,
     evaluate: Evaluate | None = None,
     judge: Judge | None = None,
 ) -> RunSummary:
@@ -93,6 +95,12 @@ def train(
             if notice:
                 console.message(notice)
         console.message(f"Loading the model {config.model.path}.")
+        base = model_hashes(local_folder(config.model.path), memory=run.hashes)
+        files = run.check_files(base, data, accept=accept_changes, is_new=overwrite)
+        identity["dataset"]["pictures"] = files.pop("pictures")
+        identity |= files
+        if changed := identity.get("accepted_changes"):
+            console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
         method = build_method(config, hooks, judge=judge)
         identity |= model_identity(method.model)
         check_prompts(
@@ -187,7 +195,8 @@ class _Run:
         writer = RecordWriter(log, keep_bytes=snapshot.data["records_bytes"])
         # Checkpoints of version 0.1 lack some totals; the records have all.
         self.state.ledger = Ledger.of(collect_history(self.run.path).steps)
-        now = {key: identity[key] for key in ("steps", "config", "config_hash", "environment")}
+        kept = ("steps", "config", "config_hash", "environment", "accepted_changes")
+        now = {key: identity[key] for key in kept if key in identity}
         writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
         return writer

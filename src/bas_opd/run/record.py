@@ -63,6 +63,8 @@ class DataSource(Record):
     examples: int
     source: str = ""
     """What the set was prepared from."""
+    pictures: str = ""
+    """Hash of the pictures as they were on disk; runs of version 0.1 lack it."""
 
 
 class Started(Record):
@@ -77,6 +79,8 @@ class Started(Record):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights it started from."""
+    accepted_changes: dict[str, str] = Field(default_factory=dict)
+    """Files that had changed, and were accepted with --accept-changes -> what had changed."""
 
 
 class Resumed(Record):
@@ -86,6 +90,7 @@ class Resumed(Record):
     steps: int | None = None
     config: dict[str, Any] | None = None
     config_hash: str | None = None
+    accepted_changes: dict[str, str] = Field(default_factory=dict)
 
 
 class Finished(Record):

@@ -22,7 +22,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet, grades_by_last_word, read_manifest
 from bas_opd.data.views import answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import CheckpointError, DataError
+from bas_opd.errors import CheckpointError, DataError, ModelError
 from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
 from bas_opd.methods import (
     BasOpd,
@@ -36,11 +36,13 @@ from bas_opd.methods import (
     opsd,
 )
 from bas_opd.methods.reward import Judge
+from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
+from bas_opd.run.directory import Identity, changes
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.select import build_selector
@@ -299,6 +301,20 @@ def model_identity(model: VisionLanguageModel) -> dict[str, str]:
         "precision": str(model.precision).removeprefix("torch."),
         "base": digest.hexdigest(),
     }
+
+
+def check_base(identity: Identity, path: str, model: VisionLanguageModel) -> None:
+    """Refuse a model that a run did not start from: by its files, or in old runs by a sample."""
+    if identity.base_files:
+        other = changes(identity.base_files, model_hashes(local_folder(path)))
+    else:
+        is_other = identity.base and model_identity(model)["base"] != identity.base
+        other = ("the weights",) if is_other else ()
+    if other:
+        raise ModelError(
+            f"The model at {path} is not the one that the run started from: {next(iter(other))} "
+            "differs. Give the path of that one with --base."
+        )
 
 
 def environment() -> dict[str, Any]:
