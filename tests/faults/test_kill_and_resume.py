@@ -216,6 +216,24 @@ def test_asked_to_stop_in_generation_it_costs_at_most_that_step(
     assert_same_end(run, whole)
 
 
+def test_asked_to_stop_the_same_command_resumes_though_it_overwrites(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(
+        run, "--overwrite", fault=at(Sampler, "generate", ask_to_stop, call=3, before=True)
+    )
+    assert ended.code == 75
+    kept = published(run / "checkpoints")
+    assert kept
+    ended = train(run, "--overwrite")
+    assert ended.code == 0, ended.output
+    assert "Resuming after step" in ended.output
+    assert_same_end(run, whole)
+    again = train(run, "--overwrite")
+    assert "nothing is left to do" in " ".join(again.output.split())
+
+
 def test_asked_twice_while_saving_it_ends_at_once(
     train: Train, whole: Path, tmp_path: Path
 ) -> None:

@@ -211,7 +211,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_named(
 
 
 def test_overwriting_starts_over(whole: Path, small_qwen35: Path, data: Path) -> None:
-    config = tiny(small_qwen35, data, whole, *OFTEN, "run.steps=1")
+    config = tiny(small_qwen35, data, whole, *OFTEN, "run.steps=1", "run.seed=5")
     summary = loop.train(config, Silent(), overwrite=True)
     assert summary.totals["steps"] == 1
     assert [path.name for path in published(whole / "checkpoints")] == ["step-00000001"]

@@ -47,7 +47,10 @@ def train(
     config: ConfigFile,
     overrides: Overrides = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the run in the directory and start over.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace a run of other settings or data; the same run is resumed."
+        ),
     ] = False,
     accept_changes: Annotated[
         bool,

@@ -150,6 +150,14 @@ class RunDirectory:
         except ValidationError as error:
             raise self._not_understood(error) from error
 
+    def is_another(self, mine: Mapping[str, Any]) -> bool:
+        """Return whether the run here has other settings or data; only such a one is replaced."""
+        try:
+            self.compare(mine)
+        except (ConfigError, DataError):
+            return True
+        return False
+
     def compare(self, mine: Mapping[str, Any]) -> None:
         """Refuse to resume a run that was started here as another one."""
         if not self.identity.exists():
@@ -180,8 +188,8 @@ class RunDirectory:
             if known and mine.get(key, known) != known:
                 raise ConfigError(
                     f"The run in {self.path} was started with another {key}: {known}, where there "
-                    f"is now {mine[key]}. Resume where that is the same, choose another "
-                    "run.output, or start over with --overwrite."
+                    f"is now {mine[key]}. Resume where that is the same, or choose another "
+                    "run.output."
                 )
 
     def check_files(
@@ -251,8 +259,8 @@ class RunDirectory:
     def _not_understood(self, error: ValidationError) -> RunDirectoryError:
         return RunDirectoryError(
             f"{self.identity} does not describe a run that this version can resume "
-            f"({first_problem(error)}). Use the version that started it, or start over with "
-            "--overwrite."
+            f"({first_problem(error)}). Use the version that started it, or choose another "
+            "run.output."
         )
 
 

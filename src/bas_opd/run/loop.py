@@ -58,6 +58,8 @@ def train(
 ) -> RunSummary:
     """Train to the last step, from the first or from the newest checkpoint of the same run.
 
+    `overwrite` replaces a run of other settings or other data; the same run is resumed, so that a
+    scheduler may repeat the command.
     `evaluate` is called every `eval.every` steps; `evaluate/during_training.py` makes it. `judge`
     decides what no rule can read, for methods that grade responses; `evaluate/rewarding.py` makes
     it.
@@ -85,8 +87,14 @@ def train(
         stop.listening(),
     ):
         identity = _identity(config, data, total)
-        if not overwrite:
+        replaces = overwrite and run.is_another(identity)
+        if not replaces:
             run.compare(identity)
+            if overwrite and run.identity.exists():
+                console.message(
+                    f"The run in {path} is this one, so nothing of it is deleted: it is resumed. "
+                    "To start it over, remove its directory."
+                )
             if (totals := _finished_totals(run, total)) is not None:
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
@@ -96,7 +104,7 @@ def train(
                 console.message(notice)
         console.message(f"Loading the model {config.model.path}.")
         base = model_hashes(local_folder(config.model.path), memory=run.hashes)
-        files = run.check_files(base, data, accept=accept_changes, is_new=overwrite)
+        files = run.check_files(base, data, accept=accept_changes, is_new=replaces)
         identity["dataset"]["pictures"] = files.pop("pictures")
         identity |= files
         if changed := identity.get("accepted_changes"):
@@ -117,7 +125,7 @@ def train(
         )
         state = TrainState(method=method, prompts=prompts)
         _check_disk(run.path, state.checkpoint_bytes)
-        if overwrite:
+        if replaces:
             run.clear(inputs=[Path(config.model.path), data.folder])
         else:
             run.compare(identity)
@@ -188,7 +196,8 @@ class _Run:
         if not holds_place(log, snapshot.data):
             raise CheckpointError(
                 f"{log} no longer holds the records up to the checkpoint of step {snapshot.step}: "
-                "they were truncated or changed. Restore the file, or start over with --overwrite."
+                "they were truncated or changed. Restore the file, or start over in another "
+                "run.output."
             )
         self.state.restore(snapshot)
         set_aside(self.run.checkpoints, after=snapshot.step)

@@ -275,7 +275,7 @@ def restore_parts(method: Method, tensors: Mapping[str, Mapping[str, Tensor]]) -
     if missing := sorted(parts.keys() - tensors.keys()):
         raise CheckpointError(
             f"The checkpoint does not hold the {' and the '.join(missing)} of this run. The run "
-            "cannot resume from it; start over with --overwrite or another run.output."
+            "cannot resume from it; start over in another run.output."
         )
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
