@@ -57,12 +57,18 @@ def model_hashes(folder: Path, *, memory: Path | None = None) -> dict[str, str]:
     are kept in the file `memory`, see `file_hashes`.
     """
     if not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"There are no weights (*.safetensors) in {folder}, and pickled ones (*.bin) are not "
-            "loaded. Name a finished run, or the folder of a model."
-        )
+        raise no_weights(folder)
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     return file_hashes({path.name: path for path in files}, memory=memory)
+
+
+def no_weights(path: str | Path) -> ModelError:
+    """Return the error for a model without weights that may be read."""
+    return ModelError(
+        f"No safetensors weights could be read from {path}. Pickled weights (*.bin) are not "
+        "loaded, since they can run code: convert them with save_pretrained, or check that "
+        "the download is complete."
+    )
 
 
 def check_folder(folder: Path) -> None:
