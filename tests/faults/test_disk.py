@@ -108,6 +108,36 @@ def test_with_every_checkpoint_damaged_it_starts_over_and_says_so(
     resumes_to(stopped, whole, train, sentence="No intact checkpoint")
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("name", ["manifest.json", "student.safetensors", "step-00000003"])
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_nothing_is_touched(
+    number: int, name: str, stopped: Path, train: Train, whole: Path
+) -> None:
+    """As when permissions are lost, or a file server is away: training must not start over."""
+
+    def arm() -> None:
+        for owner, call in ((Path, "open"), (Path, "iterdir")):
+            fail_for(owner, call, name, OSError(number, os.strerror(number), name))
+
+    before = contents(stopped)
+    ended = train(stopped, fault=arm)
+    assert ended.is_explained(1, os.strerror(number)), ended
+    assert contents(stopped) == before
+    resumes_to(stopped, whole, train)
+
+
+def fail_for(owner: Any, call: str, name: str, error: OSError) -> None:
+    """Let a call fail for every path of this name in a checkpoint."""
+    original = getattr(owner, call)
+
+    def failing(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path.name == name and "checkpoints" in path.parts:
+            raise error
+        return original(path, *args, **kwargs)
+
+    setattr(owner, call, failing)
+
+
 def test_a_pickle_in_place_of_tensors_is_never_loaded(
     stopped: Path, train: Train, whole: Path, tmp_path: Path
 ) -> None:

@@ -317,8 +317,8 @@ def _disk_failures_explained(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:  # The second is what safetensors makes of a first.
         raise BasOpdError(
-            f"The run in {path} cannot be written: {error}. Every published checkpoint is intact; "
-            "after fixing the disk, rerun the same command to resume from the newest."
+            f"The run in {path} cannot be read or written: {error}. Its published checkpoints are "
+            "as they were; after fixing the disk, rerun the same command to resume from the newest."
         ) from error
 
 

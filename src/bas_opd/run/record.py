@@ -702,7 +702,7 @@ def holds_place(path: Path, place: Mapping[str, Any]) -> bool:
             while size < place["records_bytes"] and (line := file.readline()):
                 _, chain = read_line(line, str(path), after=chain)
                 size += len(line)
-    except (OSError, DataError):
+    except (FileNotFoundError, DataError):
         return False
     return (size, chain) == (place["records_bytes"], place["records_chain"])
 

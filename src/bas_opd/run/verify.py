@@ -474,7 +474,7 @@ def _checkpoints(history: RunHistory) -> Iterator[str]:
         try:
             verify_checkpoint(path)
             state = read_json(path / STATE)
-        except BasOpdError as error:
+        except (BasOpdError, OSError) as error:
             yield str(error)
             continue
         step = state.get("step")
@@ -500,5 +500,5 @@ def _model(history: RunHistory) -> Iterator[str]:
     if history.finished is not None:
         try:
             verify_files(history.directory.model, history.finished.model)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             yield str(error)
