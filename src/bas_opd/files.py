@@ -80,11 +80,14 @@ def staging_path(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically, and wait until it is on disk."""
+    """Replace a file atomically, and wait until it is on disk; a link is replaced, not followed."""
     staging = staging_path(path)
+    staging.unlink(missing_ok=True)  # A kill has left it.
     try:
-        staging.write_text(text, encoding="utf-8")
-        sync(staging)
+        with staging.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(staging, path)
     except OSError:
         staging.unlink(missing_ok=True)

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process import Command, Fault, Payload, Train, at, fail, resumes_to, torn_record
+from process import Command, Fault, Payload, Train, at, bas_opd, fail, resumes_to, torn_record
 from run_states import assert_same_end
 from shapes import make_pictures
 
+from bas_opd.data.finesearch import make_finesearch
+from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint
 from bas_opd.run.checkpoint import is_intact, published
@@ -371,6 +373,51 @@ def test_a_link_in_the_run_directory_is_refused_and_not_followed(
     ended = train(stopped)
     assert ended.is_explained(3, f"{name} is a link"), ended
     assert (contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (".report.html.partial", ("report", "{run}")),
+        ("report.html", ("report", "{run}")),
+        ("audit", ("audit", "{run}", "--only", "utility", "--batches", "1")),
+        ("audit/owner.json", ("audit", "{run}", "--only", "utility", "--batches", "1")),
+        ("eval", ("eval", "{run}", "--bench", "finesearch", "--data", "{set}")),
+        ("eval/owner.json", ("eval", "{run}", "--bench", "finesearch", "--data", "{set}")),
+        ("eval/finesearch", ("eval", "{run}", "--bench", "finesearch", "--data", "{set}")),
+    ],
+)
+def test_a_link_in_a_run_directory_never_leads_a_command_elsewhere(
+    link: str, words: tuple[str, ...], whole: Path, benchmark: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    elsewhere = tmp_path / "elsewhere"
+    if "." in link:
+        elsewhere.write_text("precious")
+    else:
+        elsewhere.mkdir()
+    (run / link).parent.mkdir(exist_ok=True)
+    (run / link).symlink_to(elsewhere)
+    ended = bas_opd(*(word.format(run=run, set=benchmark) for word in words))
+    assert "Traceback" not in ended.output, ended
+    if "report" in link:
+        assert ended.code == 0, ended
+        assert (run / "report.html").is_file()
+        assert not (run / "report.html").is_symlink()
+    else:
+        assert ended.is_explained(3, "is a link"), ended
+    if elsewhere.is_dir():
+        assert not list(elsewhere.iterdir())
+    else:
+        assert elsewhere.read_text() == "precious"
+
+
+@pytest.fixture(scope="session")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of four questions."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_finesearch(folder / "finesearch", split="val", size="small", n=4, kinds=LEARNT_KINDS)
+    return folder
 
 
 def test_a_run_directory_that_is_a_link_is_refused(train: Train, tmp_path: Path) -> None:

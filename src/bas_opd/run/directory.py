@@ -107,11 +107,6 @@ class RunDirectory:
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
             )
         path.mkdir(parents=True, exist_ok=True)
-        if link := next((p for p in path.rglob("*") if p.is_symlink()), None):
-            raise RunDirectoryError(
-                f"{link} is a link, and a run writes to no place outside its directory. Remove the "
-                "link, or choose another directory with run.output=DIRECTORY."
-            )
         with locked(path):
             run = cls(path=path)
             # A run that is killed before it has written its identity leaves only these.

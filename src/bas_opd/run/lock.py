@@ -22,9 +22,18 @@ ATTEMPTS, PAUSE_SECONDS = 4, 0.05
 def locked(
     directory: Path, *, otherwise: str = "choose another directory with run.output=DIRECTORY"
 ) -> Iterator[None]:
-    """Hold the directory for as long as the context lasts; name the owner if it is taken."""
+    """Hold the directory for as long as the context lasts; name the owner if it is taken.
+
+    Nothing in it may be a link: what is written to it must not end up elsewhere.
+    """
+    for path in (directory, *directory.rglob("*")):
+        if path.is_symlink():
+            raise RunDirectoryError(
+                f"{path} is a link, and nothing is written to places outside a directory through "
+                f"its links. Remove the link, or {otherwise}."
+            )
     # Opened without truncation: until the lock is ours, the text is the owner's.
-    descriptor = os.open(directory / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         if not _take(descriptor):
             raise RunDirectoryError(
@@ -41,7 +50,7 @@ def locked(
 def owner_of(directory: Path) -> str | None:
     """Return who holds a directory now; None if nobody does, as far as this machine can tell."""
     try:
-        descriptor = os.open(directory / NAME, os.O_RDONLY)
+        descriptor = os.open(directory / NAME, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:
