@@ -17,12 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process import Command, Fault, Payload, Train, at, bas_opd, fail, resumes_to, torn_record
+from process import (
+    Command,
+    Fault,
+    Payload,
+    Train,
+    ask_to_stop,
+    at,
+    bas_opd,
+    fail,
+    resumes_to,
+    torn_record,
+)
 from run_states import assert_same_end
 from shapes import make_pictures
 
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.model.base import LEARNT_KINDS
+from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint
 from bas_opd.run.checkpoint import is_intact, published
@@ -310,6 +322,45 @@ def test_a_disk_that_fails_is_a_sentence_and_the_run_resumes_later(
     assert ended.is_explained(1, sentence), ended
     assert all(is_intact(path) for path in published(run / "checkpoints"))
     resumes_to(run, whole, train)
+
+
+def test_a_full_disk_at_the_end_of_a_prolonged_run_keeps_its_old_model(
+    whole: Path, train: Train, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = contents(run / "model")
+    ended = train(
+        run, "run.steps=5", fault=at(VisionLanguageModel, "save", fail(FULL), call=1, before=False)
+    )
+    assert ended.is_explained(1, "No space left on device"), ended
+    assert contents(run / "model") == before
+    assert not list(run.glob("model.*"))
+    assert train(run, "run.steps=5").code == 0
+    assert contents(run / "model") != before
+    assert not list(run.glob("model.*"))
+
+
+def test_the_old_model_of_a_run_that_is_being_prolonged_is_not_evaluated(
+    whole: Path, train: Train, benchmark: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    words = ("--bench", "finesearch", "--data", benchmark, "--max-response-tokens", 2)
+    evaluated = bas_opd("eval", run, *words)
+    assert evaluated.code == 0, evaluated.output
+    report = json.loads((run / "eval" / "report.json").read_text())
+    assert report["step"] == 4
+    assert f"step 4, weights {report['settings']['weights'][:12]}" in evaluated.output
+    ended = train(
+        run, "run.steps=6", fault=at(Sampler, "generate", ask_to_stop, call=2, before=True)
+    )
+    assert ended.code == 75, ended.output
+    refused = bas_opd("eval", run, *words)
+    assert refused.is_explained(1, "has taken 5 of 6 steps"), refused
+    assert json.loads((run / "eval" / "report.json").read_text()) == report
+    assert train(run, "run.steps=6").code == 0
+    (run / "model" / "generation_config.json").write_text("{}")
+    refused = bas_opd("eval", run, *words)
+    assert refused.is_explained(1, "is not what the run recorded"), refused
 
 
 def test_a_temporary_folder_that_is_elsewhere_or_nowhere_does_not_matter(

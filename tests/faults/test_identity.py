@@ -12,6 +12,9 @@ import pytest
 from process import Train, ask_to_stop, at, bas_opd, resumes_to
 from safetensors.torch import load_file, save_file
 
+from bas_opd.errors import ModelError
+from bas_opd.evaluate.weights import find_checkpoint
+from bas_opd.files import sha256
 from bas_opd.rollout import Sampler
 from bas_opd.run.record import read_records
 
@@ -134,3 +137,19 @@ def test_a_file_is_read_once_and_again_when_it_was_written_to(
     memory = (tmp_path / "run" / "hashes.json").read_bytes()
     assert own().code == 0
     assert (tmp_path / "run" / "hashes.json").read_bytes() == memory
+
+
+def test_adapters_are_evaluated_on_the_base_that_they_were_trained_from(
+    own: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert own().code == 0
+    found = find_checkpoint(str(tmp_path / "run"))
+    assert found.step == 4
+    assert found.hashes()["base/model.safetensors"] == sha256(
+        tmp_path / "model" / "model.safetensors"
+    )
+    one_frozen_weight(tmp_path / "model")
+    with pytest.raises(ModelError, match=r"base/model\.safetensors .* not what the run recorded"):
+        found.hashes()
+    ended = bas_opd("export", tmp_path / "run", tmp_path / "out")
+    assert ended.is_explained(1, "model.safetensors differs"), ended

@@ -129,6 +129,7 @@ def evaluate_model(
             model=request.model,
             settings=settings,
             weights=answerer.hashes if isinstance(answerer, LocalAnswerer) else None,
+            step=answerer.checkpoint.step if isinstance(answerer, LocalAnswerer) else None,
             entries=[
                 report_entry(each, judge, those)
                 for each, those in zip(evaluations, scores, strict=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bas_opd.errors import ModelError
 from bas_opd.files import hash_of
 from bas_opd.model.base import model_folder
-from bas_opd.model.folder import ADAPTER, local_folder, model_hashes
+from bas_opd.model.folder import ADAPTER, SUFFIXES, local_folder, model_hashes
+from bas_opd.run.directory import RunDirectory, changes
+from bas_opd.run.history import read_history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,20 +21,33 @@ class Checkpoint:
 
     folder: Path
     adapter: Path | None = None
+    step: int | None = None
+    """Steps that the run had taken, if it is the model of one."""
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    """File -> hash as the run recorded them."""
 
     def hashes(self, *, memory: Path | None = None) -> dict[str, str]:
         """Return file name -> sha256; with adapters, the files of the base are named `base/...`."""
         files = model_hashes(self.folder, memory=memory)
-        if self.adapter is None:
-            return files
-        base = {f"base/{name}": each for name, each in files.items()}
-        return base | model_hashes(self.adapter, memory=memory)
+        if self.adapter is not None:
+            files = {f"base/{name}": each for name, each in files.items()}
+            files |= model_hashes(self.adapter, memory=memory)
+        if self.recorded and (other := changes(self.recorded, files)):
+            raise ModelError(
+                f"{next(iter(other))} in {self.adapter or self.folder} is not what the run "
+                "recorded, so this is not the model that it trained. Restore the file, or evaluate "
+                "the folder itself."
+            )
+        return files
 
 
 def find_checkpoint(model: str) -> Checkpoint:
     """Return the model of a finished run, or of a model folder; either may hold adapters."""
     given = Path(model_folder(model)).expanduser()
     folder = given / "model" if (given / "model").is_dir() else given
+    run = RunDirectory(path=given)
+    if folder == run.model and run.records.is_file():
+        return _trained(run)
     if (folder / ADAPTER).is_file():
         return Checkpoint(folder=_base_of(folder), adapter=folder)
     if not (folder / "config.json").is_file():
@@ -41,6 +56,30 @@ def find_checkpoint(model: str) -> Checkpoint:
             f"finished, `bas-opd export {given} OUT` writes its newest checkpoint as one."
         )
     return Checkpoint(folder=folder)
+
+
+def _trained(run: RunDirectory) -> Checkpoint:
+    """Return the final model of a run; one from before the run was prolonged is refused."""
+    history = read_history(run.path)
+    if history.finished is None:
+        raise ModelError(
+            f"The run in {run.path} has not finished: it has taken {len(history.steps)} of "
+            f"{history.planned} steps, and {run.model} is from before. Finish it, or evaluate what "
+            f"`bas-opd export {run.path} OUT` writes; `bas-opd eval {run.model}` takes the old one."
+        )
+    saved = history.finished.model.items()
+    recorded = {name: each for name, each in saved if name.endswith(SUFFIXES)}
+    adapter = run.model if (run.model / ADAPTER).is_file() else None
+    if adapter is not None:
+        base = run.read_identity().base_files
+        # Of an old run, the base is not known.
+        recorded = recorded | {f"base/{name}": each for name, each in base.items()} if base else {}
+    return Checkpoint(
+        folder=run.model if adapter is None else _base_of(adapter),
+        adapter=adapter,
+        step=history.finished.steps,
+        recorded=recorded,
+    )
 
 
 def weights_fingerprint(hashes: Mapping[str, str]) -> str:

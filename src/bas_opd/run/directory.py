@@ -230,7 +230,7 @@ class RunDirectory:
                     f"{self.path / name} is in use by {owner}, which reads the run that would be "
                     "deleted. Wait for it to end, or stop it."
                 )
-        for name in ("checkpoints", "model", "model.partial", *FROM_OTHER_COMMANDS):
+        for name in ("checkpoints", "model", "model.partial", "model.old", *FROM_OTHER_COMMANDS):
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path)

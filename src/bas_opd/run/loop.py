@@ -371,13 +371,26 @@ def _hopeless(state: TrainState, run: RunDirectory) -> BasOpdError:
 
 
 def _save_model(state: TrainState, run: RunDirectory) -> Path:
-    """Write the student as a plain model folder, complete or not at all."""
-    staging = run.path / "model.partial"
-    for path in (staging, run.model):
-        shutil.rmtree(path, ignore_errors=True)
-    state.method.model.save(staging)
-    for file in staging.iterdir():
-        sync(file)
-    os.replace(staging, run.model)
+    """Write the student as a plain model folder, complete or not at all.
+
+    The model of a run that was prolonged stays until the new one is on disk.
+    """
+    staging, old = run.path / "model.partial", run.path / "model.old"
+    for leftover in (staging, old):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    try:
+        staging.mkdir()
+        state.method.model.save(staging)
+        for file in staging.iterdir():
+            sync(file)
+        sync(staging)
+        if run.model.exists():
+            run.model.rename(old)
+        os.rename(staging, run.model)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
     sync(run.path)
+    shutil.rmtree(old, ignore_errors=True)
     return run.model
