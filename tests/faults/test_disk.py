@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import pickle
 import resource
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -390,6 +392,99 @@ def test_a_second_process_is_refused_and_the_first_not_disturbed(
     go.touch()
     assert first.wait().code == 0
     assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize("locks_folders", [True, False])
+def test_a_second_process_is_refused_though_the_file_of_the_owner_was_removed(
+    locks_folders: bool,
+    command: Callable[..., list[str]],
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+) -> None:
+    """Without locks on folders, as on network file systems, the first process gives way."""
+    run, go = tmp_path / "run", tmp_path / "go"
+
+    def arm() -> None:
+        if not locks_folders:
+            no_locks_on_folders()
+        at(Sampler, "generate", hold, call=3, before=True)()
+
+    def hold() -> None:
+        print("holding", flush=True)
+        while not go.exists():
+            time.sleep(0.01)
+
+    first = Command(*command(run), fault=arm)
+    first.wait_for("holding")
+    (run / "owner.json").unlink()
+    second = train(run, fault=None if locks_folders else no_locks_on_folders)
+    go.touch()
+    ended = first.wait()
+    if locks_folders:
+        assert second.is_explained(3, "is in use by another process"), second
+        assert ended.code == 0, ended.output
+    else:
+        assert second.code == 0, second.output
+        assert ended.is_explained(3, "is no longer what this process has locked"), ended
+    assert_same_end(run, whole)
+    assert bas_opd("verify", run).code == 0
+
+
+def no_locks_on_folders() -> None:
+    flock = fcntl.flock
+
+    def refusing(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, operation)
+
+    fcntl.flock = refusing
+
+
+def test_a_moved_run_stops_and_harms_nothing_of_its_successor(
+    command: Callable[..., list[str]], train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run, moved, go = tmp_path / "run", tmp_path / "moved", tmp_path / "go"
+
+    def hold() -> None:
+        print("holding", flush=True)
+        while not go.exists():
+            time.sleep(0.01)
+
+    first = Command(*command(run), fault=at(Sampler, "generate", hold, call=3, before=True))
+    first.wait_for("holding")
+    run.rename(moved)
+    assert train(run, "run.steps=2").code == 0
+    before = contents(run)
+    go.touch()
+    ended = first.wait()
+    assert ended.is_explained(3, "is no longer what this process has locked"), ended
+    assert contents(run) == before
+    resumes_to(moved, whole, train)
+    ids = {json.loads((each / "run.json").read_text())["run_id"] for each in (run, moved)}
+    assert len(ids) == 2
+
+
+def test_a_checkpoint_of_another_run_is_refused(stopped: Path, whole: Path, train: Train) -> None:
+    shutil.rmtree(stopped / "checkpoints")
+    shutil.copytree(whole / "checkpoints", stopped / "checkpoints")
+    before = contents(stopped)
+    ended = train(stopped)
+    assert ended.is_explained(1, "is of another run"), ended
+    assert contents(stopped) == before
+
+
+def test_a_file_system_without_locks_is_refused(train: Train, tmp_path: Path) -> None:
+    def arm() -> None:
+        def none(*_: Any) -> None:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+        fcntl.flock = none
+
+    ended = train(tmp_path / "run", fault=arm)
+    assert ended.is_explained(3, "has no locks (Operation not supported)"), ended
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 @pytest.mark.parametrize("owner", [b"", b"\xff\x00garbage", b'{"pid": 1}'])

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,7 +19,7 @@ from bas_opd.data.records import MANIFEST, PreparedSet
 from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
 from bas_opd.files import hash_of, staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
-from bas_opd.run.lock import locked, owner_of
+from bas_opd.run.lock import Hold, locked, owner_of
 from bas_opd.run.record import DataSource
 from bas_opd.text import counted
 from bas_opd.validation import first_problem
@@ -49,6 +50,8 @@ class Identity(BaseModel):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights that the run started from."""
+    run_id: str = ""
+    """Drawn when the run was started; its checkpoints have it too. Runs of version 0.1 lack it."""
     base_files: dict[str, str] = Field(default_factory=dict)
     """File -> SHA-256 of the model that the run started from; runs of version 0.1 lack it."""
 
@@ -58,6 +61,13 @@ class RunDirectory:
     """The directory of a run and the places of its parts."""
 
     path: Path
+    hold: Hold | None = None
+    """The lock on it, while it is held."""
+
+    def check_held(self) -> None:
+        """Raise if another directory has taken the place of the one that was locked."""
+        if self.hold is not None:
+            self.hold.check()
 
     @property
     def records(self) -> Path:
@@ -107,8 +117,8 @@ class RunDirectory:
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
             )
         path.mkdir(parents=True, exist_ok=True)
-        with locked(path):
-            run = cls(path=path)
+        with locked(path) as hold:
+            run = cls(path=path, hold=hold)
             # A run that is killed before it has written its identity leaves only these.
             own = {OWNER, run.hashes.name}
             own |= {staging_path(path).name for path in (run.identity, run.hashes)}
@@ -207,12 +217,14 @@ class RunDirectory:
         if (model or images) and not accept:
             raise self._changed(model, images, data.folder)
         identity: dict[str, Any] = {"base_files": dict(base), "pictures": fingerprint}
+        identity["run_id"] = uuid4().hex if before is None else before.run_id
         if model or images:
             identity["accepted_changes"] = model | images
         return identity
 
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write down which run this is, once everything that it needs has been found."""
+        self.check_held()
         write_json(self.identity, identity)
 
     def clear(self, *, inputs: Sequence[Path]) -> None:

@@ -125,6 +125,7 @@ def train(
         )
         state = TrainState(method=method, prompts=prompts)
         _check_disk(run.path, state.checkpoint_bytes)
+        run.check_held()
         if replaces:
             run.clear(inputs=[Path(config.model.path), data.folder])
         else:
@@ -156,10 +157,12 @@ class _Run:
             run.checkpoints,
             keep=config.run.keep_checkpoints,
             keep_every=config.run.keep_every,
+            check=run.check_held,
         )
 
     def go(self, identity: Mapping[str, Any]) -> RunSummary:
         """Take every step that is left, then save the model."""
+        self.run_id: str = identity["run_id"]
         if not self.run.identity.exists():
             self.run.claim(identity)
         with self.checkpoints, self._records(identity) as self.records:
@@ -193,6 +196,12 @@ class _Run:
                 f"the {self.total} asked for. Raise run.steps, or export what there is."
             )
         log = self.run.records
+        own, other = identity["run_id"], snapshot.data.get("run_id", "")
+        if other and other != own:
+            raise CheckpointError(
+                f"The checkpoint of step {snapshot.step} in {self.run.checkpoints} is of another "
+                f"run ({other[:12]}, not {own[:12]}). Remove it, or restore those of this run."
+            )
         if not holds_place(log, snapshot.data):
             raise CheckpointError(
                 f"{log} no longer holds the records up to the checkpoint of step {snapshot.step}: "
@@ -200,8 +209,11 @@ class _Run:
                 "run.output."
             )
         self.state.restore(snapshot)
+        self.run.check_held()
         set_aside(self.run.checkpoints, after=snapshot.step)
-        writer = RecordWriter(log, keep_bytes=snapshot.data["records_bytes"])
+        writer = RecordWriter(
+            log, keep_bytes=snapshot.data["records_bytes"], check=self.run.check_held
+        )
         # Checkpoints of version 0.1 lack some totals; the records have all.
         self.state.ledger = Ledger.of(collect_history(self.run.path).steps)
         kept = ("steps", "config", "config_hash", "environment", "accepted_changes")
@@ -212,6 +224,7 @@ class _Run:
 
     def _first_records(self, identity: Mapping[str, Any]) -> RecordWriter:
         """Start the records; keep earlier ones if they were worth a checkpoint."""
+        self.run.check_held()
         log, lost = self.run.records, published(self.run.checkpoints)
         if log.exists():
             self.console.message(f"No intact checkpoint in {self.run.path}: starting over.")
@@ -222,7 +235,9 @@ class _Run:
                     number += 1
                 self.console.message(f"The records so far are kept in {log.rename(aside)}.")
         set_aside(self.run.checkpoints, after=-1)
-        writer = RecordWriter(log, keep_bytes=0 if log.exists() else None)
+        writer = RecordWriter(
+            log, keep_bytes=0 if log.exists() else None, check=self.run.check_held
+        )
         source = {"folder": str(self.data.folder), "source": self.data.source}
         opening = {**identity, "data": {**source, **identity["dataset"]}}
         writer.write({"event": "started", **opening})
@@ -297,7 +312,7 @@ class _Run:
         self.checkpoints.wait()  # One copy of the state in host memory at a time.
         snapshot = self.state.capture()
         self.checkpoints.submit(
-            replace(snapshot, data={**snapshot.data, **self.records.place}),
+            replace(snapshot, data={**snapshot.data, **self.records.place, "run_id": self.run_id}),
             best=None if self.state.best is None else self.state.best.step,
         )
 
@@ -375,6 +390,7 @@ def _save_model(state: TrainState, run: RunDirectory) -> Path:
 
     The model of a run that was prolonged stays until the new one is on disk.
     """
+    run.check_held()
     staging, old = run.path / "model.partial", run.path / "model.old"
     for leftover in (staging, old):
         if leftover.exists():
@@ -385,6 +401,7 @@ def _save_model(state: TrainState, run: RunDirectory) -> Path:
         for file in staging.iterdir():
             sync(file)
         sync(staging)
+        run.check_held()
         if run.model.exists():
             run.model.rename(old)
         os.rename(staging, run.model)

@@ -658,8 +658,19 @@ class RecordWriter:
     come without a trace.
     """
 
-    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
-        """Append after the first `keep_bytes`, dropping the rest, or after the whole file."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep_bytes: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Append after the first `keep_bytes`, dropping the rest, or after the whole file.
+
+        `check` raises if the file is no longer the run's; it is called before each event.
+        """
+        check()
+        self._check = check
         self._file = path.open("r+b" if path.exists() else "x+b")
         if keep_bytes is not None:
             self._file.truncate(keep_bytes)
@@ -673,6 +684,7 @@ class RecordWriter:
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event and wait until it is on disk. NaN and infinities become null."""
+        self._check()
         record = _finite({"schema_version": SCHEMA_VERSION, **event})
         self._chain = chained(self._chain, record)
         self._file.write(_line({**record, "chain": self._chain}) + b"\n")
