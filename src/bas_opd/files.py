@@ -74,6 +74,19 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def publish(staging: Path, target: Path) -> None:
+    """Give a complete folder its final name, after everything in it is on disk."""
+    sync_tree(staging)
+    os.rename(staging, target)
+    sync(target.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until a folder and everything in it are on disk."""
+    with ThreadPoolExecutor() as pool:  # One after another, thousands of pictures take minutes.
+        list(pool.map(sync, [*folder.rglob("*"), folder]))
+
+
 def staging_path(path: Path) -> Path:
     """Return where the next content of a path is written before it replaces the old one."""
     return path.with_name(f".{path.name}.partial")

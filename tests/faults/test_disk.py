@@ -365,6 +365,42 @@ def test_the_old_model_of_a_run_that_is_being_prolonged_is_not_evaluated(
     assert refused.is_explained(1, "is not what the run recorded"), refused
 
 
+@pytest.mark.parametrize("damage", [lambda model: flip(model), shutil.rmtree])
+def test_a_finished_run_whose_model_is_damaged_or_gone_writes_it_again(
+    damage: Callable[[Path], None], whole: Path, train: Train, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    damage(run / "model")
+    resumes_to(run, whole, train)
+    assert "nothing is left to do" in " ".join(train(run).output.split())
+
+
+def flip(model: Path) -> None:
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (model / "model.safetensors").write_bytes(content)
+
+
+def test_another_machine_is_named_when_a_run_resumes(
+    stopped: Path, train: Train, whole: Path
+) -> None:
+    identity = json.loads((stopped / "run.json").read_text())
+    identity["environment"] |= {"threads": 99, "cpu": "another"}
+    (stopped / "run.json").write_text(json.dumps(identity))
+    resumes_to(stopped, whole, train, sentence="threads was 99, is now 1")
+
+
+def test_files_nested_too_deeply_are_a_sentence(stopped: Path, train: Train, whole: Path) -> None:
+    deep = "[" * 100_000
+    identity = (stopped / "run.json").read_text()
+    (stopped / "run.json").write_text(deep)
+    ended = train(stopped)
+    assert ended.is_explained(3, "run.json cannot be read"), ended
+    (stopped / "run.json").write_text(identity)
+    (newest(stopped) / "manifest.json").write_text(deep)
+    resumes_to(stopped, whole, train, sentence="manifest.json cannot be read")
+
+
 def test_a_temporary_folder_that_is_elsewhere_or_nowhere_does_not_matter(
     train: Train, whole: Path, tmp_path: Path
 ) -> None:

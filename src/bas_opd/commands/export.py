@@ -6,7 +6,6 @@ Teacher, selector, crops and optimizer state stay in the run.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch import Tensor
 import bas_opd
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import CheckpointError, RunDirectoryError
-from bas_opd.files import staging_path
+from bas_opd.files import publish, staging_path
 from bas_opd.model.base import model_folder
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
@@ -94,7 +93,7 @@ def export(
         student.save(staging)
         card = _card(source, dtype, use=_use(source.config, student.processor))
         (staging / "README.md").write_text(card, encoding="utf-8")
-        os.rename(staging, out)
+        publish(staging, out)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise

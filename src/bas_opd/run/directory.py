@@ -50,6 +50,7 @@ class Identity(BaseModel):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights that the run started from."""
+    environment: dict[str, Any] = Field(default_factory=dict)
     run_id: str = ""
     """Drawn when the run was started; its checkpoints have it too. Runs of version 0.1 lack it."""
     base_files: dict[str, str] = Field(default_factory=dict)
@@ -140,7 +141,7 @@ class RunDirectory:
                 f"There is no run in {self.path}: it has no {self.identity.name}. Give a run "
                 "directory, as `bas-opd train` writes it."
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunDirectoryError(
                 f"{self.identity} cannot be read ({error}), so it is not certain which run this "
                 "is. Restore the file."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,7 +17,7 @@ from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import answered, check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
-from bas_opd.files import sha256, sync
+from bas_opd.files import file_hashes, sha256, sync, sync_tree
 from bas_opd.methods.reward import Judge
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
@@ -29,7 +28,14 @@ from bas_opd.run.history import collect_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
 from bas_opd.run.record import EvaluationRecord, RecordWriter, holds_place, parse_step, step_event
-from bas_opd.run.state import TrainState, build_method, check_data, environment, model_identity
+from bas_opd.run.state import (
+    ROUNDING,
+    TrainState,
+    build_method,
+    check_data,
+    environment,
+    model_identity,
+)
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, StepReport
 
@@ -95,7 +101,7 @@ def train(
                     f"The run in {path} is this one, so nothing of it is deleted: it is resumed. "
                     "To start it over, remove its directory."
                 )
-            if (totals := _finished_totals(run, total)) is not None:
+            if (totals := _finished_totals(run, total, console.message)) is not None:
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
         hooks = Hooks(poll=stop.poll, notice=console.message)
@@ -220,7 +226,22 @@ class _Run:
         now = {key: identity[key] for key in kept if key in identity}
         writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
+        self._name_other_machine(identity["environment"])
         return writer
+
+    def _name_other_machine(self, now: Mapping[str, Any]) -> None:
+        """Say what rounds differently than before; the numbers agree within rounding only."""
+        before = self.run.read_identity().environment
+        other = [
+            f"{key} was {before[key]}, is now {now[key]}"
+            for key in ROUNDING
+            if key in before and before[key] != now[key]
+        ]
+        if other:
+            self.console.message(
+                f"Another machine than before ({'; '.join(other)}): from here on the numbers agree "
+                "with those of an undisturbed run within rounding, not byte for byte."
+            )
 
     def _first_records(self, identity: Mapping[str, Any]) -> RecordWriter:
         """Start the records; keep earlier ones if they were worth a checkpoint."""
@@ -349,14 +370,22 @@ def _identity(config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
     }
 
 
-def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
-    """Return the totals of a run that has taken all its steps, else nothing."""
+def _finished_totals(
+    run: RunDirectory, total: int, warn: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Return the totals of a run that has taken all its steps and has its model, else nothing."""
     if not run.records.exists() or not run.model.is_dir():
         return None
     history = collect_history(run.path)
     if history.problems or history.is_cut or history.finished is None:
         return None  # What was checkpointed decides where the run resumes.
-    return Ledger.of(history.steps).totals() if history.finished.steps == total else None
+    if history.finished.steps != total:
+        return None
+    files = {path.name: path for path in run.model.iterdir()}
+    if file_hashes(files, memory=run.hashes) != history.finished.model:
+        warn(f"{run.model} is not the model on record: it is written again.")
+        return None
+    return Ledger.of(history.steps).totals()
 
 
 def planned_steps(config: Config, data: PreparedSet) -> int:
@@ -398,15 +427,15 @@ def _save_model(state: TrainState, run: RunDirectory) -> Path:
     try:
         staging.mkdir()
         state.method.model.save(staging)
-        for file in staging.iterdir():
-            sync(file)
-        sync(staging)
+        sync_tree(staging)
         run.check_held()
         if run.model.exists():
             run.model.rename(old)
-        os.rename(staging, run.model)
+        staging.rename(run.model)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
+        if old.exists() and not run.model.exists():
+            old.rename(run.model)
         raise
     sync(run.path)
     shutil.rmtree(old, ignore_errors=True)

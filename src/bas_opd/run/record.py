@@ -8,6 +8,7 @@ one that learns from what a teacher generated, and a `PolicyRecord` of one that 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import math
@@ -766,9 +767,14 @@ def read_line(line: bytes, where: str, *, after: str) -> tuple[dict[str, Any], s
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
+    if line.startswith(codecs.BOM_UTF8) or line.endswith(b"\r\n"):
+        raise DataError(
+            f"{where} was rewritten by another program, with a byte order mark or other line ends. "
+            "Restore the file."
+        )
     try:
         event = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{where} is damaged: {error}. A line cut short by a crash can be removed; "
             "the lines before it are intact."

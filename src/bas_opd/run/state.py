@@ -50,6 +50,8 @@ from bas_opd.teacher import SelfTeacher
 from bas_opd.teacher.self_teacher import ViewSize
 from bas_opd.types import Grade, Hooks, Rollouts, View
 
+ROUNDING = ("gpu", "cpu", "instructions", "threads")
+"""Parts of the environment that change how sums are rounded."""
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
 
@@ -330,8 +332,20 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": versions,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _cpu() -> str:
+    """Return the name of the processor, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 def load_policy(config: Config) -> VisionLanguageModel:
