@@ -431,7 +431,7 @@ def _save_model(state: TrainState, run: RunDirectory) -> Path:
         run.check_held()
         if run.model.exists():
             run.model.rename(old)
-        staging.rename(run.model)
+        staging.replace(run.model)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         if old.exists() and not run.model.exists():
