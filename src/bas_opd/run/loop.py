@@ -17,7 +17,7 @@ from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import answered, check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
-from bas_opd.files import file_hashes, sha256, sync, sync_tree
+from bas_opd.files import file_hashes, sync, sync_tree
 from bas_opd.methods.reward import Judge
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
@@ -181,7 +181,8 @@ class _Run:
             self.checkpoints.wait()
             model = _save_model(self.state, self.run)
             totals = self.state.ledger.totals()
-            hashes = {file.name: sha256(file) for file in sorted(model.iterdir())}
+            files = {file.name: file for file in sorted(model.iterdir())}
+            hashes = file_hashes(files, memory=self.run.hashes)
             self.records.write(
                 {"event": "finished", "steps": self.total, "totals": totals, "model": hashes}
             )
