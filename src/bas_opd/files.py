@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,48 @@ def sha256(path: Path) -> str:
     """Return the hash of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_hashes(files: Mapping[str, Path], *, memory: Path | None = None) -> dict[str, str]:
+    """Return name -> sha256 of each file.
+
+    Hashes are kept in the file `memory` and reused as long as the files are not written to; remove
+    it to have every byte read again.
+    """
+    known = {} if memory is None else _remembered(memory)
+    states = {name: _state(path) for name, path in files.items()}
+    unread = [name for name, state in states.items() if state not in known]
+    with ThreadPoolExecutor() as pool:
+        read = dict(zip(unread, pool.map(lambda name: sha256(files[name]), unread), strict=True))
+    # A file that was written to meanwhile is read again the next time.
+    new = {states[name]: each for name, each in read.items() if _state(files[name]) == states[name]}
+    if memory is not None and new:
+        write_json(memory, known | new)
+    return {name: read.get(name) or known[state] for name, state in states.items()}
+
+
+def _remembered(memory: Path) -> dict[str, str]:
+    with suppress(FileNotFoundError, ValueError, RecursionError):
+        known = json.loads(memory.read_bytes())
+        if isinstance(known, dict) and all(isinstance(each, str) for each in known.values()):
+            return known
+    return {}
+
+
+def _state(path: Path) -> str:
+    """Return a hash that changes whenever the file does: of its path, its size and its times.
+
+    The modification time can be set back, as copying does; the time of the last change cannot.
+    """
+    stat = path.stat()
+    return hash_of(
+        {
+            "path": str(path.resolve()),
+            "size": stat.st_size,
+            "mtime_ns": stat.st_mtime_ns,
+            "ctime_ns": stat.st_ctime_ns,
+        }
+    )
 
 
 def hash_of(value: Any) -> str:
@@ -30,17 +74,33 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def publish(staging: Path, target: Path) -> None:
+    """Give a complete folder its final name, after everything in it is on disk."""
+    sync_tree(staging)
+    os.rename(staging, target)
+    sync(target.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until a folder and everything in it are on disk."""
+    with ThreadPoolExecutor() as pool:  # One after another, thousands of pictures take minutes.
+        list(pool.map(sync, [*folder.rglob("*"), folder]))
+
+
 def staging_path(path: Path) -> Path:
     """Return where the next content of a path is written before it replaces the old one."""
     return path.with_name(f".{path.name}.partial")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically, and wait until it is on disk."""
+    """Replace a file atomically, and wait until it is on disk; a link is replaced, not followed."""
     staging = staging_path(path)
+    staging.unlink(missing_ok=True)  # A kill has left it.
     try:
-        staging.write_text(text, encoding="utf-8")
-        sync(staging)
+        with staging.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(staging, path)
     except OSError:
         staging.unlink(missing_ok=True)

@@ -207,7 +207,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_only_text(text: str, source: Path, train: Train, tmp_path: Path) -> None:
-    rows = [{**GOOD, "question": text, "answer": text, "id": f"{text}{n}"} for n in range(4)]
+    rows = [
+        {**GOOD, "question": text, "answer": text, "kind": text[:80], "id": f"{text}{n}"}
+        for n in range(4)
+    ]
     assert prepare(source, *rows).code == 0
     run = tmp_path / "run"
     ended = train(run, f"data.path={tmp_path / 'set'}")
@@ -217,8 +220,9 @@ def test_hostile_text_is_only_text(text: str, source: Path, train: Train, tmp_pa
     assert all(row["question"] == text for row in shown)
     refused = train(tmp_path / "no", f"data.path={tmp_path / 'set'}", "data.max_prompt_tokens=3")
     drawn = bas_opd("data", "show", tmp_path / "set", 1, "--out", tmp_path / "row.png")
+    checked = bas_opd("data", "check", tmp_path / "set")
     assert refused.code == 1
-    for output in (ended.output, refused.output, drawn.output):
+    for output in (ended.output, refused.output, drawn.output, checked.output):
         assert all(character.isprintable() or character == "\n" for character in output)
 
 

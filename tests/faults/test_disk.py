@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import pickle
 import resource
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -17,10 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process import Command, Fault, Payload, Train, at, fail, resumes_to, torn_record
+from process import (
+    Command,
+    Fault,
+    Payload,
+    Train,
+    ask_to_stop,
+    at,
+    bas_opd,
+    fail,
+    resumes_to,
+    torn_record,
+)
 from run_states import assert_same_end
 from shapes import make_pictures
 
+from bas_opd.data.finesearch import make_finesearch
+from bas_opd.model.base import LEARNT_KINDS
+from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint
 from bas_opd.run.checkpoint import is_intact, published
@@ -106,6 +122,36 @@ def test_with_every_checkpoint_damaged_it_starts_over_and_says_so(
     for folder in published(stopped / "checkpoints"):
         flipped(folder)
     resumes_to(stopped, whole, train, sentence="No intact checkpoint")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("name", ["manifest.json", "student.safetensors", "step-00000003"])
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_nothing_is_touched(
+    number: int, name: str, stopped: Path, train: Train, whole: Path
+) -> None:
+    """As when permissions are lost, or a file server is away: training must not start over."""
+
+    def arm() -> None:
+        for owner, call in ((Path, "open"), (Path, "iterdir")):
+            fail_for(owner, call, name, OSError(number, os.strerror(number), name))
+
+    before = contents(stopped)
+    ended = train(stopped, fault=arm)
+    assert ended.is_explained(1, os.strerror(number)), ended
+    assert contents(stopped) == before
+    resumes_to(stopped, whole, train)
+
+
+def fail_for(owner: Any, call: str, name: str, error: OSError) -> None:
+    """Let a call fail for every path of this name in a checkpoint."""
+    original = getattr(owner, call)
+
+    def failing(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path.name == name and "checkpoints" in path.parts:
+            raise error
+        return original(path, *args, **kwargs)
+
+    setattr(owner, call, failing)
 
 
 def test_a_pickle_in_place_of_tensors_is_never_loaded(
@@ -280,6 +326,81 @@ def test_a_disk_that_fails_is_a_sentence_and_the_run_resumes_later(
     resumes_to(run, whole, train)
 
 
+def test_a_full_disk_at_the_end_of_a_prolonged_run_keeps_its_old_model(
+    whole: Path, train: Train, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = contents(run / "model")
+    ended = train(
+        run, "run.steps=5", fault=at(VisionLanguageModel, "save", fail(FULL), call=1, before=False)
+    )
+    assert ended.is_explained(1, "No space left on device"), ended
+    assert contents(run / "model") == before
+    assert not list(run.glob("model.*"))
+    assert train(run, "run.steps=5").code == 0
+    assert contents(run / "model") != before
+    assert not list(run.glob("model.*"))
+
+
+def test_the_old_model_of_a_run_that_is_being_prolonged_is_not_evaluated(
+    whole: Path, train: Train, benchmark: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    words = ("--bench", "finesearch", "--data", benchmark, "--max-response-tokens", 2)
+    evaluated = bas_opd("eval", run, *words)
+    assert evaluated.code == 0, evaluated.output
+    report = json.loads((run / "eval" / "report.json").read_text())
+    assert report["step"] == 4
+    assert f"step 4, weights {report['settings']['weights'][:12]}" in evaluated.output
+    ended = train(
+        run, "run.steps=6", fault=at(Sampler, "generate", ask_to_stop, call=2, before=True)
+    )
+    assert ended.code == 75, ended.output
+    refused = bas_opd("eval", run, *words)
+    assert refused.is_explained(1, "has taken 5 of 6 steps"), refused
+    assert json.loads((run / "eval" / "report.json").read_text()) == report
+    assert train(run, "run.steps=6").code == 0
+    (run / "model" / "generation_config.json").write_text("{}")
+    refused = bas_opd("eval", run, *words)
+    assert refused.is_explained(1, "is not what the run recorded"), refused
+
+
+@pytest.mark.parametrize("damage", [lambda model: flip(model), shutil.rmtree])
+def test_a_finished_run_whose_model_is_damaged_or_gone_writes_it_again(
+    damage: Callable[[Path], None], whole: Path, train: Train, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    damage(run / "model")
+    resumes_to(run, whole, train)
+    assert "nothing is left to do" in " ".join(train(run).output.split())
+
+
+def flip(model: Path) -> None:
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (model / "model.safetensors").write_bytes(content)
+
+
+def test_another_machine_is_named_when_a_run_resumes(
+    stopped: Path, train: Train, whole: Path
+) -> None:
+    identity = json.loads((stopped / "run.json").read_text())
+    identity["environment"] |= {"threads": 99, "cpu": "another"}
+    (stopped / "run.json").write_text(json.dumps(identity))
+    resumes_to(stopped, whole, train, sentence="threads was 99, is now 1")
+
+
+def test_files_nested_too_deeply_are_a_sentence(stopped: Path, train: Train, whole: Path) -> None:
+    deep = "[" * 100_000
+    identity = (stopped / "run.json").read_text()
+    (stopped / "run.json").write_text(deep)
+    ended = train(stopped)
+    assert ended.is_explained(3, "run.json cannot be read"), ended
+    (stopped / "run.json").write_text(identity)
+    (newest(stopped) / "manifest.json").write_text(deep)
+    resumes_to(stopped, whole, train, sentence="manifest.json cannot be read")
+
+
 def test_a_temporary_folder_that_is_elsewhere_or_nowhere_does_not_matter(
     train: Train, whole: Path, tmp_path: Path
 ) -> None:
@@ -307,6 +428,99 @@ def test_a_second_process_is_refused_and_the_first_not_disturbed(
     go.touch()
     assert first.wait().code == 0
     assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize("locks_folders", [True, False])
+def test_a_second_process_is_refused_though_the_file_of_the_owner_was_removed(
+    locks_folders: bool,
+    command: Callable[..., list[str]],
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+) -> None:
+    """Without locks on folders, as on network file systems, the first process gives way."""
+    run, go = tmp_path / "run", tmp_path / "go"
+
+    def arm() -> None:
+        if not locks_folders:
+            no_locks_on_folders()
+        at(Sampler, "generate", hold, call=3, before=True)()
+
+    def hold() -> None:
+        print("holding", flush=True)
+        while not go.exists():
+            time.sleep(0.01)
+
+    first = Command(*command(run), fault=arm)
+    first.wait_for("holding")
+    (run / "owner.json").unlink()
+    second = train(run, fault=None if locks_folders else no_locks_on_folders)
+    go.touch()
+    ended = first.wait()
+    if locks_folders:
+        assert second.is_explained(3, "is in use by another process"), second
+        assert ended.code == 0, ended.output
+    else:
+        assert second.code == 0, second.output
+        assert ended.is_explained(3, "is no longer what this process has locked"), ended
+    assert_same_end(run, whole)
+    assert bas_opd("verify", run).code == 0
+
+
+def no_locks_on_folders() -> None:
+    flock = fcntl.flock
+
+    def refusing(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, operation)
+
+    fcntl.flock = refusing
+
+
+def test_a_moved_run_stops_and_harms_nothing_of_its_successor(
+    command: Callable[..., list[str]], train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run, moved, go = tmp_path / "run", tmp_path / "moved", tmp_path / "go"
+
+    def hold() -> None:
+        print("holding", flush=True)
+        while not go.exists():
+            time.sleep(0.01)
+
+    first = Command(*command(run), fault=at(Sampler, "generate", hold, call=3, before=True))
+    first.wait_for("holding")
+    run.rename(moved)
+    assert train(run, "run.steps=2").code == 0
+    before = contents(run)
+    go.touch()
+    ended = first.wait()
+    assert ended.is_explained(3, "is no longer what this process has locked"), ended
+    assert contents(run) == before
+    resumes_to(moved, whole, train)
+    ids = {json.loads((each / "run.json").read_text())["run_id"] for each in (run, moved)}
+    assert len(ids) == 2
+
+
+def test_a_checkpoint_of_another_run_is_refused(stopped: Path, whole: Path, train: Train) -> None:
+    shutil.rmtree(stopped / "checkpoints")
+    shutil.copytree(whole / "checkpoints", stopped / "checkpoints")
+    before = contents(stopped)
+    ended = train(stopped)
+    assert ended.is_explained(1, "is of another run"), ended
+    assert contents(stopped) == before
+
+
+def test_a_file_system_without_locks_is_refused(train: Train, tmp_path: Path) -> None:
+    def arm() -> None:
+        def none(*_: Any) -> None:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+        fcntl.flock = none
+
+    ended = train(tmp_path / "run", fault=arm)
+    assert ended.is_explained(3, "has no locks (Operation not supported)"), ended
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 @pytest.mark.parametrize("owner", [b"", b"\xff\x00garbage", b'{"pid": 1}'])
@@ -341,6 +555,51 @@ def test_a_link_in_the_run_directory_is_refused_and_not_followed(
     ended = train(stopped)
     assert ended.is_explained(3, f"{name} is a link"), ended
     assert (contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (".report.html.partial", ("report", "{run}")),
+        ("report.html", ("report", "{run}")),
+        ("audit", ("audit", "{run}", "--only", "utility", "--batches", "1")),
+        ("audit/owner.json", ("audit", "{run}", "--only", "utility", "--batches", "1")),
+        ("eval", ("eval", "{run}", "--bench", "finesearch", "--data", "{set}")),
+        ("eval/owner.json", ("eval", "{run}", "--bench", "finesearch", "--data", "{set}")),
+        ("eval/finesearch", ("eval", "{run}", "--bench", "finesearch", "--data", "{set}")),
+    ],
+)
+def test_a_link_in_a_run_directory_never_leads_a_command_elsewhere(
+    link: str, words: tuple[str, ...], whole: Path, benchmark: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    elsewhere = tmp_path / "elsewhere"
+    if "." in link:
+        elsewhere.write_text("precious")
+    else:
+        elsewhere.mkdir()
+    (run / link).parent.mkdir(exist_ok=True)
+    (run / link).symlink_to(elsewhere)
+    ended = bas_opd(*(word.format(run=run, set=benchmark) for word in words))
+    assert "Traceback" not in ended.output, ended
+    if "report" in link:
+        assert ended.code == 0, ended
+        assert (run / "report.html").is_file()
+        assert not (run / "report.html").is_symlink()
+    else:
+        assert ended.is_explained(3, "is a link"), ended
+    if elsewhere.is_dir():
+        assert not list(elsewhere.iterdir())
+    else:
+        assert elsewhere.read_text() == "precious"
+
+
+@pytest.fixture(scope="session")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of four questions."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    make_finesearch(folder / "finesearch", split="val", size="small", n=4, kinds=LEARNT_KINDS)
+    return folder
 
 
 def test_a_run_directory_that_is_a_link_is_refused(train: Train, tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def kill(owner: Any, name: str, sentence: str, *, call: int = 2, before: bool = 
 
 KILLS = [
     kill(RunDirectory, "claim", "before the run is written down", call=1, before=True),
-    kill(os, "replace", "while the run is written down", call=1, before=True),
+    kill(os, "replace", "while the hashes of its files are written down", call=1, before=True),
+    kill(os, "replace", "while the run is written down", call=3, before=True),
     kill(RunDirectory, "claim", "after the run is written down", call=1),
     kill(RecordWriter, "write", "after the first record", call=1),
     kill(Sampler, "generate", "after the rollouts"),
@@ -106,6 +107,19 @@ def test_killed(fault: Fault, train: Train, whole: Path, tmp_path: Path) -> None
     ended = train(run, fault=fault)
     assert ended.code == -signal.SIGKILL, ended.output
     resumes_to(run, whole, train)
+
+
+@pytest.mark.slow
+def test_killed_between_the_old_model_of_a_prolonged_run_and_the_new(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    assert train(run, "run.steps=5", fault=model_replaced).code == -signal.SIGKILL
+    old = (run / "model.old" / "model.safetensors").read_bytes()
+    assert old == (whole / "model" / "model.safetensors").read_bytes()
+    assert train(run, "run.steps=5").code == 0
+    assert (run / "model" / "model.safetensors").read_bytes() != old
+    assert not list(run.glob("model.*"))
 
 
 @pytest.mark.slow
@@ -214,6 +228,24 @@ def test_asked_to_stop_in_generation_it_costs_at_most_that_step(
     again = train(run)
     assert "Resuming after step 1 of 4" in again.output
     assert_same_end(run, whole)
+
+
+def test_asked_to_stop_the_same_command_resumes_though_it_overwrites(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(
+        run, "--overwrite", fault=at(Sampler, "generate", ask_to_stop, call=3, before=True)
+    )
+    assert ended.code == 75
+    kept = published(run / "checkpoints")
+    assert kept
+    ended = train(run, "--overwrite")
+    assert ended.code == 0, ended.output
+    assert "Resuming after step" in ended.output
+    assert_same_end(run, whole)
+    again = train(run, "--overwrite")
+    assert "nothing is left to do" in " ".join(again.output.split())
 
 
 def test_asked_twice_while_saving_it_ends_at_once(

@@ -13,6 +13,9 @@ import torch
 from process import Payload, Train, bas_opd
 from safetensors.torch import load_file, save_file
 
+from bas_opd.errors import ModelError
+from bas_opd.model.loading import open_model
+
 AUTO_MAP = {
     "AutoConfig": "modeling_own.Own",
     "AutoModel": "modeling_own.Own",
@@ -78,6 +81,84 @@ def test_pickled_weights_are_never_loaded(
     assert ended.is_explained(1, "No safetensors weights could be read"), ended
     assert not mark.exists()
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def index_to(folder: Path, name: str) -> None:
+    """Let an index name the file of all weights, in place of the weights."""
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"model.weight": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def pickled(path: Path, mark: Path) -> None:
+    torch.save({"weight": Payload(mark)}, path)
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.bin", "../weights.bin", "/weights.bin", "sub/a.safetensors"]
+)
+def test_an_index_that_names_anything_but_safetensors_of_its_folder_is_refused(
+    name: str, model: Path, mark: Path, train: Train, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "model")
+    pickled(tmp_path / "weights.bin", mark)
+    pickled(folder / "weights.bin", mark)
+    index_to(folder, str(tmp_path / name[1:]) if name.startswith("/") else name)
+    save_file({"unused": torch.zeros(1)}, folder / "unused.safetensors")
+    ended = train(tmp_path / "run", f"model.path={folder}")
+    assert ended.is_explained(1, "which is no safetensors file of this folder"), ended
+    # As export, audit and evaluation open it.
+    with pytest.raises(ModelError, match="no safetensors file of this folder"):
+        open_model(folder, device="cpu")
+    assert not mark.exists()
+
+
+def test_adapters_beside_a_model_and_weights_named_by_its_config_are_refused(
+    model: Path, mark: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "model")
+    change(folder / "config.json", transformers_weights="adapter_model.bin")
+    pickled(folder / "adapter_model.bin", mark)
+    with pytest.raises(ModelError, match="transformers_weights"):
+        open_model(folder, device="cpu")
+    shutil.copyfile(model / "config.json", folder / "config.json")
+    settings = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="holds adapters"):
+        open_model(folder, device="cpu")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"peft_type": "PROMPT_TUNING"},
+        {"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "antigravity"},
+    ],
+)
+def test_adapters_of_another_kind_are_refused(
+    settings: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    save_file({"unused": torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="plain LoRA"):
+        open_model(model, device="cpu", adapter=adapter)
+
+
+def test_a_run_that_was_given_a_pickled_adapter_exports_nothing(
+    model: Path, mark: Path, train: Train, tmp_path: Path
+) -> None:
+    base = shutil.copytree(model, tmp_path / "base")
+    run = tmp_path / "run"
+    assert train(run, f"model.path={base}", "lora.rank=2", "run.steps=1").code == 0
+    pickled(base / "adapter_model.bin", mark)
+    shutil.copyfile(run / "model" / "adapter_config.json", base / "adapter_config.json")
+    ended = bas_opd("export", run, tmp_path / "out")
+    assert ended.is_explained(1, "holds adapters"), ended
+    assert not mark.exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_weights_with_a_parameter_missing_are_refused(

@@ -137,7 +137,7 @@ def test_a_picture_in_bytes_is_never_named_as_an_object_of_python(tmp_path: Path
 def test_a_run_is_not_overwritten_while_another_command_reads_it(
     run: Path, small_qwen35: Path, busy: str
 ) -> None:
-    settings = small_settings(run.parent, small_qwen35, "run.steps=1")
+    settings = small_settings(run.parent, small_qwen35, "run.steps=1", "run.seed=5")
     (run / busy).mkdir()
     before = (run / "records.jsonl").read_bytes()
     with locked(run / busy):

@@ -15,11 +15,11 @@ from bas_opd.audit.records import Source, Teacher
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
-from bas_opd.errors import CheckpointError, DataError, ModelError
+from bas_opd.errors import CheckpointError, DataError
 from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import Snapshot, newest_intact
 from bas_opd.run.directory import RunDirectory
-from bas_opd.run.state import build_method, model_identity, restore_parts
+from bas_opd.run.state import build_method, check_base, restore_parts
 from bas_opd.types import Hooks, PromptBatch
 
 
@@ -61,11 +61,7 @@ class Subject:
         """The stages at the last checkpoint that was restored."""
         if self._method is None:
             self._method = self._build(self._base)
-            if model_identity(self._method.model)["base"] != self.identity.base:
-                raise ModelError(
-                    f"The model at {self._base} is not the one that the run in {self.run} started "
-                    "from. Give the path of that one with --base."
-                )
+            check_base(self.identity, self._base, self._method.model)
         return self._method
 
     def dataset(self, held_out: Path | None = None) -> PreparedSet:

@@ -85,7 +85,8 @@ def check(
     else:
         kinds = ", ".join(f"{kind or 'no kind'} {count:,}" for kind, count in report.kinds.items())
         share = report.with_crop / max(report.rows, 1)
-        typer.echo(f"{folder}: {report.rows:,} rows ({kinds}), {report.pictures:,} pictures.")
+        rows = f"{report.rows:,} rows ({printable(kinds)})"
+        typer.echo(f"{folder}: {rows}, {report.pictures:,} pictures.")
         typer.echo(f"{report.with_crop:,} rows ({share:.1%}) have a crop.")
         for problem in report.problems:
             typer.echo(f"Problem: {printable(problem)}")

@@ -47,7 +47,17 @@ def train(
     config: ConfigFile,
     overrides: Overrides = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the run in the directory and start over.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace a run of other settings or data; the same run is resumed."
+        ),
+    ] = False,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Resume although files of the model or pictures have changed; it is recorded.",
+        ),
     ] = False,
     track: Annotated[
         list[str] | None,
@@ -80,6 +90,7 @@ def train(
             settings,
             Tracked(console, settings, trackers),
             overwrite=overwrite,
+            accept_changes=accept_changes,
             evaluate=evaluator(settings),
             judge=reward_judge(settings),
         )

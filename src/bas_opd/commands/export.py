@@ -6,7 +6,6 @@ Teacher, selector, crops and optimizer state stay in the run.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from torch import Tensor
 
 import bas_opd
 from bas_opd.config.schema import Config, SelectConfig
-from bas_opd.errors import CheckpointError, ModelError, RunDirectoryError
-from bas_opd.files import staging_path
+from bas_opd.errors import CheckpointError, RunDirectoryError
+from bas_opd.files import publish, staging_path
 from bas_opd.model.base import model_folder
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
@@ -30,7 +29,7 @@ from bas_opd.run.checkpoint import newest_intact, read_checkpoint
 from bas_opd.run.directory import Identity
 from bas_opd.run.history import read_history
 from bas_opd.run.manifest import published, step_of, verify_files
-from bas_opd.run.state import model_identity
+from bas_opd.run.state import check_base
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -94,7 +93,7 @@ def export(
         student.save(staging)
         card = _card(source, dtype, use=_use(source.config, student.processor))
         (staging / "README.md").write_text(card, encoding="utf-8")
-        os.rename(staging, out)
+        publish(staging, out)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -167,14 +166,10 @@ def _started_from(source: _Source, base: str) -> VisionLanguageModel:
     if source.config.lora.rank:
         lora = LoraSettings(**source.config.lora.model_dump(), seed=source.config.run.seed)
     student = known = open_model(base, device="cpu", lora=lora)
-    if lora and source.identity.precision == "bfloat16":
-        # The run held its frozen weights in bf16 when it took their fingerprint.
+    if lora and source.identity.precision == "bfloat16" and not source.identity.base_files:
+        # An old run is known by a sample of its weights, and it held frozen ones in bf16 then.
         known = open_model(base, device="cpu", lora=lora, precision="bfloat16")
-    if source.identity.base and model_identity(known)["base"] != source.identity.base:
-        raise ModelError(
-            f"The model at {base} is not the one that the run started from. Give the path of that "
-            "one with --base."
-        )
+    check_base(source.identity, base, known)
     return student
 
 

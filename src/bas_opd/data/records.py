@@ -7,9 +7,9 @@ checksum of the records with the manifest. `check` also hashes and decodes the p
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from pydantic import (
 
 from bas_opd.data.images import Box, Size, check_box, image_size
 from bas_opd.errors import DataError
-from bas_opd.files import sha256
+from bas_opd.files import file_hashes, sha256
 from bas_opd.types import Crop, Example
 from bas_opd.validation import explain
 
@@ -111,6 +111,8 @@ class PreparedSet:
     """SHA-256 of the records, which name pictures by the hash of their contents."""
     source: str = ""
     """What the set was prepared from."""
+    pictures: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
+    """Name of each picture that a row uses -> its file, and its SHA-256 when it was prepared."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -124,6 +126,7 @@ class PreparedSet:
         fingerprint = checksum(records)
         is_as_prepared = fingerprint == manifest.records_sha256
         examples: dict[str, Example] = {}
+        pictures: dict[str, Path] = {}
         for number, line in numbered_lines(records):
             try:
                 row = parse_row(line)
@@ -134,6 +137,9 @@ class PreparedSet:
             except DataError as reason:
                 raise DataError(f"{records}, row {number}: {reason}") from reason
             examples[example.id] = example
+            pictures[row.image] = example.image
+            if row.crop is not None and row.crop.image is not None and example.crop is not None:
+                pictures[row.crop.image] = example.crop.image or example.image
         if not is_as_prepared:
             raise DataError(
                 f"{records} has changed since it was prepared: its checksum is not the one in "
@@ -146,7 +152,15 @@ class PreparedSet:
             examples=tuple(examples.values()),
             fingerprint=fingerprint,
             source=manifest.source,
+            pictures={
+                name: (path, manifest.files.get(name, "")) for name, path in pictures.items()
+            },
         )
+
+    def picture_hashes(self, *, memory: Path | None = None) -> dict[str, str]:
+        """Return picture -> SHA-256 now; hashes are kept in the file `memory`."""
+        files = {name: path for name, (path, _) in self.pictures.items()}
+        return file_hashes(files, memory=memory)
 
 
 def grades_by_last_word(source: str) -> bool:

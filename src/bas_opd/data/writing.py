@@ -15,7 +15,7 @@ from typing import Literal
 from bas_opd.data.images import Size, decode_image
 from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row
 from bas_opd.errors import DataError
-from bas_opd.files import sha256, staging_path
+from bas_opd.files import publish, sha256, staging_path
 
 _MAX_FILE_BYTES = 512 << 20  # a file is read into memory, so the bytes checked are those stored
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -110,7 +110,7 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
     try:
         staging.mkdir(parents=True)
         yield SetWriter(folder=staging, place=place)
-        staging.replace(place)
+        publish(staging, place)
     except OSError as error:
         raise DataError(
             f"The set could not be written to {out} ({error}). Nothing was left behind; check the "

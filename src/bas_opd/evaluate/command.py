@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, RunDirectoryError
+from bas_opd.errors import BasOpdError, ConfigError, PreemptionError
 from bas_opd.evaluate.answering import LocalAnswerer, ServedAnswerer
 from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Judge, VerdictCache
 from bas_opd.evaluate.questions import View
 from bas_opd.evaluate.results import report_entry, write_report
-from bas_opd.evaluate.weights import base_folder, find_checkpoint
+from bas_opd.evaluate.weights import find_checkpoint
 from bas_opd.files import hash_of
+from bas_opd.model.folder import local_folder
 from bas_opd.run.history import read_history
-from bas_opd.run.lock import locked, owner_of
+from bas_opd.run.lock import locked
 from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
 from bas_opd.serving.client import ChatClient, Spending
@@ -73,7 +74,7 @@ class Request:
 def base_of(run: Path) -> tuple[str, Path]:
     """Return the model that a run started from, and the folder for its evaluation."""
     history = read_history(run)
-    return str(base_folder(history.config().model.path)), history.directory.base_evaluation
+    return str(local_folder(history.config().model.path)), history.directory.base_evaluation
 
 
 def evaluate_model(
@@ -128,6 +129,7 @@ def evaluate_model(
             model=request.model,
             settings=settings,
             weights=answerer.hashes if isinstance(answerer, LocalAnswerer) else None,
+            step=answerer.checkpoint.step if isinstance(answerer, LocalAnswerer) else None,
             entries=[
                 report_entry(each, judge, those)
                 for each, those in zip(evaluations, scores, strict=True)
@@ -140,13 +142,7 @@ def _lock(out: Path, held: ExitStack) -> None:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file. Name a folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        held.enter_context(locked(out))
-    except RunDirectoryError as error:
-        raise RunDirectoryError(
-            f"{out} is in use by {owner_of(out) or 'another process'}. Wait for it to end, "
-            "stop it, or name another folder with --out."
-        ) from error
+    held.enter_context(locked(out, otherwise="name another folder with --out"))
 
 
 @contextmanager

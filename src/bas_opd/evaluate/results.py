@@ -28,8 +28,8 @@ from bas_opd.evaluate.samples import (
     scoring_of,
 )
 from bas_opd.evaluate.tables import latex, markdown
-from bas_opd.evaluate.weights import ADAPTER
 from bas_opd.files import hash_of, write_text
+from bas_opd.model.folder import ADAPTER
 from bas_opd.stats.intervals import Interval
 from bas_opd.validation import first_problem
 
@@ -181,9 +181,12 @@ def write_report(
     model: str,
     settings: Mapping[str, Any],
     weights: Mapping[str, str] | None,
+    step: int | None = None,
     entries: Sequence[Mapping[str, Any]],
 ) -> str:
     """Write the report as JSON, Markdown and LaTeX, and return the Markdown.
+
+    `weights` and `step` name what was scored.
 
     Results of earlier commands on other benchmarks stay in it, if they are of the same model with
     the same settings, read by the same parser.
@@ -197,6 +200,7 @@ def write_report(
         "identity": identity,
         "settings": settings,
         "weights": weights,
+        "step": step,
         "parser": PARSER_VERSION,
         "version": bas_opd.__version__,
         "judge": ", ".join(judges) or None,
@@ -204,6 +208,9 @@ def write_report(
     }
     summaries = [_SUMMARY.validate_python(each) for each in everything]
     text = markdown(model, summaries)
+    if weights is not None:
+        of = "" if step is None else f"the model of step {step:,}, "
+        text += f"\nScored: {of}weights {settings['weights'][:12]} (SHA-256).\n"
     for name, content in (
         ("report.md", text),
         ("report.tex", latex(model, summaries)),

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from bas_opd.errors import ModelError
-from bas_opd.files import hash_of, sha256, write_text
+from bas_opd.files import hash_of
 from bas_opd.model.base import model_folder
-
-SUFFIXES = (".safetensors", ".json", ".jinja", ".txt")
-"""Tensors, settings, chat template and tokenizer: the files that define a model."""
-
-ADAPTER = "adapter_config.json"
-
-_HASHES = TypeAdapter(dict[str, str])
+from bas_opd.model.folder import ADAPTER, SUFFIXES, local_folder, model_hashes
+from bas_opd.run.directory import RunDirectory, changes
+from bas_opd.run.history import read_history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +21,33 @@ class Checkpoint:
 
     folder: Path
     adapter: Path | None = None
+    step: int | None = None
+    """Steps that the run had taken, if it is the model of one."""
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    """File -> hash as the run recorded them."""
 
     def hashes(self, *, memory: Path | None = None) -> dict[str, str]:
         """Return file name -> sha256; with adapters, the files of the base are named `base/...`."""
-        files = weights_hashes(self.folder, memory=memory)
-        if self.adapter is None:
-            return files
-        base = {f"base/{name}": each for name, each in files.items()}
-        return base | weights_hashes(self.adapter, memory=memory)
+        files = model_hashes(self.folder, memory=memory)
+        if self.adapter is not None:
+            files = {f"base/{name}": each for name, each in files.items()}
+            files |= model_hashes(self.adapter, memory=memory)
+        if self.recorded and (other := changes(self.recorded, files)):
+            raise ModelError(
+                f"{next(iter(other))} in {self.adapter or self.folder} is not what the run "
+                "recorded, so this is not the model that it trained. Restore the file, or evaluate "
+                "the folder itself."
+            )
+        return files
 
 
 def find_checkpoint(model: str) -> Checkpoint:
     """Return the model of a finished run, or of a model folder; either may hold adapters."""
     given = Path(model_folder(model)).expanduser()
     folder = given / "model" if (given / "model").is_dir() else given
+    run = RunDirectory(path=given)
+    if folder == run.model and run.records.is_file():
+        return _trained(run)
     if (folder / ADAPTER).is_file():
         return Checkpoint(folder=_base_of(folder), adapter=folder)
     if not (folder / "config.json").is_file():
@@ -54,33 +58,28 @@ def find_checkpoint(model: str) -> Checkpoint:
     return Checkpoint(folder=folder)
 
 
-def weights_hashes(folder: Path, *, memory: Path | None = None) -> dict[str, str]:
-    """Return file name -> sha256 of a checkpoint's tensors, its configuration and its processor.
-
-    Every byte is read, gigabytes too: two checkpoints may differ in one row of one tensor. Hashes
-    are kept in the file `memory` and reused as long as the files are not written to.
-    """
-    if not any(folder.glob("*.safetensors")):
+def _trained(run: RunDirectory) -> Checkpoint:
+    """Return the final model of a run; one from before the run was prolonged is refused."""
+    history = read_history(run.path)
+    if history.finished is None:
         raise ModelError(
-            f"There are no weights (*.safetensors) in {folder}, and pickled ones (*.bin) are not "
-            "loaded. Name a finished run, or the folder of a model."
+            f"The run in {run.path} has not finished: it has taken {len(history.steps)} of "
+            f"{history.planned} steps, and {run.model} is from before. Finish it, or evaluate what "
+            f"`bas-opd export {run.path} OUT` writes; `bas-opd eval {run.model}` takes the old one."
         )
-    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
-    known: dict[str, str] = {}
-    if memory is not None:
-        with suppress(FileNotFoundError, ValidationError):
-            known = _HASHES.validate_json(memory.read_bytes())
-    states = [_state(path) for path in files]
-    with ThreadPoolExecutor() as pool:
-        hashes = list(pool.map(lambda path, at: known.get(at) or sha256(path), files, states))
-    new = {
-        before: each
-        for path, before, each in zip(files, states, hashes, strict=True)
-        if before not in known and _state(path) == before
-    }
-    if memory is not None and new:
-        write_text(memory, _HASHES.dump_json(known | new, indent=1).decode() + "\n")
-    return {path.name: each for path, each in zip(files, hashes, strict=True)}
+    saved = history.finished.model.items()
+    recorded = {name: each for name, each in saved if name.endswith(SUFFIXES)}
+    adapter = run.model if (run.model / ADAPTER).is_file() else None
+    if adapter is not None:
+        base = run.read_identity().base_files
+        # Of an old run, the base is not known.
+        recorded = recorded | {f"base/{name}": each for name, each in base.items()} if base else {}
+    return Checkpoint(
+        folder=run.model if adapter is None else _base_of(adapter),
+        adapter=adapter,
+        step=history.finished.steps,
+        recorded=recorded,
+    )
 
 
 def weights_fingerprint(hashes: Mapping[str, str]) -> str:
@@ -88,52 +87,14 @@ def weights_fingerprint(hashes: Mapping[str, str]) -> str:
     return hash_of({"files": dict(hashes)})
 
 
-def base_folder(base: str) -> Path:
-    """Return the folder of a model that a run started from, from disk or the hub."""
-    try:
-        return _local_folder(base)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"The base model {base} was not found ({reason}). Restore it, or evaluate it where it "
-            "is with `bas-opd eval FOLDER`."
-        ) from error
-
-
-def _local_folder(base: str) -> Path:
-    """Return the folder of a model; the hub's library raises errors of a dozen kinds."""
-    folder = Path(model_folder(base))
-    if folder.is_dir():
-        return folder
-    hub = importlib.import_module("huggingface_hub")
-    return Path(hub.snapshot_download(base, allow_patterns=[f"*{each}" for each in SUFFIXES]))
-
-
 def _base_of(adapter: Path) -> Path:
     """Return the folder of the model that adapters were trained from."""
     base = "?"
     try:
         base = str(json.loads((adapter / ADAPTER).read_bytes())["base_model_name_or_path"])
-        return _local_folder(base)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
+        return local_folder(base)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(
-            f"The base model {base} of the adapters in {adapter} was not found ({reason}). Restore "
+            f"The base model {base} of the adapters in {adapter} was not found ({error}) Restore "
             "it, or merge them with `bas-opd export RUN OUT --base FOLDER` and evaluate OUT."
         ) from error
-
-
-def _state(path: Path) -> str:
-    """Return a hash that changes whenever the file does: of its path, its size and its times.
-
-    The modification time can be set back, as copying does; the time of the last change cannot.
-    """
-    stat = path.stat()
-    return hash_of(
-        {
-            "path": str(path.resolve()),
-            "size": stat.st_size,
-            "mtime_ns": stat.st_mtime_ns,
-            "ctime_ns": stat.st_ctime_ns,
-        }
-    )

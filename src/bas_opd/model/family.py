@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Literal, get_args
 
 from transformers import AutoConfig, PreTrainedConfig
 
 from bas_opd.errors import ModelError
+from bas_opd.model.folder import check_place
 
 Family = Literal["qwen3_5", "qwen3_vl", "qwen2_5_vl"]
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def checkpoint_config(path: str | Path) -> PreTrainedConfig:
     """Read the configuration of a checkpoint; raise an error if it is missing or unsupported."""
-    if not Path(path).is_dir() and not _HUB_ID.fullmatch(str(path)):
-        raise ModelError(
-            f"The model folder {path} does not exist. Set model.path to a folder with a "
-            "checkpoint, to a hub id such as Qwen/Qwen3.5-4B, or to small."
-        )
+    check_place(path)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:

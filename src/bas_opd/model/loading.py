@@ -16,6 +16,7 @@ from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
+from bas_opd.model.folder import check_adapter, check_folder, local_folder, no_weights
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import VisionLanguageModel
 
@@ -48,7 +49,6 @@ def load_model(
     the weights. The network comes in evaluation mode; gradient checkpointing works once it is set
     to train.
     """
-    path = model_folder(path)
     # Reading weights draws random numbers too: transformers initialises some before it fills them.
     with torch.random.fork_rng(devices=[]):
         network = _read_network(path)
@@ -114,10 +114,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def _read_network(path: str | Path) -> Any:
-    checkpoint_config(path)
+    folder = local_folder(path)
+    check_folder(folder)
+    if name := getattr(checkpoint_config(folder), "transformers_weights", None):
+        raise ModelError(
+            f"The config.json of {path} names the weights {name!r} (transformers_weights), which "
+            "is not supported. Remove that setting."
+        )
     try:
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
-            path,
+            folder,
             dtype=torch.float32,
             attn_implementation=register_grouped_attention(),
             use_safetensors=True,
@@ -125,17 +131,15 @@ def _read_network(path: str | Path) -> Any:
             output_loading_info=True,
         )
     except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"No safetensors weights could be read from {path}. Pickled weights (*.bin) are not "
-            "loaded, since they can run code: convert them with save_pretrained, or check that "
-            "the download is complete."
-        ) from error
+        raise no_weights(path) from error
     except RuntimeError as error:
         raise ModelError(
             f"The weights at {path} do not fit its config.json: {error} "
             "Use the config.json that the weights were saved with."
         ) from error
     network, report = loaded
+    # Adapters are saved with the name of their base: a hub id, not a folder of its cache.
+    network.name_or_path = network.config.name_or_path = str(model_folder(path))
     if missing := sorted(report["missing_keys"]):
         raise ModelError(
             f"The weights at {path} lack {len(missing)} parameters, the first being {missing[0]}. "
@@ -165,12 +169,7 @@ def with_adapters(network: Any, lora: LoraSettings) -> Any:
 
 def _merged(network: Any, adapter: Path) -> Any:
     """Return the network with trained adapters added to its weights."""
-    # Without this file, peft would fall back to pickled weights.
-    if not (adapter / "adapter_model.safetensors").is_file():
-        raise ModelError(
-            f"There is no adapter_model.safetensors in {adapter}. Pickled adapters (*.bin) are not "
-            "loaded, since they can run code: save them again with safe_serialization=True."
-        )
+    check_adapter(adapter)
     try:
         return _peft().PeftModel.from_pretrained(network, str(adapter)).merge_and_unload()
     except (OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:

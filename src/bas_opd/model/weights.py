@@ -111,7 +111,7 @@ def _copy_into(
         raise CheckpointError(
             f"The checkpoint does not hold the {what} of this run"
             + (f": {missing[0]} and {len(missing) - 1} others are missing. " if missing else ". ")
-            + "The run cannot resume from it; start over with --overwrite or another run.output."
+            + "The run cannot resume from it; start over in another run.output."
         )
     for name, tensor in live.items():
         tensor.copy_(saved[name])

@@ -43,8 +43,14 @@ class Snapshot:
     data: Mapping[str, Any]
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
-    """Publish a snapshot under `folder`; earlier checkpoints stay whatever happens."""
+def write_checkpoint(
+    folder: Path, snapshot: Snapshot, *, check: Callable[[], None] = lambda: None
+) -> Path:
+    """Publish a snapshot under `folder`; earlier checkpoints stay whatever happens.
+
+    `check` raises if the folder is no longer the run's; it is called right before publication.
+    """
+    check()
     # Without its parents: a run directory that was deleted must not come back half empty.
     folder.mkdir(exist_ok=True)
     for leftover in folder.glob(".step-*"):
@@ -65,6 +71,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
         for path in staging.iterdir():
             sync(path)
         sync(staging)
+        check()
         os.rename(staging, target)
         sync(folder)
     except BaseException:
@@ -139,8 +146,16 @@ def retain(
 class CheckpointWriter:
     """One checkpoint at a time, in a thread; a failure is raised at the next call."""
 
-    def __init__(self, folder: Path, *, keep: int, keep_every: int | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        keep_every: int | None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
+        self.check = check
         self.keep = keep
         self.keep_every = keep_every
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -165,7 +180,8 @@ class CheckpointWriter:
         self._thread.shutdown(wait=True)
 
     def _write(self, snapshot: Snapshot, best: int | None) -> None:
-        write_checkpoint(self.folder, snapshot)
+        write_checkpoint(self.folder, snapshot, check=self.check)
+        self.check()
         retain(self.folder, keep=self.keep, keep_every=self.keep_every, best=best)
 
 

@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config
-from bas_opd.errors import ConfigError, DataError, RunDirectoryError
-from bas_opd.files import staging_path, write_json
+from bas_opd.data.records import MANIFEST, PreparedSet
+from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
+from bas_opd.files import hash_of, staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
-from bas_opd.run.lock import locked, owner_of
+from bas_opd.run.lock import Hold, locked, owner_of
 from bas_opd.run.record import DataSource
+from bas_opd.text import counted
 from bas_opd.validation import first_problem
 
 SCHEMA_VERSION = 1
@@ -47,6 +50,11 @@ class Identity(BaseModel):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights that the run started from."""
+    environment: dict[str, Any] = Field(default_factory=dict)
+    run_id: str = ""
+    """Drawn when the run was started; its checkpoints have it too. Runs of version 0.1 lack it."""
+    base_files: dict[str, str] = Field(default_factory=dict)
+    """File -> SHA-256 of the model that the run started from; runs of version 0.1 lack it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,13 @@ class RunDirectory:
     """The directory of a run and the places of its parts."""
 
     path: Path
+    hold: Hold | None = None
+    """The lock on it, while it is held."""
+
+    def check_held(self) -> None:
+        """Raise if another directory has taken the place of the one that was locked."""
+        if self.hold is not None:
+            self.hold.check()
 
     @property
     def records(self) -> Path:
@@ -70,6 +85,11 @@ class RunDirectory:
     @property
     def identity(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def hashes(self) -> Path:
+        """Where hashes of the files that the run depends on are kept, see `file_hashes`."""
+        return self.path / "hashes.json"
 
     @property
     def evaluation(self) -> Path:
@@ -98,15 +118,11 @@ class RunDirectory:
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
             )
         path.mkdir(parents=True, exist_ok=True)
-        if link := next((p for p in path.rglob("*") if p.is_symlink()), None):
-            raise RunDirectoryError(
-                f"{link} is a link, and a run writes to no place outside its directory. Remove the "
-                "link, or choose another directory with run.output=DIRECTORY."
-            )
-        with locked(path):
-            run = cls(path=path)
-            # A run that is killed while it first writes its identity leaves only the staging file.
-            own = {OWNER, staging_path(run.identity).name}
+        with locked(path) as hold:
+            run = cls(path=path, hold=hold)
+            # A run that is killed before it has written its identity leaves only these.
+            own = {OWNER, run.hashes.name}
+            own |= {staging_path(path).name for path in (run.identity, run.hashes)}
             if not run.identity.exists() and not {p.name for p in path.iterdir()} <= own:
                 raise RunDirectoryError(
                     f"{path} holds something that is not a run, and nothing in it will be "
@@ -125,7 +141,7 @@ class RunDirectory:
                 f"There is no run in {self.path}: it has no {self.identity.name}. Give a run "
                 "directory, as `bas-opd train` writes it."
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunDirectoryError(
                 f"{self.identity} cannot be read ({error}), so it is not certain which run this "
                 "is. Restore the file."
@@ -139,6 +155,14 @@ class RunDirectory:
             return Identity.model_validate(content)
         except ValidationError as error:
             raise self._not_understood(error) from error
+
+    def is_another(self, mine: Mapping[str, Any]) -> bool:
+        """Return whether the run here has other settings or data; only such a one is replaced."""
+        try:
+            self.compare(mine)
+        except (ConfigError, DataError):
+            return True
+        return False
 
     def compare(self, mine: Mapping[str, Any]) -> None:
         """Refuse to resume a run that was started here as another one."""
@@ -157,7 +181,7 @@ class RunDirectory:
                 "the old ones, choose another run.output, or start over with --overwrite."
             )
         was, now = before.dataset, mine["dataset"]
-        if {"fingerprint": was.fingerprint, "examples": was.examples} != now:
+        if (was.fingerprint, was.examples) != (now["fingerprint"], now["examples"]):
             raise DataError(
                 f"The run in {self.path} was started on other data: {was.examples} examples with "
                 f"fingerprint {was.fingerprint[:12]}, where there are now {now['examples']} with "
@@ -165,16 +189,43 @@ class RunDirectory:
                 "over with --overwrite."
             )
         for key in MODEL_KEYS:
-            known = getattr(before, key)
+            # Where the model's files are known, they were compared.
+            known = "" if key == "base" and before.base_files else getattr(before, key)
             if known and mine.get(key, known) != known:
                 raise ConfigError(
                     f"The run in {self.path} was started with another {key}: {known}, where there "
-                    f"is now {mine[key]}. Resume where that is the same, choose another "
-                    "run.output, or start over with --overwrite."
+                    f"is now {mine[key]}. Resume where that is the same, or choose another "
+                    "run.output."
                 )
+
+    def check_files(
+        self, base: Mapping[str, str], data: PreparedSet, *, accept: bool, is_new: bool
+    ) -> dict[str, Any]:
+        """Return what the identity says of the files that a run depends on; refuse changed ones.
+
+        The model must be as it was when the run was started. Pictures must be as they were
+        prepared, or as they were when the run was started. `accept` puts changes on record. A new
+        run replaces the one that is here.
+        """
+        before = None if is_new or not self.identity.exists() else self.read_identity()
+        model = {} if before is None or not before.base_files else changes(before.base_files, base)
+        pictures = data.picture_hashes(memory=self.hashes)
+        fingerprint, images = hash_of(pictures), {}
+        if before is None or before.dataset.pictures != fingerprint:
+            images = changes({name: was for name, (_, was) in data.pictures.items()}, pictures)
+            if before is not None and before.dataset.pictures and not images:
+                images = {MANIFEST: "lists other pictures"}
+        if (model or images) and not accept:
+            raise self._changed(model, images, data.folder)
+        identity: dict[str, Any] = {"base_files": dict(base), "pictures": fingerprint}
+        identity["run_id"] = uuid4().hex if before is None else before.run_id
+        if model or images:
+            identity["accepted_changes"] = model | images
+        return identity
 
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write down which run this is, once everything that it needs has been found."""
+        self.check_held()
         write_json(self.identity, identity)
 
     def clear(self, *, inputs: Sequence[Path]) -> None:
@@ -192,18 +243,39 @@ class RunDirectory:
                     f"{self.path / name} is in use by {owner}, which reads the run that would be "
                     "deleted. Wait for it to end, or stop it."
                 )
-        for name in ("checkpoints", "model", "model.partial", *FROM_OTHER_COMMANDS):
+        for name in ("checkpoints", "model", "model.partial", "model.old", *FROM_OTHER_COMMANDS):
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        for path in (self.records, self.identity):
+        for path in (self.records, self.hashes, self.identity):
             path.unlink(missing_ok=True)
+
+    def _changed(
+        self, model: Mapping[str, str], pictures: Mapping[str, str], data: Path
+    ) -> BasOpdError:
+        name, others = next(iter(model or pictures)), len(model) + len(pictures) - 1
+        also = f", and {counted(others, 'other file')}" if others else ""
+        what = f"the set in {data} was prepared" if not model else "it was started"
+        return (ModelError if model else DataError)(
+            f"The run in {self.path} cannot go on: {name} has changed since {what}{also}. Restore "
+            "what has changed, choose another run.output, or go on with --accept-changes, which "
+            "puts the change on record."
+        )
 
     def _not_understood(self, error: ValidationError) -> RunDirectoryError:
         return RunDirectoryError(
             f"{self.identity} does not describe a run that this version can resume "
-            f"({first_problem(error)}). Use the version that started it, or start over with "
-            "--overwrite."
+            f"({first_problem(error)}). Use the version that started it, or choose another "
+            "run.output."
         )
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> what has changed, for files by their hashes."""
+    return {
+        name: f"was {before.get(name, 'absent')[:12]}, is now {now.get(name, 'absent')[:12]}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -18,8 +17,9 @@ from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import answered, check_prompts, crop_size
 from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
-from bas_opd.files import sha256, sync
+from bas_opd.files import file_hashes, sync, sync_tree
 from bas_opd.methods.reward import Judge
+from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
@@ -28,7 +28,14 @@ from bas_opd.run.history import collect_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
 from bas_opd.run.record import EvaluationRecord, RecordWriter, holds_place, parse_step, step_event
-from bas_opd.run.state import TrainState, build_method, check_data, environment, model_identity
+from bas_opd.run.state import (
+    ROUNDING,
+    TrainState,
+    build_method,
+    check_data,
+    environment,
+    model_identity,
+)
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, StepReport
 
@@ -51,11 +58,14 @@ def train(
     console: RunProgress,
     *,
     overwrite: bool = False,
+    accept_changes: bool = False,
     evaluate: Evaluate | None = None,
     judge: Judge | None = None,
 ) -> RunSummary:
     """Train to the last step, from the first or from the newest checkpoint of the same run.
 
+    `overwrite` replaces a run of other settings or other data; the same run is resumed, so that a
+    scheduler may repeat the command.
     `evaluate` is called every `eval.every` steps; `evaluate/during_training.py` makes it. `judge`
     decides what no rule can read, for methods that grade responses; `evaluate/rewarding.py` makes
     it.
@@ -83,9 +93,15 @@ def train(
         stop.listening(),
     ):
         identity = _identity(config, data, total)
-        if not overwrite:
+        replaces = overwrite and run.is_another(identity)
+        if not replaces:
             run.compare(identity)
-            if (totals := _finished_totals(run, total)) is not None:
+            if overwrite and run.identity.exists():
+                console.message(
+                    f"The run in {path} is this one, so nothing of it is deleted: it is resumed. "
+                    "To start it over, remove its directory."
+                )
+            if (totals := _finished_totals(run, total, console.message)) is not None:
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
         hooks = Hooks(poll=stop.poll, notice=console.message)
@@ -93,6 +109,12 @@ def train(
             if notice:
                 console.message(notice)
         console.message(f"Loading the model {config.model.path}.")
+        base = model_hashes(local_folder(config.model.path), memory=run.hashes)
+        files = run.check_files(base, data, accept=accept_changes, is_new=replaces)
+        identity["dataset"]["pictures"] = files.pop("pictures")
+        identity |= files
+        if changed := identity.get("accepted_changes"):
+            console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
         method = build_method(config, hooks, judge=judge)
         identity |= model_identity(method.model)
         check_prompts(
@@ -109,7 +131,8 @@ def train(
         )
         state = TrainState(method=method, prompts=prompts)
         _check_disk(run.path, state.checkpoint_bytes)
-        if overwrite:
+        run.check_held()
+        if replaces:
             run.clear(inputs=[Path(config.model.path), data.folder])
         else:
             run.compare(identity)
@@ -140,10 +163,12 @@ class _Run:
             run.checkpoints,
             keep=config.run.keep_checkpoints,
             keep_every=config.run.keep_every,
+            check=run.check_held,
         )
 
     def go(self, identity: Mapping[str, Any]) -> RunSummary:
         """Take every step that is left, then save the model."""
+        self.run_id: str = identity["run_id"]
         if not self.run.identity.exists():
             self.run.claim(identity)
         with self.checkpoints, self._records(identity) as self.records:
@@ -156,7 +181,8 @@ class _Run:
             self.checkpoints.wait()
             model = _save_model(self.state, self.run)
             totals = self.state.ledger.totals()
-            hashes = {file.name: sha256(file) for file in sorted(model.iterdir())}
+            files = {file.name: file for file in sorted(model.iterdir())}
+            hashes = file_hashes(files, memory=self.run.hashes)
             self.records.write(
                 {"event": "finished", "steps": self.total, "totals": totals, "model": hashes}
             )
@@ -177,23 +203,50 @@ class _Run:
                 f"the {self.total} asked for. Raise run.steps, or export what there is."
             )
         log = self.run.records
+        own, other = identity["run_id"], snapshot.data.get("run_id", "")
+        if other and other != own:
+            raise CheckpointError(
+                f"The checkpoint of step {snapshot.step} in {self.run.checkpoints} is of another "
+                f"run ({other[:12]}, not {own[:12]}). Remove it, or restore those of this run."
+            )
         if not holds_place(log, snapshot.data):
             raise CheckpointError(
                 f"{log} no longer holds the records up to the checkpoint of step {snapshot.step}: "
-                "they were truncated or changed. Restore the file, or start over with --overwrite."
+                "they were truncated or changed. Restore the file, or start over in another "
+                "run.output."
             )
         self.state.restore(snapshot)
+        self.run.check_held()
         set_aside(self.run.checkpoints, after=snapshot.step)
-        writer = RecordWriter(log, keep_bytes=snapshot.data["records_bytes"])
+        writer = RecordWriter(
+            log, keep_bytes=snapshot.data["records_bytes"], check=self.run.check_held
+        )
         # Checkpoints of version 0.1 lack some totals; the records have all.
         self.state.ledger = Ledger.of(collect_history(self.run.path).steps)
-        now = {key: identity[key] for key in ("steps", "config", "config_hash", "environment")}
+        kept = ("steps", "config", "config_hash", "environment", "accepted_changes")
+        now = {key: identity[key] for key in kept if key in identity}
         writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
+        self._name_other_machine(identity["environment"])
         return writer
+
+    def _name_other_machine(self, now: Mapping[str, Any]) -> None:
+        """Say what rounds differently than before; the numbers agree within rounding only."""
+        before = self.run.read_identity().environment
+        other = [
+            f"{key} was {before[key]}, is now {now[key]}"
+            for key in ROUNDING
+            if key in before and before[key] != now[key]
+        ]
+        if other:
+            self.console.message(
+                f"Another machine than before ({'; '.join(other)}): from here on the numbers agree "
+                "with those of an undisturbed run within rounding, not byte for byte."
+            )
 
     def _first_records(self, identity: Mapping[str, Any]) -> RecordWriter:
         """Start the records; keep earlier ones if they were worth a checkpoint."""
+        self.run.check_held()
         log, lost = self.run.records, published(self.run.checkpoints)
         if log.exists():
             self.console.message(f"No intact checkpoint in {self.run.path}: starting over.")
@@ -204,7 +257,9 @@ class _Run:
                     number += 1
                 self.console.message(f"The records so far are kept in {log.rename(aside)}.")
         set_aside(self.run.checkpoints, after=-1)
-        writer = RecordWriter(log, keep_bytes=0 if log.exists() else None)
+        writer = RecordWriter(
+            log, keep_bytes=0 if log.exists() else None, check=self.run.check_held
+        )
         source = {"folder": str(self.data.folder), "source": self.data.source}
         opening = {**identity, "data": {**source, **identity["dataset"]}}
         writer.write({"event": "started", **opening})
@@ -279,7 +334,7 @@ class _Run:
         self.checkpoints.wait()  # One copy of the state in host memory at a time.
         snapshot = self.state.capture()
         self.checkpoints.submit(
-            replace(snapshot, data={**snapshot.data, **self.records.place}),
+            replace(snapshot, data={**snapshot.data, **self.records.place, "run_id": self.run_id}),
             best=None if self.state.best is None else self.state.best.step,
         )
 
@@ -299,8 +354,8 @@ def _disk_failures_explained(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:  # The second is what safetensors makes of a first.
         raise BasOpdError(
-            f"The run in {path} cannot be written: {error}. Every published checkpoint is intact; "
-            "after fixing the disk, rerun the same command to resume from the newest."
+            f"The run in {path} cannot be read or written: {error}. Its published checkpoints are "
+            "as they were; after fixing the disk, rerun the same command to resume from the newest."
         ) from error
 
 
@@ -316,14 +371,22 @@ def _identity(config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
     }
 
 
-def _finished_totals(run: RunDirectory, total: int) -> dict[str, Any] | None:
-    """Return the totals of a run that has taken all its steps, else nothing."""
+def _finished_totals(
+    run: RunDirectory, total: int, warn: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Return the totals of a run that has taken all its steps and has its model, else nothing."""
     if not run.records.exists() or not run.model.is_dir():
         return None
     history = collect_history(run.path)
     if history.problems or history.is_cut or history.finished is None:
         return None  # What was checkpointed decides where the run resumes.
-    return Ledger.of(history.steps).totals() if history.finished.steps == total else None
+    if history.finished.steps != total:
+        return None
+    files = {path.name: path for path in run.model.iterdir()}
+    if file_hashes(files, memory=run.hashes) != history.finished.model:
+        warn(f"{run.model} is not the model on record: it is written again.")
+        return None
+    return Ledger.of(history.steps).totals()
 
 
 def planned_steps(config: Config, data: PreparedSet) -> int:
@@ -353,13 +416,28 @@ def _hopeless(state: TrainState, run: RunDirectory) -> BasOpdError:
 
 
 def _save_model(state: TrainState, run: RunDirectory) -> Path:
-    """Write the student as a plain model folder, complete or not at all."""
-    staging = run.path / "model.partial"
-    for path in (staging, run.model):
-        shutil.rmtree(path, ignore_errors=True)
-    state.method.model.save(staging)
-    for file in staging.iterdir():
-        sync(file)
-    os.replace(staging, run.model)
+    """Write the student as a plain model folder, complete or not at all.
+
+    The model of a run that was prolonged stays until the new one is on disk.
+    """
+    run.check_held()
+    staging, old = run.path / "model.partial", run.path / "model.old"
+    for leftover in (staging, old):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    try:
+        staging.mkdir()
+        state.method.model.save(staging)
+        sync_tree(staging)
+        run.check_held()
+        if run.model.exists():
+            run.model.rename(old)
+        staging.replace(run.model)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        if old.exists() and not run.model.exists():
+            old.rename(run.model)
+        raise
     sync(run.path)
+    shutil.rmtree(old, ignore_errors=True)
     return run.model

@@ -1,5 +1,8 @@
 """The manifest of a checkpoint: which files it has, with their checksums.
 
+A wrong or missing file is damage, a `CheckpointError`. A file that cannot be read is not known to
+be damaged: its `OSError` is passed on, so that nothing is decided from it.
+
 Needs neither torch nor safetensors, so that a run can be checked where nothing can be trained.
 """
 
@@ -26,9 +29,10 @@ def step_of(checkpoint: Path) -> int:
 
 def published(folder: Path) -> list[Path]:
     """Return the checkpoints under a folder, newest first."""
-    if not folder.is_dir():
+    try:
+        return sorted((p for p in folder.iterdir() if NAME.fullmatch(p.name)), reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((p for p in folder.iterdir() if NAME.fullmatch(p.name)), reverse=True)
 
 
 def verify_checkpoint(path: Path) -> None:
@@ -51,16 +55,16 @@ def verify_files(
     """Raise unless the folder holds exactly the named files, byte for byte, and those besides."""
     try:
         found = {file.name for file in folder.iterdir()} - besides
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"{folder} is missing: {error.strerror}.") from error
     if found != set(hashes):
         odd = ", ".join(sorted(found ^ set(hashes)))
         raise CheckpointError(f"{folder} lacks or adds files: {odd}.")
     for name, digest in hashes.items():
         try:
             found_digest = sha256(folder / name)
-        except OSError as error:
-            raise CheckpointError(f"{folder / name} cannot be read: {error.strerror}.") from error
+        except (FileNotFoundError, IsADirectoryError):
+            found_digest = ""
         if found_digest != digest:
             raise CheckpointError(f"{folder} is damaged: {name} has changed.")
 
@@ -69,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a small file holds."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is not a JSON object.")

@@ -8,6 +8,7 @@ one that learns from what a teacher generated, and a `PolicyRecord` of one that 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import math
@@ -63,6 +64,8 @@ class DataSource(Record):
     examples: int
     source: str = ""
     """What the set was prepared from."""
+    pictures: str = ""
+    """Hash of the pictures as they were on disk; runs of version 0.1 lack it."""
 
 
 class Started(Record):
@@ -77,6 +80,8 @@ class Started(Record):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights it started from."""
+    accepted_changes: dict[str, str] = Field(default_factory=dict)
+    """Files that had changed, and were accepted with --accept-changes -> what had changed."""
 
 
 class Resumed(Record):
@@ -86,6 +91,7 @@ class Resumed(Record):
     steps: int | None = None
     config: dict[str, Any] | None = None
     config_hash: str | None = None
+    accepted_changes: dict[str, str] = Field(default_factory=dict)
 
 
 class Finished(Record):
@@ -653,8 +659,19 @@ class RecordWriter:
     come without a trace.
     """
 
-    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
-        """Append after the first `keep_bytes`, dropping the rest, or after the whole file."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep_bytes: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Append after the first `keep_bytes`, dropping the rest, or after the whole file.
+
+        `check` raises if the file is no longer the run's; it is called before each event.
+        """
+        check()
+        self._check = check
         self._file = path.open("r+b" if path.exists() else "x+b")
         if keep_bytes is not None:
             self._file.truncate(keep_bytes)
@@ -668,6 +685,7 @@ class RecordWriter:
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event and wait until it is on disk. NaN and infinities become null."""
+        self._check()
         record = _finite({"schema_version": SCHEMA_VERSION, **event})
         self._chain = chained(self._chain, record)
         self._file.write(_line({**record, "chain": self._chain}) + b"\n")
@@ -697,7 +715,7 @@ def holds_place(path: Path, place: Mapping[str, Any]) -> bool:
             while size < place["records_bytes"] and (line := file.readline()):
                 _, chain = read_line(line, str(path), after=chain)
                 size += len(line)
-    except (OSError, DataError):
+    except (FileNotFoundError, DataError):
         return False
     return (size, chain) == (place["records_bytes"], place["records_chain"])
 
@@ -749,9 +767,14 @@ def read_line(line: bytes, where: str, *, after: str) -> tuple[dict[str, Any], s
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
+    if line.startswith(codecs.BOM_UTF8) or line.endswith(b"\r\n"):
+        raise DataError(
+            f"{where} was rewritten by another program, with a byte order mark or other line ends. "
+            "Restore the file."
+        )
     try:
         event = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{where} is damaged: {error}. A line cut short by a crash can be removed; "
             "the lines before it are intact."

@@ -22,7 +22,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet, grades_by_last_word, read_manifest
 from bas_opd.data.views import answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import CheckpointError, DataError
+from bas_opd.errors import CheckpointError, DataError, ModelError
 from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
 from bas_opd.methods import (
     BasOpd,
@@ -36,11 +36,13 @@ from bas_opd.methods import (
     opsd,
 )
 from bas_opd.methods.reward import Judge
+from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
+from bas_opd.run.directory import Identity, changes
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.select import build_selector
@@ -48,6 +50,8 @@ from bas_opd.teacher import SelfTeacher
 from bas_opd.teacher.self_teacher import ViewSize
 from bas_opd.types import Grade, Hooks, Rollouts, View
 
+ROUNDING = ("gpu", "cpu", "instructions", "threads")
+"""Parts of the environment that change how sums are rounded."""
 PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
 
 
@@ -273,7 +277,7 @@ def restore_parts(method: Method, tensors: Mapping[str, Mapping[str, Tensor]]) -
     if missing := sorted(parts.keys() - tensors.keys()):
         raise CheckpointError(
             f"The checkpoint does not hold the {' and the '.join(missing)} of this run. The run "
-            "cannot resume from it; start over with --overwrite or another run.output."
+            "cannot resume from it; start over in another run.output."
         )
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
@@ -301,6 +305,20 @@ def model_identity(model: VisionLanguageModel) -> dict[str, str]:
     }
 
 
+def check_base(identity: Identity, path: str, model: VisionLanguageModel) -> None:
+    """Refuse a model that a run did not start from: by its files, or in old runs by a sample."""
+    if identity.base_files:
+        other = changes(identity.base_files, model_hashes(local_folder(path)))
+    else:
+        is_other = identity.base and model_identity(model)["base"] != identity.base
+        other = ("the weights",) if is_other else ()
+    if other:
+        raise ModelError(
+            f"The model at {path} is not the one that the run started from: {next(iter(other))} "
+            "differs. Give the path of that one with --base."
+        )
+
+
 def environment() -> dict[str, Any]:
     """Return the versions and the hardware that the numbers of a run may depend on."""
     versions = {}
@@ -314,8 +332,20 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": versions,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _cpu() -> str:
+    """Return the name of the processor, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 def load_policy(config: Config) -> VisionLanguageModel:

@@ -24,7 +24,7 @@ from bas_opd.run.history import RunHistory, collect_history
 from bas_opd.run.ledger import LATER, Ledger
 from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
 from bas_opd.run.ordering import order_problems, training_data
-from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord, StepRecord
+from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord, Resumed, StepRecord
 from bas_opd.run.regrading import generation_problems, policy_problems
 from bas_opd.run.replaying import Replay, selection_problems
 from bas_opd.select.rules import PolicyRule, policy_rule
@@ -144,7 +144,10 @@ def verify(
         is_finished=history.finished is not None,
         recomputed_draws=replay is not None or not (rule and rule.draws_at_random),
         checks=tuple(checks),
-        remarks=tuple(_remarks(history, select, rule)) if select and rule else (),
+        remarks=(
+            *_accepted(history),
+            *(_remarks(history, select, rule) if select and rule else ()),
+        ),
     )
 
 
@@ -171,6 +174,14 @@ def _learning(history: RunHistory, config: Config) -> Check:
     policy = [step for step in history.steps if isinstance(step, PolicyRecord)]
     problems = policy_problems(policy, config, by_last_word=by_last_word)
     return _check("learning", problems, "rewards, advantages, kept prompts, updates")
+
+
+def _accepted(history: RunHistory) -> Iterator[str]:
+    for opening in (history.started, *history.resumed):
+        if opening is not None and opening.accepted_changes:
+            step = opening.step if isinstance(opening, Resumed) else 0
+            names = ", ".join(opening.accepted_changes)
+            yield f"From step {step} on, changed files were accepted: {names}."
 
 
 def _remarks(history: RunHistory, select: SelectConfig, rule: PolicyRule) -> Iterator[str]:
@@ -463,7 +474,7 @@ def _checkpoints(history: RunHistory) -> Iterator[str]:
         try:
             verify_checkpoint(path)
             state = read_json(path / STATE)
-        except BasOpdError as error:
+        except (BasOpdError, OSError) as error:
             yield str(error)
             continue
         step = state.get("step")
@@ -489,5 +500,5 @@ def _model(history: RunHistory) -> Iterator[str]:
     if history.finished is not None:
         try:
             verify_files(history.directory.model, history.finished.model)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             yield str(error)

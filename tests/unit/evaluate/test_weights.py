@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from bas_opd import files
 from bas_opd.errors import ModelError
-from bas_opd.evaluate import weights
-from bas_opd.evaluate.weights import find_checkpoint, weights_fingerprint, weights_hashes
+from bas_opd.evaluate.weights import find_checkpoint, weights_fingerprint
 from bas_opd.files import sha256
 from bas_opd.model.base import small_base
+from bas_opd.model.folder import model_hashes
 
 
 @pytest.fixture
@@ -28,24 +29,24 @@ def flip(path: Path) -> None:
 
 
 def test_a_model_is_known_by_any_of_its_bytes_and_by_its_settings(model: Path) -> None:
-    assert weights_hashes(model) == weights_hashes(small_base())
+    assert model_hashes(model) == model_hashes(small_base())
     flip(model / "model.safetensors")
-    other = weights_fingerprint(weights_hashes(model))
-    assert other != weights_fingerprint(weights_hashes(small_base()))
+    other = weights_fingerprint(model_hashes(model))
+    assert other != weights_fingerprint(model_hashes(small_base()))
     (model / "generation_config.json").write_text("{}")
-    assert weights_fingerprint(weights_hashes(model)) != other
+    assert weights_fingerprint(model_hashes(model)) != other
     (model / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="no weights"):
-        weights_hashes(model)
+    with pytest.raises(ModelError, match="No safetensors weights"):
+        model_hashes(model)
 
 
 def test_the_hashes_are_those_that_a_run_records_of_its_model(model: Path) -> None:
     (model / "README.md").write_text("No part of the model.")
     recorded = {file.name: sha256(file) for file in model.iterdir()}
     del recorded["README.md"]
-    assert weights_hashes(model) == recorded
+    assert model_hashes(model) == recorded
     backwards = dict(reversed(recorded.items()))
-    assert weights_fingerprint(backwards) == weights_fingerprint(weights_hashes(model))
+    assert weights_fingerprint(backwards) == weights_fingerprint(model_hashes(model))
 
 
 def test_a_file_is_read_once_as_long_as_nothing_writes_to_it(
@@ -57,19 +58,19 @@ def test_a_file_is_read_once_as_long_as_nothing_writes_to_it(
         read.append(path.name)
         return sha256(path)
 
-    monkeypatch.setattr(weights, "sha256", reading)
+    monkeypatch.setattr(files, "sha256", reading)
     memory = tmp_path / "weights.json"
-    first = weights_hashes(model, memory=memory)
+    first = model_hashes(model, memory=memory)
     assert sorted(read) == sorted(first)
     read.clear()
-    assert weights_hashes(model, memory=memory) == first
+    assert model_hashes(model, memory=memory) == first
     assert read == []
 
     tensors = model / "model.safetensors"
     before = tensors.stat()
     flip(tensors)
     os.utime(tensors, ns=(before.st_atime_ns, before.st_mtime_ns))
-    changed = weights_hashes(model, memory=memory)
+    changed = model_hashes(model, memory=memory)
     assert read == ["model.safetensors"], "also where the time of writing was set back"
     assert changed != first
 
@@ -88,15 +89,15 @@ def test_two_models_share_a_memory_without_being_confused(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", alike)
-        hashes = [weights_hashes(each, memory=memory) for each in (model, other)]
-    assert hashes == [weights_hashes(model), weights_hashes(other)]
+        hashes = [model_hashes(each, memory=memory) for each in (model, other)]
+    assert hashes == [model_hashes(model), model_hashes(other)]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"a": 1}'])
 def test_a_damaged_memory_is_replaced(damage: str, model: Path, tmp_path: Path) -> None:
     memory = tmp_path / "weights.json"
     memory.write_text(damage)
-    assert weights_hashes(model, memory=memory) == weights_hashes(model)
+    assert model_hashes(model, memory=memory) == model_hashes(model)
     assert str(model) not in memory.read_text()
     assert not list(tmp_path.glob(".*"))
 
@@ -144,7 +145,7 @@ def test_pickled_adapters_and_a_missing_base_are_refused(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = adapters(tmp_path / "pickled", model)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-    with pytest.raises(ModelError, match="pickled"):
+    with pytest.raises(ModelError, match="Pickled"):
         find_checkpoint(str(folder)).hashes()
     gone = adapters(tmp_path / "gone", tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"base model .*nowhere of the adapters .* --base FOLDER"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -36,3 +37,14 @@ def test_whoever_only_asks_keeps_nobody_out(tmp_path: Path) -> None:
     threading.Timer(0.06, os.close, [asking]).start()
     with locked(tmp_path):
         assert owner_of(tmp_path) is not None
+
+
+def test_without_locks_nobody_is_known_to_hold_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: int) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    with locked(tmp_path):
+        monkeypatch.setattr(lock.fcntl, "flock", none)
+        assert owner_of(tmp_path) is None

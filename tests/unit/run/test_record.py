@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bas_opd.errors import DataError
-from bas_opd.run.record import RecordWriter, read_records
+from bas_opd.run.record import RecordWriter, holds_place, read_records
 
 
 @pytest.fixture
@@ -89,3 +90,20 @@ def test_a_record_of_a_newer_version_is_refused(path: Path) -> None:
     path.write_text(json.dumps({"schema_version": 2}) + "\n")
     with pytest.raises(DataError, match="Install a newer bas-opd"):
         list(read_records(path))
+
+
+@pytest.mark.parametrize(
+    "rewritten",
+    [lambda text: b"\xef\xbb\xbf" + text, lambda text: text.replace(b"\n", b"\r\n")],
+)
+def test_records_rewritten_by_another_program_are_refused_by_every_reader(
+    rewritten: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    with RecordWriter(path) as writer:
+        writer.write({"event": "started"})
+        place = writer.place
+    path.write_bytes(rewritten(path.read_bytes()))
+    with pytest.raises(DataError, match="rewritten by another program"):
+        list(read_records(path))
+    assert not holds_place(path, place)
