@@ -223,7 +223,7 @@ def test_what_is_printed_is_the_table_and_where_the_page_is(first: Demo) -> None
 
 
 def test_at_least_half_of_the_learned_steps_choose_by_prediction(first: Demo) -> None:
-    steps = first.results.runs["learned25"].steps
+    steps = first.results.runs["learned25"].queries
     ranked = [step for step in steps if step.score_of and set(step.selected) - set(step.explored)]
     assert 2 * len(ranked) >= len(steps)
     assert cells(first.results)["that ranked by prediction"] == ("-", str(len(ranked)), "0")

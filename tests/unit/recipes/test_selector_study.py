@@ -19,6 +19,7 @@ from bas_opd.config.loading import flat
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
+from bas_opd.methods import BasOpd
 from bas_opd.run.state import build_method
 from bas_opd.select import LearnedSelector, RandomSelector, build_selector, features_from
 from bas_opd.stats.intervals import mean_interval
@@ -164,6 +165,7 @@ def test_the_replay_picks_the_rows_that_training_picked(
 ) -> None:
     config = _learned_config(small_qwen35, pictures)
     method = build_method(config)
+    assert isinstance(method, BasOpd)
     trained, by_prediction = [], 0
     for step in range(6):
         rows = step_indices(20, 6, 5, step)

@@ -101,7 +101,7 @@ def test_a_chart_has_its_accessible_label() -> None:
 
 def test_a_step_over_its_budget_looks_different(pictures: PreparedSet, tmp_path: Path) -> None:
     run = read_run(synthetic_run(tmp_path / "run", pictures, steps=3))
-    over = run.steps[1].model_copy(update={"budget": run.steps[1].calls - 1})
+    over = run.steps[1].model_copy(update={"budget": run.queries[1].calls - 1})
     made = budget_chart(replace(run, steps=(run.steps[0], over, run.steps[2])))
     assert made is not None
     assert count(made, "bar ranked") == 2
