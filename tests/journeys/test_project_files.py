@@ -91,7 +91,9 @@ def test_recipes_of_the_readme_are_presets() -> None:
 
 
 def test_a_shell_completes_presets(tmp_path: Path) -> None:
-    shown = bas_opd("--show-completion", "bash", cwd=tmp_path)
+    # Otherwise the shell is the one that runs the tests.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = bas_opd("--show-completion", "bash", cwd=tmp_path, **named)
     assert "_bas_opd_completion" in shown.stdout
     said = bas_opd(
         cwd=tmp_path,

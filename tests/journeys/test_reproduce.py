@@ -165,6 +165,10 @@ def test_the_study_of_table_2_runs_from_its_first_run_to_its_table(
     swept = bas_opd(*command, *options, *sweep, cwd=tmp_path)
     assert swept.returncode == 0, swept.stderr
     assert swept.stdout.startswith("| learning rate | dapo | learned25 |")
+    refused = bas_opd(*command, *options, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "is a draft: its learning rates are not chosen yet" in " ".join(refused.stderr.split())
+    (tmp_path / "table2.toml").write_text(declared.replace("draft = true\n", ""))
     made = bas_opd(*command, *options, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     arms = [*(arm.name for arm in BASELINES), "full", "learned25", "covering12"]

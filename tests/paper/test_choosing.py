@@ -114,7 +114,7 @@ def computed() -> Iterator[str]:
         100 * (mine.accuracy - theirs.accuracy)
         for mine, theirs in zip(ARMS["covering12"], ARMS["full"], strict=True)
     )
-    yield f"at the learning rates below, it is {spread:.1f}"
+    yield f"at the learning rates below, that standard deviation is {spread:.1f}"
     tokens = [run.cost.candidate_tokens / run.cost.candidates for run in ARMS["full"] if run.cost]
     yield f"Responses have {fmean(tokens):.0f} tokens on average"
 
@@ -139,7 +139,7 @@ def pilot() -> list[float]:
 
 
 GIVEN = (
-    *("FineSearch 2", "One NVIDIA H200, 2026-11-16", "about 7 s a run", "the paper's 87"),
+    *("FineSearch 2", "One NVIDIA H200, 2026-11-16", "about 7 s of the GPU", "the paper's 87"),
     "queries 24 %",
     *("random12", "covering12", "Covering12", "fewer1", "fewer4"),
     *(
@@ -150,6 +150,7 @@ GIVEN = (
     ),
     *("with seeds 25 to 33", "ten seeds have 80 % power at a margin of 1.2 points"),
     *("those at 0.0001", "the arms at 0.0002", "one batch size, 111 steps"),
+    *("at 0.0002, random12", "the fewer arms at 0.0001"),
 )
 """Settings, names, dates, and what is quoted from the paper or was timed outside the records."""
 
@@ -253,7 +254,8 @@ def test_the_readme_says_the_same() -> None:
     gains = {arm: gap(arm, BASE).mean for arm in ("full", "covering12", "random12")}
     assert f"full querying gains {gains['full']:.1f} points" in readme
     assert f"covering selection gains {gains['covering12']:.1f} of them" in readme
-    assert f"random selection {gains['random12']:.1f} (" in readme
+    assert f"random selection {gains['random12']:.1f}, and one" in readme
+    assert f"instead of eight {gap('fewer1', BASE).mean:.1f} (" in readme
     chance, full, less = (gap("covering12", arm) for arm in ("random12", "full", "fewer3"))
     assert f"({chance.mean:+.1f} points, 95 % CI {ends(chance)})" in readme
     assert f"({full.mean:+.1f} points, 95 % CI {ends(full, '+.1f')})" in readme

@@ -32,7 +32,8 @@ def with_named_set(config: Config, progress: Progress | None = None) -> Config:
         if progress is None:
             raise DataError(
                 f"The set {name} has not been drawn yet: `bas-opd train` draws it, to {folder}. "
-                "Draw it first with `bas-opd data make finesearch`, and give its folder."
+                f"Draw it first with `bas-opd data make finesearch {folder} --split train --n {n} "
+                f"--version {1 + NAMES.index(name)}`, and give data.path={folder}."
             )
         progress.message(f"Drawing {n:,} pictures of {name}, to {folder}.")
         make_finesearch(

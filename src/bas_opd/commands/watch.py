@@ -65,7 +65,11 @@ class _Follower:
             console.start(event["steps"])
         view = console.view
         if event["event"] in ("started", "resumed"):
-            if select := (event.get("config") or {}).get("select"):
+            config = event.get("config") or {}
+            method = config.get("method", {}).get("name", "bas-opd")
+            if method != "bas-opd":
+                view.title = method
+            elif select := config.get("select"):
                 kind = select.get("budget", "calls").replace("_", " ")
                 view.title = f"{select['policy']}, query ratio {select['query_ratio']} of {kind}"
             view.total = event["steps"]

@@ -169,6 +169,11 @@ def reproduce(request: Request, progress: Progress) -> str:
             f"(installed in {folder}), each for `bas-opd train`."
         )
     rates = None if request.rates is None else parse_rates(request.rates)
+    if rates is None and request.study is not None and request.study.declared.draft:
+        raise ConfigError(
+            f"{request.study.path} is a draft: its learning rates are not chosen yet. Compare some "
+            "with --lr-sweep, write the best into the file, and remove draft = true."
+        )
     arms = request.chosen() if rates is None else request.swept()
     results = request.out / ("results" if rates is None else "sweep")
     names = [

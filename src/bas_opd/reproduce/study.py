@@ -97,6 +97,8 @@ class StudyFile(Part):
     """The content of a study's file."""
 
     title: str
+    draft: bool = False
+    """Whether learning rates are still to be chosen: only a sweep may run."""
     task: Literal["finesearch", "finesearch2"] = "finesearch"
     base: str = SMALL
     """`small`, or the folder of a model relative to the file."""

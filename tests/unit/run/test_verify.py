@@ -567,7 +567,7 @@ def test_files_must_be_what_they_were(run: Path, name: str) -> None:
     file.unlink()
     assert "lacks or adds files" in problems(verify(run))[check][0]
     shutil.rmtree(run / name)
-    assert ("cannot be read" in problems(verify(run)).get("model", [""])[0]) == (check == "model")
+    assert ("is missing" in problems(verify(run)).get("model", [""])[0]) == (check == "model")
 
 
 def test_a_checkpoint_must_be_of_a_step_on_record_and_of_its_name(run: Path) -> None:
