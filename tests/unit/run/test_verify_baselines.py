@@ -13,6 +13,7 @@ from run_fixtures import Silent, events_of, rewrite
 
 from bas_opd.commands.export import export
 from bas_opd.commands.plan import plan
+from bas_opd.commands.watch import watch
 from bas_opd.report.pages.writing import write_comparison, write_report
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
@@ -88,6 +89,15 @@ def test_runs_of_several_methods_are_compared(runs: dict[str, Path], tmp_path: P
     for name in ("grpo", "dapo", "sft", "opsd"):
         assert f"<strong>{name}</strong>" in page
     assert "No run has full querying" in page  # OPSD is no reference for queries to a crop teacher
+
+
+def test_watching_a_baseline_names_its_method(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch(runs["grpo"], every=None)
+    shown = capsys.readouterr().out
+    assert "grpo" in shown
+    assert "query ratio" not in shown
 
 
 def test_watching_a_baseline_shows_what_it_earned(runs: dict[str, Path]) -> None:
