@@ -89,9 +89,16 @@ def _draw(folder: Path, config: Config, *, seed: int, n: int, console: Console) 
         "other backgrounds."
     )
     make_finesearch(
-        folder / "train", split="train", size="small", n=pictures, seed=seed, kinds=KINDS
+        folder / "train",
+        split="train",
+        size="small",
+        n=pictures,
+        seed=seed,
+        kinds=KINDS["finesearch"],
     )
-    return make_finesearch(folder / "test", split="test", size="small", n=n, seed=seed, kinds=KINDS)
+    return make_finesearch(
+        folder / "test", split="test", size="small", n=n, seed=seed, kinds=KINDS["finesearch"]
+    )
 
 
 def _evaluate(

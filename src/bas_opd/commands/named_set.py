@@ -11,9 +11,11 @@ from bas_opd.errors import DataError
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.run.progress import Progress
 
-NAMES = ("finesearch", "finesearch2")
-KINDS = tuple(kind for kind in LEARNT_KINDS if kind != "existence")
-"""Of `existence`, only questions with the answer "yes" have a crop: training would unlearn "no"."""
+KINDS = {
+    "finesearch": tuple(kind for kind in LEARNT_KINDS if kind != "existence"),
+    "finesearch2": LEARNT_KINDS,
+}
+"""In the first version only the answer "yes" to `existence` has a crop: "no" would be unlearnt."""
 MOST = 3120
 """The pairs of the paper's epoch."""
 
@@ -24,7 +26,7 @@ def with_named_set(config: Config, progress: Progress | None = None) -> Config:
     Without `progress` nothing is drawn, and a set that is not there is an error.
     """
     name = config.data.path
-    if name not in NAMES or Path(name).exists():
+    if name not in KINDS or Path(name).exists():
         return config
     n = min(MOST, config.rollout.prompts_per_step * (config.run.steps or MOST))
     folder = Path("data") / f"{name}-{n}"
@@ -33,7 +35,7 @@ def with_named_set(config: Config, progress: Progress | None = None) -> Config:
             raise DataError(
                 f"The set {name} has not been drawn yet: `bas-opd train` draws it, to {folder}. "
                 f"Draw it first with `bas-opd data make finesearch {folder} --split train --n {n} "
-                f"--version {1 + NAMES.index(name)}`, and give data.path={folder}."
+                f"--version {1 + list(KINDS).index(name)}`, and give data.path={folder}."
             )
         progress.message(f"Drawing {n:,} pictures of {name}, to {folder}.")
         make_finesearch(
@@ -41,7 +43,7 @@ def with_named_set(config: Config, progress: Progress | None = None) -> Config:
             split="train",
             size="small",
             n=n,
-            kinds=KINDS,
+            kinds=KINDS[name],
             version=name,
             workers=os.cpu_count() or 1,
         )
