@@ -35,7 +35,8 @@ def with_named_set(config: Config, progress: Progress | None = None) -> Config:
             raise DataError(
                 f"The set {name} has not been drawn yet: `bas-opd train` draws it, to {folder}. "
                 f"Draw it first with `bas-opd data make finesearch {folder} --split train --n {n} "
-                f"--version {1 + list(KINDS).index(name)}`, and give data.path={folder}."
+                f"--version {1 + list(KINDS).index(name)} --kinds {','.join(KINDS[name])}`, and "
+                f"give data.path={folder}."
             )
         progress.message(f"Drawing {n:,} pictures of {name}, to {folder}.")
         make_finesearch(

@@ -148,10 +148,9 @@ def cost_figure(folder: Path) -> str:
     """Draw accuracy and total tokens of every arm that has results in a folder, as SVG."""
     folder = results_folder(folder)
     results = read_results(folder)
-    study = study_of(folder)
-    order = [] if study is None else [arm.name for arm in study.arms]
     arms = arms_of_results(results)
-    if study is not None:
+    if (study := study_of(folder)) is not None:
+        order = [arm.name for arm in study.arms]
         arms.sort(key=lambda arm: order.index(arm.name))
     chart = accuracy_total(arms)
     return printed([chart], note=f"{chart.caption} {source_of(results)}".strip())
