@@ -406,6 +406,12 @@ class OptimConfig(Section):
     warmup_steps: int = Field(
         default=10, ge=0, description="Steps of linear warm-up; from the released base code."
     )
+    decay_until: int | None = Field(
+        default=None,
+        gt=0,
+        description="Step at which a linear decay, which follows the warm-up, reaches 0; unset: "
+        "the rate stays constant.",
+    )
     tokens_per_micro_batch: int = Field(
         default=16384, gt=0, description="Tokens per student pass. Smaller saves memory."
     )
@@ -413,6 +419,15 @@ class OptimConfig(Section):
         default=True,
         description="Compute a prompt once for all its selected rollouts; same gradients.",
     )
+
+    @model_validator(mode="after")
+    def _decay_follows_the_warm_up(self) -> OptimConfig:
+        if self.decay_until is not None and self.decay_until <= self.warmup_steps:
+            raise ValueError(
+                f"optim.decay_until is {self.decay_until}, but the warm-up alone has "
+                f"{self.warmup_steps} steps (optim.warmup_steps). Raise one or lower the other."
+            )
+        return self
 
 
 class EvalConfig(Section):

@@ -24,6 +24,7 @@ class OptimizerSettings:
     weight_decay: float = 0.01
     gradient_clip: float = 1.0
     warmup_steps: int = 10
+    decay_until: int | None = None
     tokens_per_micro_batch: int = 16_384
     share_prompts: bool = True
 
@@ -191,6 +192,7 @@ class Learner:
         return objective(hidden, packed)
 
     def _learning_rate(self, step: int) -> float:
-        """Return the rate of a step counted from 0: a linear warm-up, then constant."""
-        warmup = self.settings.warmup_steps
-        return self.settings.learning_rate * min(1.0, (step + 1) / max(1, warmup))
+        """Return the rate of a step counted from 0: a linear warm-up, then constant or falling."""
+        warmup, end = self.settings.warmup_steps, self.settings.decay_until
+        rate = self.settings.learning_rate * min(1.0, (step + 1) / max(1, warmup))
+        return rate if end is None else rate * min(1.0, max(0, end - step) / (end - warmup))

@@ -225,6 +225,7 @@ LATER = (
     ("select.coverage", False),
     ("select.correctness", False),
     ("method.name", "bas-opd"),
+    ("optim.decay_until", None),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""

@@ -392,7 +392,14 @@ def _finished_totals(
 def planned_steps(config: Config, data: PreparedSet) -> int:
     """Return how many steps the settings ask for."""
     per_epoch = steps_per_epoch(len(data.examples), config.rollout.prompts_per_step)
-    return config.run.steps or per_epoch * config.run.epochs
+    total = config.run.steps or per_epoch * config.run.epochs
+    end = config.optim.decay_until
+    if end is not None and end < total:
+        raise ConfigError(
+            f"The learning rate reaches 0 at step {end:,} (optim.decay_until), but the run has "
+            f"{total:,} steps. Set optim.decay_until={total}, or shorten the run."
+        )
+    return total
 
 
 def _check_disk(path: Path, needed: int) -> None:

@@ -56,6 +56,12 @@ def test_checkpointing_and_shared_prompts_exclude_each_other() -> None:
     assert build(model=checkpointing, optim={"share_prompts": False})
 
 
+def test_the_rate_falls_after_the_warm_up_only() -> None:
+    with pytest.raises(ValidationError, match="the warm-up alone has 10 steps"):
+        build(optim={"decay_until": 10})
+    assert build(optim={"decay_until": 11})
+
+
 def test_the_smallest_picture_is_not_larger_than_the_largest() -> None:
     with pytest.raises(ValidationError, match="min_pixels is 5, above"):
         build(model={"min_pixels": 5, "max_pixels": 4})

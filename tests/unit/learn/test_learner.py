@@ -341,6 +341,16 @@ def test_the_rate_rises_linearly_and_then_stays(qwen35: Case) -> None:
     assert rates == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
 
 
+def test_the_rate_falls_linearly_after_the_warm_up(qwen35: Case) -> None:
+    learner = qwen35.learner(learning_rate=2.0, warmup_steps=2, decay_until=6)
+    nothing = qwen35.scored(())
+    rates = [
+        learner.update(replace(qwen35.rollouts, step=s), (), nothing).learning_rate
+        for s in range(7)
+    ]
+    assert rates == [1.0, 2.0, 2.0, 1.5, 1.0, 0.5, 0.0]
+
+
 def test_processed_tokens_count_a_shared_prompt_once(qwen35: Case) -> None:
     rollouts = qwen35.rollouts
     objective = qwen35.scored(SELECTED)
