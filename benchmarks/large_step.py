@@ -140,7 +140,12 @@ def main() -> None:
                     share_prompts=not arguments.checkpointing,
                 ),
             ),
-            objective=partial(Distillation, head=model.logits, settings=DistillSettings()),
+            objective=partial(
+                Distillation,
+                head=model.logits,
+                fast_head=model.fast_head,
+                settings=DistillSettings(),
+            ),
             clock=Clock(model.device),
         )
         rows = []

@@ -64,6 +64,8 @@ class Learner:
             weight_decay=settings.weight_decay,
             fused=model.device.type == "cuda",
         )
+        if model.fast_head is not None:
+            self.optimizer.register_step_post_hook(model.fast_head.forget)
 
     def update(
         self, rollouts: Rollouts, rows: Sequence[int], objective: Objective

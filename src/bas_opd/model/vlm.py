@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from bas_opd.model.cache import empty_cache, take_rows
+from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
 from bas_opd.types import Prompt
@@ -53,6 +54,11 @@ class VisionLanguageModel:
         # peft injects its adapters into the modules it wraps, so the base network runs them.
         self._core: Any = getattr(network, "get_base_model", lambda: network)()
         self.device: torch.device = next(network.parameters()).device
+        self.fast_head: Head | None = None
+        """The head in half precision on a GPU; None where it is computed in fp32."""
+        weight = plain_head(self.head)
+        if precision is not torch.float32 and self.device.type == "cuda" and weight is not None:
+            self.fast_head = Head(weight, precision)
         if precision is not torch.float32:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)
@@ -83,6 +89,8 @@ class VisionLanguageModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits in fp32; in bf16 they are too coarse to compare two similar models."""
         with torch.autocast(self.device.type, enabled=False):
+            if self.fast_head is not None:
+                return self.fast_head.logits(hidden)
             return self.head(hidden.float())
 
     def save(self, folder: Path) -> None:

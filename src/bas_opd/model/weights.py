@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bas_opd.errors import CheckpointError
+from bas_opd.model.head import Head
 from bas_opd.model.vlm import VisionLanguageModel
 
 
@@ -40,6 +41,7 @@ class ShadowWeights:
     def __init__(self, model: VisionLanguageModel, *, is_empty: bool = False) -> None:
         self._model = model
         self._is_lent = False
+        self._head: Head | None = None
         self._tensors: dict[str, Tensor] = {
             name: parameter.detach().to(torch.float32, copy=True)
             for name, parameter in ({} if is_empty else model.trainable()).items()
@@ -71,7 +73,7 @@ class ShadowWeights:
         for name, weight in self._tensors.items():
             weight.lerp_(live[name].detach().to(weight.dtype), tau)
 
-    def head(self) -> HeadWeights:
+    def head(self) -> HeadWeights | Head:
         """Return this set's projection to logits, valid until the set follows the live weights."""
         head = self._model.head
         own = {
@@ -80,7 +82,15 @@ class ShadowWeights:
             for local, candidate in head.named_parameters()
             if parameter is candidate and name in self._tensors
         }
-        return HeadWeights(head, own)
+        if (fast := self._model.fast_head) is None:
+            return HeadWeights(head, own)
+        if not own:
+            return fast
+        if self._head is None:
+            self._head = Head(own["weight"], self._model.precision)
+        else:
+            self._head.replace(own["weight"])
+        return self._head
 
     def _exchange(self) -> None:
         live = self._model.trainable()

@@ -165,6 +165,8 @@ class FixedSteps:
 
     def load(self, prefix: Prefix) -> None:
         """Start anew from a prefix."""
+        if self.model.fast_head is not None:
+            self.model.fast_head.rounded()  # A captured step reads the copy, and does not make it.
         length = prefix.cache.get_seq_length()
         self.tokens.fill_(self.model.processor.pad_id)
         self.lengths.zero_()

@@ -154,6 +154,7 @@ def build_method(
     objective = partial(
         Distillation,
         head=model.logits,
+        fast_head=model.fast_head,
         settings=DistillSettings(**config.distill.model_dump()),
     )
     if name == "opsd":

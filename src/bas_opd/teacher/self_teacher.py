@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
+from bas_opd.model.head import Head
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import HeadWeights, ShadowWeights
 from bas_opd.types import BudgetKind, Costs, Example, FullLogits, Hooks, Part, Rollouts, View
@@ -25,7 +26,7 @@ class LocalScores:
     """What a teacher in this process said, kept as hidden states: the head is applied in chunks."""
 
     hidden: Mapping[int, Tensor]  # scored row -> [token, hidden], detached
-    head: HeadWeights
+    head: HeadWeights | Head
     processed_tokens: int
     prefilled_prompts: int
 

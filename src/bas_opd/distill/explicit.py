@@ -1,0 +1,141 @@
+"""Divergence, utility and gradient of a chunk whose logits are read as seldom as possible.
+
+The same quantities as `divergence_on` and `token_utility`, for large vocabularies on a GPU:
+
+- The top-k tokens are in the k blocks with the largest maxima. One pass over the logits gives the
+  maximum and the log-sum-exp of every block; all else is done on k blocks.
+- The tail is the log-sum-exp of the logits that are not in the top-k, computed from blocks. As
+  1 minus the mass of the top-k, it would have no precision left on a peaked distribution.
+- D depends on the logits of the top-k and on r, the log-sum-exp of the others. So its gradient at
+  any other logit z is dD/dr * exp(z - r), and autograd sees k + 1 numbers a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bas_opd.distill.divergence import LOG_ZERO, jensen_shannon, renormalised
+from bas_opd.distill.kernels import BLOCK, block_summaries, scaled_softmax
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.distill.utility import teacher_confidence, topk_overlap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A chunk of tokens compared with their teacher."""
+
+    divergence: Tensor  # [token]
+    utility: Tensor  # [token]
+    index: Tensor  # [token, k] ids of the student's top-k
+    at_index: Tensor  # [token, k] gradient of each token's divergence at these logits
+    rest: Tensor | None  # [token] log-sum-exp of the other logits
+    at_rest: Tensor | None  # [token] gradient at it
+
+    def gradient(self, others: Tensor, scale: float, dtype: torch.dtype) -> Gradient:
+        """Return scale * dD/dlogits.
+
+        `others` are the student's logits as `compare` leaves them: -inf at the top-k. Without a
+        tail the gradient is zero everywhere else, so it is over the ids of all top-k sets only.
+        """
+        at_index = (scale * self.at_index).to(dtype)
+        if self.rest is None or self.at_rest is None:
+            ids, place = self.index.unique(return_inverse=True)
+            values = torch.zeros(len(others), len(ids), dtype=dtype, device=others.device)
+            return Gradient(values=values.scatter_(-1, place, at_index), ids=ids)
+        # Where all others are -inf there is nothing to scale: exp(-inf) is 0.
+        finite = self.rest.where(self.rest.isfinite(), 0.0)
+        values = scaled_softmax(others, finite, scale * self.at_rest, dtype)
+        return Gradient(values=values.scatter_(-1, self.index, at_index))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """The gradient of logits: of all of them, or of those at some ids."""
+
+    values: Tensor  # [token, id]
+    ids: Tensor | None = None  # [id]; None: the whole vocabulary
+
+
+@torch.no_grad()
+def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Compared:
+    """Compare logits `[token, vocab]` in fp32. Both are overwritten with -inf at the top-k ids."""
+    k = min(settings.k, student.shape[-1])
+    summary = block_summaries(student)
+    top, index = block_topk(student, summary[0], k)
+    theirs = teacher.gather(-1, index)
+    has_tail = settings.support == "tail" and k < student.shape[-1]
+    teacher_summary = None
+    if settings.use_overlap or has_tail:
+        teacher_summary = block_summaries(teacher)
+
+    on_support = renormalised(theirs)
+    utility = jensen_shannon(renormalised(top), on_support, alpha=0.5)
+    if settings.use_overlap and teacher_summary is not None:
+        _, own = block_topk(teacher, teacher_summary[0], k)
+        utility = utility * topk_overlap(own, index, dtype=utility.dtype)
+    if settings.use_confidence:
+        utility = utility * teacher_confidence(on_support)
+
+    rest = None
+    if has_tail and teacher_summary is not None:
+        rest = rest_of(student, summary[1], index)
+        their_rest = rest_of(teacher, teacher_summary[1], index)
+        theirs = torch.cat([theirs, their_rest[:, None]], dim=-1)
+    divergence, gradient = _divergence(top, rest, theirs, settings.alpha)
+    return Compared(
+        divergence=divergence,
+        utility=utility,
+        index=index,
+        at_index=gradient[:, :k],
+        rest=rest,
+        at_rest=None if rest is None else gradient[:, k],
+    )
+
+
+def block_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return values and ids of the top-k, given the largest logit of each block."""
+    if largest.shape[-1] <= k:
+        found = logits.topk(k, dim=-1)
+        return found.values, found.indices
+    columns = _columns(largest.topk(k, dim=-1, sorted=False).indices)
+    found = _at(logits, columns).topk(k, dim=-1)
+    return found.values, columns.gather(-1, found.indices)
+
+
+def rest_of(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
+    """Return the log-sum-exp of the logits that are not at the given ids, which become -inf."""
+    logits.scatter_(-1, index, float("-inf"))
+    touched = (index // BLOCK).sort(dim=-1).values
+    again = torch.zeros_like(touched, dtype=torch.bool)
+    again[:, 1:] = touched[:, 1:] == touched[:, :-1]
+    untouched = summed.scatter(-1, touched, float("-inf")).logsumexp(-1)
+    inside = _at(logits, _columns(touched)).unflatten(-1, (-1, BLOCK))
+    inside = inside.masked_fill(again[..., None], float("-inf")).flatten(-2).logsumexp(-1)
+    return torch.logaddexp(untouched, inside)
+
+
+def _columns(blocks: Tensor) -> Tensor:
+    """Return the ids in blocks `[token, k]`, as `[token, k * BLOCK]`."""
+    return (blocks[..., None] * BLOCK + torch.arange(BLOCK, device=blocks.device)).flatten(-2)
+
+
+def _at(logits: Tensor, columns: Tensor) -> Tensor:
+    """Return the logits at ids, -inf beyond the vocabulary."""
+    last = logits.shape[-1] - 1
+    return logits.gather(-1, columns.clamp_max(last)).masked_fill_(columns > last, float("-inf"))
+
+
+@torch.enable_grad()
+def _divergence(
+    top: Tensor, rest: Tensor | None, teacher: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Return D_alpha of each token, and its gradient at the top-k logits and at the rest."""
+    logits = top if rest is None else torch.cat([top, rest[:, None]], dim=-1)
+    logits = logits.detach().requires_grad_()
+    student = logits.clamp_min(LOG_ZERO).log_softmax(-1)
+    divergence = jensen_shannon(student, renormalised(teacher), alpha=alpha)
+    (gradient,) = torch.autograd.grad(divergence.sum(), logits)
+    return divergence.detach(), gradient

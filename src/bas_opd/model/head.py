@@ -1,0 +1,105 @@
+"""The projection from hidden states to logits as products in half precision with fp32 sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Head:
+    """Weights `[vocab, hidden]` that are kept in fp32 and multiplied in half precision.
+
+    Sums and results are fp32: logits that were rounded are too coarse to compare two similar
+    models. The rounded copy of the weights is made again when they have changed, in the same
+    place, because a captured CUDA graph reads it there.
+    """
+
+    def __init__(self, weight: Tensor, precision: torch.dtype) -> None:
+        self.weight = weight
+        self._rounded = torch.empty(weight.shape, dtype=precision, device=weight.device)
+        self._source: tuple[int, int] | None = None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits in fp32. Autograd goes back to the hidden states and the weights."""
+        return _Projection.apply(hidden, self.weight, self.rounded())
+
+    def rounded(self) -> Tensor:
+        """Return the weights in half precision."""
+        source = (self.weight.data_ptr(), self.weight._version)
+        if source != self._source:
+            self._rounded.copy_(self.weight.detach())
+            self._source = source
+        return self._rounded
+
+    def replace(self, weight: Tensor) -> None:
+        """Use other weights of the same shape from now on."""
+        self.weight = weight
+        self.forget()
+
+    def forget(self, *_: Any) -> None:
+        """Round the weights again before their next use: a fused optimizer changes them unseen."""
+        self._source = None
+
+    @torch.no_grad()
+    def backward(self, hidden: Tensor, gradient: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Return the gradient of the hidden states from that of the logits, in half precision.
+
+        With `ids`, each once, the other logits have none. The gradient of the weights is added to
+        their `.grad`.
+        """
+        if self.weight.requires_grad:
+            rounded = hidden.to(gradient.dtype)
+            if ids is not None:
+                if self.weight.grad is None:
+                    self.weight.grad = torch.zeros_like(self.weight)
+                self.weight.grad.index_add_(0, ids, product(gradient.T, rounded))
+            elif self.weight.grad is None:
+                self.weight.grad = product(gradient.T, rounded)
+            else:
+                add_product(self.weight.grad, gradient.T, rounded)
+        weights = self.rounded() if ids is None else self.rounded()[ids]
+        return product(gradient, weights).to(hidden.dtype)
+
+
+def plain_head(head: nn.Module) -> Tensor | None:
+    """Return the weights of a head that only multiplies; None if it does more."""
+    if type(head) is nn.Linear and head.bias is None:
+        return head.weight
+    return None
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Return left @ right of half-precision matrices, in fp32."""
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right of half-precision matrices to an fp32 matrix."""
+    if left.is_cuda:
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    else:
+        total += product(left, right)
+
+
+class _Projection(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, rounded: Tensor) -> Tensor:
+        narrow = hidden.to(rounded.dtype)
+        ctx.save_for_backward(narrow)
+        ctx.rounded, ctx.dtype = rounded, hidden.dtype
+        return product(narrow, rounded.T)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (narrow,) = ctx.saved_tensors
+        gradient = gradients[0].to(narrow.dtype)
+        of_hidden = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_hidden = product(gradient, ctx.rounded).to(ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            of_weight = product(gradient.T, narrow)
+        return of_hidden, of_weight, None
