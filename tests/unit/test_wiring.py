@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,7 +105,9 @@ def test_every_setting_reaches_its_stage(small_qwen35: Path, tmp_path: Path) -> 
     assert model.precision is torch.bfloat16
     assert model.processor.thinking
     assert model.processor.images.size["longest_edge"] == 200000
-    assert model.network.is_gradient_checkpointing
+    assert any(
+        isinstance(m.forward, MethodType) and "forward" in vars(m) for m in model.network.modules()
+    )
     sampling = stages.policy.settings
     assert (sampling.seed, sampling.temperature, sampling.top_p) == (7, 0.7, 0.9)
     assert (sampling.prompts_per_batch, sampling.per_prompt) == (3, 4)
@@ -197,23 +199,6 @@ def test_the_optimizer_gets_a_clipped_gradient_and_decays_weights(
     update = learner.update(setting.rollouts, setting.rows, setting.objective)
     assert update.gradient_norm > 1e-3
     assert seen == [pytest.approx(1e-4, rel=1e-2)]
-
-
-@pytest.mark.parametrize("share", [True, False])
-def test_the_network_trains_only_inside_the_pass_and_only_with_whole_rows(
-    setting: Any, share: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learner, network = learner_of(setting, share_prompts=share), setting.model.network
-    backward, seen = Learner._micro_batch, []
-
-    def watched(*args: Any) -> Any:
-        seen.append(network.training)
-        return backward(*args)
-
-    monkeypatch.setattr(Learner, "_micro_batch", watched)
-    learner.accumulate(setting.rollouts, setting.rows, setting.objective)
-    assert set(seen) == {not share}
-    assert not any(module.training for module in network.modules())
 
 
 def test_memory_that_runs_out_half_way_leaves_no_half_gradient(

@@ -34,8 +34,8 @@ def in_smaller_batches(
                 raise OutOfMemory(
                     f"The {what} does not fit into memory even in its smallest batch, "
                     f"{smallest:,}: {reason} Lower model.max_pixels or "
-                    "rollout.max_response_tokens, set model.gradient_checkpointing=true with "
-                    "optim.share_prompts=false, or train adapters with lora.rank."
+                    "rollout.max_response_tokens, set model.gradient_checkpointing=true, or train "
+                    "adapters with lora.rank."
                 ) from error
         # Outside the handler, which would keep the frames of the failed attempt alive.
         gc.collect()

@@ -636,16 +636,6 @@ class Config(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _checkpointing_excludes_shared_prompts(self) -> Config:
-        if self.model.gradient_checkpointing and self.optim.share_prompts:
-            raise ValueError(
-                "model.gradient_checkpointing and optim.share_prompts are both true, but "
-                "transformers disables the cache under gradient checkpointing, and a shared "
-                "prompt is stored in that cache. Set one of the two to false."
-            )
-        return self
-
 
 _DEFAULT_SECTIONS: dict[str, Section] = {
     "select": SelectConfig(),

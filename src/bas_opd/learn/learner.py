@@ -104,13 +104,7 @@ class Learner:
 
     def accumulate(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:
         """Replace the gradient of the parameters by that of the objective over `rows`."""
-        # transformers ties gradient checkpointing to the training mode. A shared prompt lives in
-        # the cache, which that mode switches off.
-        self.model.network.train(not self.settings.share_prompts)
-        try:
-            return self._in_micro_batches(rollouts, rows, objective)
-        finally:
-            self.model.network.eval()
+        return self._in_micro_batches(rollouts, rows, objective)
 
     @torch.no_grad()
     def measure(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:

@@ -137,6 +137,15 @@ def take_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     return taken
 
 
+def untouched(layer: Any) -> Any:
+    """Return a layer of a cache with the same states, whose changes do not reach the original."""
+    taken = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            setattr(taken, name, dict(value))
+    return taken
+
+
 def _shareable(layer: Any, precision: torch.dtype) -> Any:
     if isinstance(layer, LinearAttentionLayer):
         return AssignedLinearLayer()

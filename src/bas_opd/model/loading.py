@@ -18,6 +18,7 @@ from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
 from bas_opd.model.folder import check_adapter, check_folder, local_folder, no_weights
 from bas_opd.model.processing import Processor
+from bas_opd.model.recompute import recompute_layers
 from bas_opd.model.vlm import VisionLanguageModel
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -46,8 +47,7 @@ def load_model(
     """Load a folder or hub id with fp32 parameters, safetensors only and no code of its own.
 
     `lora` adds new adapters to train. `adapter` is a folder of trained ones, which are merged into
-    the weights. The network comes in evaluation mode; gradient checkpointing works once it is set
-    to train.
+    the weights. The network comes in evaluation mode.
     """
     # Reading weights draws random numbers too: transformers initialises some before it fills them.
     with torch.random.fork_rng(devices=[]):
@@ -58,7 +58,7 @@ def load_model(
             torch.default_generator.manual_seed(lora.seed)
             network = with_adapters(network, lora)
     if gradient_checkpointing:
-        network.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_layers(network)
     return network.to(device).eval()
 
 

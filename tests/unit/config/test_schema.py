@@ -49,13 +49,6 @@ def test_a_replay_that_could_never_start_is_refused() -> None:
     assert build(select={"replay_start": 96, "replay_capacity": 96})
 
 
-def test_checkpointing_and_shared_prompts_exclude_each_other() -> None:
-    checkpointing = {"gradient_checkpointing": True}
-    with pytest.raises(ValidationError, match="disables the cache"):
-        build(model=checkpointing)
-    assert build(model=checkpointing, optim={"share_prompts": False})
-
-
 def test_the_rate_falls_after_the_warm_up_only() -> None:
     with pytest.raises(ValidationError, match="the warm-up alone has 10 steps"):
         build(optim={"decay_until": 10})

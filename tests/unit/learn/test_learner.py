@@ -38,6 +38,7 @@ from bas_opd.types import Example, TeacherScores
 FAMILIES = ["small_qwen35", "small_qwen3vl", "small_qwen25vl"]
 SETTINGS = DistillSettings(k=20, tokens_per_chunk=7)
 SELECTED = (1, 5, 4, 8, 0)
+Found = tuple[float, dict[int, float], dict[str, Tensor]]
 
 
 class Case:
@@ -272,13 +273,46 @@ def test_responses_of_one_and_two_tokens_have_exact_gradients(qwen35: Case) -> N
         assert_equal_gradients(qwen35.gradients(rows)[2], qwen35.plain(rows)[2])
 
 
-def test_gradient_checkpointing_changes_no_gradient(small_qwen35: Path, tmp_path: Path) -> None:
-    plain = Case(small_qwen35, tmp_path)
-    checkpointed = Case(small_qwen35, tmp_path, gradient_checkpointing=True)
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(
+    family: str, share: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = request.getfixturevalue(family)
+    plain = Case(folder, tmp_path)
+    checkpointed = Case(folder, tmp_path, gradient_checkpointing=True)
     assert torch.equal(plain.rollouts.tokens, checkpointed.rollouts.tokens)
-    reference = plain.gradients(SELECTED, share_prompts=False)
-    ours = checkpointed.gradients(SELECTED, share_prompts=False)
+    reference, most = kept_by(lambda: plain.gradients(SELECTED, share_prompts=share))
+    ours, kept = kept_by(lambda: checkpointed.gradients(SELECTED, share_prompts=share))
     assert_equal_gradients(ours[2], reference[2])
+    assert kept < most / 2
+
+
+def test_a_copy_of_a_checkpointed_network_computes_with_its_own_layers(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    network = Case(small_qwen35, tmp_path, gradient_checkpointing=True).model.network
+    copied = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    logits = copied(input_ids=torch.arange(8)[None], use_cache=False).logits
+    logits.square().sum().backward()
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert sum(parameter.grad is not None for parameter in copied.parameters()) > 10
+
+
+def kept_by(run: Callable[[], Found]) -> tuple[Found, int]:
+    """Return what a run returns, and how many numbers it kept for its backward passes."""
+    kept = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        return run(), kept
 
 
 def test_with_adapters_only_the_adapters_have_gradients(small_qwen35: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_network_comes_in_evaluation_mode(folder: Path) -> None:
 def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(folder: Path) -> None:
     gradients, kept = [], []
     for checkpointing in (False, True):
-        network = load_model(folder, device=CPU, gradient_checkpointing=checkpointing).train()
+        network = load_model(folder, device=CPU, gradient_checkpointing=checkpointing)
         saved: list[int] = []
 
         def pack(tensor: torch.Tensor, saved: list[int] = saved) -> torch.Tensor:
