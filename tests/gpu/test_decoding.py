@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("family", ["small_qwen3vl", "small_qwen25vl"])
+@pytest.mark.parametrize("family", ["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("top_p", [1.0, 0.8])
 def test_a_graph_draws_what_the_growing_cache_draws(

@@ -92,21 +92,50 @@ class FixedLayer(AttentionLayer):
         return self.keys, self.values
 
 
-def cache_bytes(cache: DynamicCache, capacity: int) -> int | None:
-    """Return the bytes of a cache of fixed size; None if a layer cannot have one."""
+class FixedLinearLayer(AssignedLinearLayer):
+    """Convolution and recurrent states of one linear-attention layer, overwritten in their place.
+
+    A step of one token updates the convolution's state in place by itself.
+    """
+
+    def __init__(self, like: AssignedLinearLayer) -> None:
+        super().__init__()
+        for name, value in vars(like).items():
+            setattr(self, name, dict(value) if isinstance(value, dict) else value)
+        for states in (self.conv_states, self.recurrent_states):
+            states.update({i: None if s is None else s.clone() for i, s in states.items()})
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any
+    ) -> Tensor:
+        """Overwrite the state by that after the last token."""
+        kept = self.recurrent_states[state_idx]
+        assert kept is not None
+        return kept.copy_(recurrent_states)
+
+
+def cache_bytes(cache: DynamicCache, capacity: int) -> int:
+    """Return the bytes of a cache of fixed size."""
     layers: list[Any] = cache.layers
-    if not all(type(layer) is AttentionLayer for layer in layers):
-        return None
-    return sum(
-        states.element_size() * states.shape[0] * states.shape[1] * states.shape[3] * capacity
-        for layer in layers
-        for states in (layer.keys, layer.values)
-    )
+    total = 0
+    for layer in layers:
+        if isinstance(layer, AssignedLinearLayer):
+            total += sum(states.nbytes for states in _linear_states(layer))
+        else:
+            for states in (layer.keys, layer.values):
+                rows, heads, _, width = states.shape
+                total += states.element_size() * rows * heads * width * capacity
+    return total
 
 
 def fixed_cache(cache: DynamicCache, capacity: int, slot: Tensor) -> DynamicCache:
     """Return an empty cache of fixed size with the rows of another, written at a slot."""
-    layers: list[Any] = [FixedLayer(layer, capacity, slot) for layer in cache.layers]
+    layers: list[Any] = [
+        FixedLinearLayer(layer)
+        if isinstance(layer, AssignedLinearLayer)
+        else FixedLayer(layer, capacity, slot)
+        for layer in cache.layers
+    ]
     fixed = copy.copy(cache)
     fixed.layers = layers
     return fixed
@@ -116,11 +145,21 @@ def fill(fixed: DynamicCache, cache: DynamicCache) -> None:
     """Copy a cache to the beginning of one of fixed size."""
     pairs: Any = zip(fixed.layers, cache.layers, strict=True)
     for layer, given in pairs:
+        if isinstance(layer, FixedLinearLayer):
+            for kept, states in zip(_linear_states(layer), _linear_states(given), strict=True):
+                kept.copy_(states)
+            continue
         length = given.get_seq_length()
         for fixed_states, states in ((layer.keys, given.keys), (layer.values, given.values)):
             fixed_states[:, :, :length].copy_(states)
             # What is hidden has no weight, but no weight times a NaN is still a NaN.
             fixed_states[:, :, length:].zero_()
+
+
+def _linear_states(layer: AssignedLinearLayer) -> list[Tensor]:
+    """Return the states of a linear-attention layer that it has."""
+    found = (*layer.conv_states.values(), *layer.recurrent_states.values())
+    return [states for states in found if states is not None]
 
 
 def empty_cache(config: PretrainedConfig, precision: torch.dtype) -> DynamicCache:

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from bas_opd.errors import ModelError
 from bas_opd.model.cache import cache_bytes, fill, fixed_cache
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.types import Hooks, Prompt
@@ -55,17 +54,15 @@ class Decoder:
     def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
         """Return tokens `[row, token]` and lengths `[row]`, the end token counted.
 
-        `fixed` asks for a cache of fixed size; unset: on a GPU, where the model and memory allow.
+        `fixed` asks for a cache of fixed size; unset: on a GPU, where memory allows.
         """
         capacity = _capacity(prefix.cache.get_seq_length() + self.limit)
         size = cache_bytes(prefix.cache, capacity)
         if fixed is None:
             is_gpu = self.model.device.type == "cuda"
-            fixed = is_gpu and self._can_capture and size is not None and size <= FIXED_BYTES
+            fixed = is_gpu and self._can_capture and size <= FIXED_BYTES
         if not fixed:
             return self._decode_growing(prefix)
-        if size is None:
-            raise ModelError("A model with linear attention has no cache of fixed size.")
         steps = self._steps_for(prefix, capacity, size)
         return self._decode_growing(prefix) if steps is None else self._decode_fixed(steps, prefix)
 

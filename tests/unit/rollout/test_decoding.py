@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from stage_fixtures import make_examples, make_model
 from torch import Tensor
 
 from bas_opd.data.images import open_image
-from bas_opd.errors import ModelError
 from bas_opd.model.cache import cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.rollout import decoding
@@ -22,7 +22,7 @@ from bas_opd.types import Hooks
 LIMIT, EACH = 14, 3
 
 
-@pytest.fixture(params=["small_qwen3vl", "small_qwen25vl"])
+@pytest.fixture(params=["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
 def model(request: pytest.FixtureRequest) -> VisionLanguageModel:
     return make_model(request.getfixturevalue(request.param))
 
@@ -106,23 +106,23 @@ def test_kept_caches_are_bounded_and_can_be_freed(
     assert not decode._steps
 
 
-def test_a_model_with_linear_attention_has_no_fixed_cache(
-    small_qwen35: Path, tmp_path: Path
-) -> None:
-    model = make_model(small_qwen35)
-    assert cache_bytes(prefilled(model, tmp_path).cache, 64) is None
-    with pytest.raises(ModelError, match="linear attention"):
-        Decoder(model, drawing(1), limit=LIMIT)(prefilled(model, tmp_path), fixed=True)
-
-
 def test_the_bytes_of_a_fixed_cache_are_those_it_takes(
     model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     prefix = prefilled(model, tmp_path)
     length = prefix.cache.get_seq_length()
-    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in prefix.cache.layers)  # type: ignore[union-attr]
-    assert cache_bytes(prefix.cache, length) == held
-    assert cache_bytes(prefix.cache, 2 * length) == 2 * held
+    layers: list[Any] = prefix.cache.layers
+    grows = sum(
+        layer.keys.nbytes + layer.values.nbytes for layer in layers if hasattr(layer, "keys")
+    )
+    stays = sum(
+        states[0].nbytes
+        for layer in layers
+        if not hasattr(layer, "keys")
+        for states in (layer.conv_states, layer.recurrent_states)
+    )
+    assert cache_bytes(prefix.cache, length) == grows + stays
+    assert cache_bytes(prefix.cache, 2 * length) == 2 * grows + stays
 
 
 def test_few_sizes_of_a_fixed_cache_occur() -> None:
