@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
+from torch import Tensor
 
 from bas_opd.rollout.draws import race_noise, row_keys
 
@@ -61,3 +65,33 @@ def test_another_round_of_a_step_draws_other_noise_and_the_first_has_no_number()
     plain, first, second = (row_keys(7, 2, prompts, rollouts, *more) for more in ((), (0,), (1,)))
     assert torch.equal(plain, first)
     assert not torch.isin(second, first).any()
+
+
+VOCABULARY, ROWS = 151_936, 1000
+RARE = 24 * math.log(2.0)
+"""The largest noise of a fraction with 24 bits, as fp32 has them."""
+
+
+def best_of_the_tail(rows: int) -> Tensor:
+    """The best noise of a large vocabulary, for each of some rows."""
+    keys = row_keys(11, 0, torch.arange(rows), torch.zeros(rows, dtype=torch.long))
+    place = torch.zeros(1, dtype=torch.long)
+    return torch.cat([race_noise(part, place, VOCABULARY).amax(-1) for part in keys.split(50)])
+
+
+def is_drawn_as_often_as_it_should(best: Tensor) -> bool:
+    """Whether unlikely tokens win against one that is `RARE` better, as often as they should.
+
+    Of V tokens with Gumbel noise, one exceeds x with probability 1 - exp(-V exp(-x)).
+    """
+    expected = len(best) * -math.expm1(-VOCABULARY * math.exp(-RARE))
+    found = int((best > RARE).sum())
+    return abs(found - expected) < 2.9 * math.sqrt(expected)
+
+
+def test_the_tail_of_a_large_vocabulary_is_drawn_as_often_as_it_should() -> None:
+    best = best_of_the_tail(ROWS)
+    assert is_drawn_as_often_as_it_should(best)
+    assert not is_drawn_as_often_as_it_should(best.clamp_max(RARE))  # a coarser noise
+    mean = float(best.mean()) - math.log(VOCABULARY)
+    assert mean == pytest.approx(0.5772, abs=4 * math.pi / math.sqrt(6 * ROWS))
