@@ -34,7 +34,7 @@ class Compared:
     rest: Tensor | None  # [token] log-sum-exp of the other logits
     at_rest: Tensor | None  # [token] gradient at it
 
-    def gradient(self, others: Tensor, scale: float, dtype: torch.dtype) -> Gradient:
+    def gradient(self, others: Tensor, scale: Tensor | float, dtype: torch.dtype) -> Gradient:
         """Return scale * dD/dlogits.
 
         `others` are the student's logits as `compare` leaves them: -inf at the top-k. Without a

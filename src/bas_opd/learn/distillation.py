@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,22 +31,18 @@ class Distillation:
 
     def __call__(self, hidden: Tensor, packed: PackedRows) -> ObjectivePart:
         """Compare packed tokens with the teacher, a chunk of logits at a time."""
-        settings = self.settings
-        chunks = self.teacher.chunks(packed.rows, settings.tokens_per_chunk)
-        first = next(chunks)
-        chunks = chain([first], chunks)
-        if self.fast_head is not None and isinstance(first, FullLogits):
-            loss, utility = self._explicitly(self.fast_head, hidden, chunks)
-        else:
-            loss, utility = backward_in_chunks(
-                hidden,
-                settings.tokens_per_chunk,
-                lambda states: self._compare(states, next(chunks)),
-            )
+        size = self.settings.tokens_per_chunk
+        chunks = self.teacher.chunks(packed.rows, size)
+        loss, utility = backward_in_chunks(
+            hidden, size, lambda states: self._compare(states, next(chunks))
+        )
         return ObjectivePart(loss=loss, observed=packed.row_means(utility))
 
     def _compare(self, states: Tensor, teacher: TokenScores) -> tuple[Tensor, Tensor]:
-        settings = self.settings
+        settings, tokens = self.settings, max(1, self.teacher.scored_tokens)
+        if self.fast_head is not None and isinstance(teacher, FullLogits):
+            total, utility = _Explicit.apply(states, self.fast_head, teacher.logits, settings)
+            return total / tokens, utility
         logits = self.head(states)
         index = student_topk(logits, settings.k)
         divergence = divergence_on(
@@ -59,28 +55,25 @@ class Distillation:
             use_overlap=settings.use_overlap,
             use_confidence=settings.use_confidence,
         )
-        return divergence.sum() / self._tokens, utility
+        return divergence.sum() / tokens, utility
 
-    def _explicitly(
-        self, head: Head, hidden: Tensor, chunks: Iterator[TokenScores]
+
+class _Explicit(torch.autograd.Function):
+    """The sum of the divergences and the utility of a chunk, with gradients in closed form."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, head: Head, teacher: Tensor, settings: DistillSettings
     ) -> tuple[Tensor, Tensor]:
-        """Do the same as `backward_in_chunks`, with the gradient of the logits in closed form."""
-        losses, values, gradients = [], [], []
-        with torch.no_grad():
-            for states in hidden.detach().split(self.settings.tokens_per_chunk):
-                logits, teacher = head.logits(states), next(chunks)
-                assert isinstance(teacher, FullLogits)
-                found = compare(logits, teacher.logits, self.settings)
-                losses.append(found.divergence.sum() / self._tokens)
-                values.append(found.utility)
-                if hidden.requires_grad:
-                    gradient = found.gradient(logits, 1.0 / self._tokens, head.rounded().dtype)
-                    gradients.append(head.backward(states, gradient.values, gradient.ids))
-        if hidden.requires_grad:
-            hidden.backward(torch.cat(gradients))
-        return torch.stack(losses).sum(), torch.cat(values)
+        logits = head.logits(states)
+        found = compare(logits, teacher, settings)
+        ctx.save_for_backward(states, logits)
+        ctx.head, ctx.found = head, found
+        ctx.mark_non_differentiable(found.utility)
+        return found.divergence.sum(), found.utility
 
-    @property
-    def _tokens(self) -> int:
-        """Of the whole step: the denominator of the mean."""
-        return max(1, self.teacher.scored_tokens)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        states, logits = ctx.saved_tensors
+        gradient = ctx.found.gradient(logits, gradients[0], ctx.head.rounded().dtype)
+        return ctx.head.backward(states, gradient.values, gradient.ids), None, None, None

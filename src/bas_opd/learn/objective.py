@@ -61,6 +61,7 @@ def backward_in_chunks(hidden: Tensor, size: int, compute: Compute) -> tuple[Ten
             loss.backward()
         losses.append(loss.detach())
         values.append(per_token.detach())
+        del loss, per_token  # and with them what they were computed from
     if hidden.requires_grad:
         hidden.backward(torch.cat([_gradient(leaf) for leaf in leaves]))
     return torch.stack(losses).sum(), torch.cat(values)

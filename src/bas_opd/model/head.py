@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+WIDTH = 64
+"""The columns of a product on some ids are a multiple of this."""
+
 
 class Head:
     """Weights `[vocab, hidden]` that are kept in fp32 and multiplied in half precision.
@@ -49,18 +52,27 @@ class Head:
         With `ids`, each once, the other logits have none. The gradient of the weights is added to
         their `.grad`.
         """
+        weights = self.rounded()
+        if ids is not None:
+            # Products of other widths run on slow kernels. Columns of zeros change nothing.
+            spare = -len(ids) % WIDTH
+            gradient = nn.functional.pad(gradient, (0, spare))
+            weights = weights[nn.functional.pad(ids, (0, spare))]
         if self.weight.requires_grad:
-            rounded = hidden.to(gradient.dtype)
-            if ids is not None:
-                if self.weight.grad is None:
-                    self.weight.grad = torch.zeros_like(self.weight)
-                self.weight.grad.index_add_(0, ids, product(gradient.T, rounded))
-            elif self.weight.grad is None:
-                self.weight.grad = product(gradient.T, rounded)
-            else:
-                add_product(self.weight.grad, gradient.T, rounded)
-        weights = self.rounded() if ids is None else self.rounded()[ids]
+            self._add_gradient(gradient.T, hidden.to(gradient.dtype), ids)
         return product(gradient, weights).to(hidden.dtype)
+
+    def _add_gradient(self, left: Tensor, right: Tensor, ids: Tensor | None) -> None:
+        if ids is None and self.weight.grad is None:
+            self.weight.grad = product(left, right)
+            return
+        if self.weight.grad is None:
+            self.weight.grad = torch.zeros_like(self.weight)
+        if ids is None:
+            add_product(self.weight.grad, left, right)
+        else:
+            added = product(left, right)[: len(ids)]
+            self.weight.grad.index_copy_(0, ids, added.add_(self.weight.grad[ids]))
 
 
 def plain_head(head: nn.Module) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -102,6 +103,28 @@ def test_the_explicit_gradient_is_that_of_autograd(support: str, chunk: int) -> 
         assert torch.allclose(plain, explicit, rtol=0, atol=1e-2 * scale)
     assert torch.allclose(found[0][0], found[1][0], rtol=1e-5)
     assert torch.allclose(found[0][1], found[1][1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_no_chunk_of_logits_outlives_its_turn(fast: bool) -> None:
+    projection, hidden = head(), states(12, seed=2).requires_grad_()
+    living: list[weakref.ref[Tensor]] = []
+
+    class Watched(Scores):
+        def chunks(self, rows: Sequence[int], size: int) -> Iterator[FullLogits]:
+            for part in self.logits.split(size):
+                assert not any(each() is not None for each in living)
+                logits = part.clone()
+                living.append(weakref.ref(logits))
+                yield FullLogits(logits)
+                del logits
+
+    teacher = Watched(projection.logits(states(12, seed=3)).detach())
+    packed = PackedRows(rows=(0, 1), lengths=(4, 8), tokens=torch.zeros(12, dtype=torch.long))
+    settings = DistillSettings(k=9, tokens_per_chunk=3)
+    fast_head = projection if fast else None
+    Distillation(teacher, projection.logits, settings, fast_head)(hidden * 1.0, packed)
+    assert len(living) == 4
 
 
 def test_measuring_leaves_no_gradient() -> None:
