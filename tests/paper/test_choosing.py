@@ -27,6 +27,7 @@ from bas_opd.text import ends_of, ends_text
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = DOCS / "does-choosing-pay.md"
 FOLDER = DOCS / "results/finesearch2"
+NEXT = DOCS / "results/prompts"
 STUDY = read_study(FOLDER / "study.toml")
 RESULTS = read_results(FOLDER)
 QUESTIONS = read_questions(FOLDER)
@@ -71,8 +72,6 @@ def computed() -> Iterator[str]:
     yield f"{steps.pop()} steps of {config.rollout.prompts_per_step} prompts"
     yield f"{config.rollout.per_prompt} rollouts a prompt"
     yield f"{ {run.jobs for run in RESULTS}.pop() } runs in parallel"
-    declared = 1 + sum(len(arm.seeds) for arm in STUDY.declared.arms)
-    yield f"those {declared - len(RESULTS)} runs have not been made yet"
 
     chance, same = gap("covering12", "random12"), gap("covering12", "random-processed")
     yield f"{chance.mean:.1f} points better than random12 (95 % CI {ends(chance)})"
@@ -107,6 +106,35 @@ def computed() -> Iterator[str]:
     one = gap("fewer1", "random12")
     yield f"fewer1 is {one.mean:.1f} points above random12 (95 % CI {ends(one)})"
 
+    below = [gap("random12", arm) for arm in PAPERS]
+    yield (
+        f"entropy12 is {below[0].mean:.1f} points below random12 "
+        f"(95 % CI {ends(below[0], '+.1f')}) and learned12 "
+        f"{below[1].mean:.1f} ({ends(below[1], '+.1f')})"
+    )
+    (worse,) = {f"{-gap(arm, 'full').mean:.1f}" for arm in PAPERS}
+    yield f"significantly worse, by {worse} points"
+    length = [
+        mean_cost(arm, "scored_tokens") / mean_cost(arm, "calls") for arm in (*PAPERS, "random12")
+    ]
+    yield (
+        f"{length[0]:.0f} and {length[1]:.0f} tokens a query, where random12 has {length[2]:.0f}"
+    )
+    asked_of = [100 * mean_cost(arm, "prompts_asked") for arm in PAPERS]
+    yield f"query {asked_of[0]:.0f} % and {asked_of[1]:.0f} % of the prompts"
+    six, quarter, half_of = (gap(f"covering{n}", f"random{n}") for n in (6, 25, 50))
+    yield (
+        f"covering6 is {six.mean:.1f} points above random6 (95 % CI {ends(six)}), "
+        f"covering25 {quarter.mean:.1f} above random25 ({ends(quarter, '+.1f')}), "
+        f"covering50 {half_of.mean:.1f} above random50 ({ends(half_of, '+.1f')})"
+    )
+
+    prompts = read_study(NEXT / "study.toml").declared.arms
+    made = [result for result in read_results(NEXT) if result.seed is not None]
+    yield f"{len(made)} of its {sum(len(arm.seeds) for arm in prompts)} runs have been made"
+    pilots = (NEXT / "development.csv").read_text(encoding="utf-8").splitlines()
+    yield f"{len(pilots) - 1} runs on val"
+
     yield sweep_table(SWEEP).splitlines()[-1]
     yield f"All {len(development())} runs"
     yield f"had a standard deviation of {PILOT_DEVIATION} points over seeds"
@@ -119,6 +147,8 @@ def computed() -> Iterator[str]:
     yield f"Responses have {fmean(tokens):.0f} tokens on average"
 
 
+PAPERS = ("entropy12", "learned12")
+"""The paper's policies at an eighth."""
 PILOT_DEVIATION = 1.2
 """Of covering minus full on val, in points."""
 
@@ -142,12 +172,15 @@ GIVEN = (
     *("FineSearch 2", "One NVIDIA H200, 2026-11-16", "about 7 s of the GPU", "the paper's 87"),
     "queries 24 %",
     *("random12", "covering12", "Covering12", "fewer1", "fewer4"),
+    *("entropy12", "learned12", "random6", "random25", "random50"),
+    *("covering6", "covering25", "covering50"),
     *(
         "12 % instead of 12.5 %",
         "below 40 % of the tokens",
         "39 % of full querying",
         "queries 24 %",
     ),
+    "one rollout of each of 56 prompts",
     *("with seeds 25 to 33", "ten seeds have 80 % power at a margin of 1.2 points"),
     *("those at 0.0001", "the arms at 0.0002", "one batch size, 111 steps"),
     *("at 0.0002, random12", "the fewer arms at 0.0001"),
@@ -209,6 +242,10 @@ def test_what_is_said_without_a_number_holds_too() -> None:
     assert share("random-processed", "processed_tokens", "covering12") == pytest.approx(1, abs=0.01)
     assert stdev(pilot()) == pytest.approx(PILOT_DEVIATION, abs=0.05)
     assert {len(ARMS[arm]) for arm in ("covering12", "full")} == {16}
+    assert {len(ARMS[arm]) for arm in (*PAPERS, "covering6", "random50")} == {5}
+    for arm in PAPERS:
+        assert gap(arm, "random12").holds_zero
+        assert not gap(arm, "full").holds_zero
     assert seeds_needed(1.2, seed_deviation=PILOT_DEVIATION) == 10
 
 

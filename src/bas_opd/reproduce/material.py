@@ -171,7 +171,8 @@ def arms_of_results(results: Sequence[RunResult]) -> list[Arm]:
 
 def source_of(results: Sequence[RunResult]) -> str:
     """Return what the arms were measured on, in a sentence."""
-    seeds = max(Counter(result.arm for result in results).values())
+    counts = set(Counter(r.arm for r in results if r.seed is not None).values()) or {0}
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     task, n = results[0].task, results[0].n
     return (
         f"{task}, small model: {n:,} questions, {seeds} seeds; 95 % Student-t confidence intervals."
