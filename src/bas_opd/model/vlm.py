@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from bas_opd.model.cache import empty_cache, take_rows
+from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
@@ -59,6 +60,7 @@ class VisionLanguageModel:
         weight = plain_head(self.head)
         if precision is not torch.float32 and self.device.type == "cuda" and weight is not None:
             self.fast_head = Head(weight, precision)
+        register_delta_rule()
         if precision is not torch.float32:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)

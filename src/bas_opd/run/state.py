@@ -52,7 +52,10 @@ from bas_opd.types import Grade, Hooks, Rollouts, View
 
 ROUNDING = ("gpu", "cpu", "instructions", "threads")
 """Parts of the environment that change how sums are rounded."""
-PACKAGES = ("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft")
+PACKAGES = (
+    *("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft"),
+    *("triton", "flash-linear-attention"),
+)
 
 
 def check_data(config: Config, data: PreparedSet) -> None:

@@ -1,0 +1,175 @@
+"""Linear attention of Qwen3.5 on a GPU: the gated delta rule in chunks, with its own backward pass.
+
+With state S, decay a, key k, value v and strength b, each token does
+S <- a S + k (b (v - (a S)^T k))^T and reads S^T q. Within a chunk all tokens are computed together;
+only the state goes from chunk to chunk, with three kernels a chunk in either direction.
+transformers' reference does the same, but records every small operation of that loop for autograd,
+which is slow on a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 64
+"""Tokens that are computed together."""
+EPSILON = 1e-6
+"""Of the norm of queries and keys, as in the reference."""
+FIRST_SOUND_TRITON = (3, 7, 1)
+"""Before it, fla's backward pass is compiled wrongly on Hopper GPUs."""
+MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
+FUNCTION = "torch_chunk_gated_delta_rule"
+
+
+def chunked_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = CHUNK,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute what the function of the same arguments in transformers does, in fp32.
+
+    `[batch, token, head, width]` for queries, keys and values, `[batch, token, head]` for the
+    logarithm of the decay and the strength, `[batch, head, key, value]` for the states.
+    """
+    batch, length, heads, width = query.shape
+    precision = torch.promote_types(query.dtype, torch.float32)
+    q, k, v, b, log_decay = (
+        _in_chunks(x.to(precision), chunk_size) for x in (query, key, value, beta, g)
+    )
+    if use_qk_l2norm_in_kernel:
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + EPSILON) for x in (q, k))
+    q = q * width**-0.5
+    since_start = log_decay.cumsum(-1)
+    later = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=q.device).triu(1)
+    between = since_start[..., :, None] - since_start[..., None, :]
+    between = between.masked_fill(later, float("-inf")).exp()
+
+    strong = k * b[..., None]
+    system = (strong @ k.mT) * between
+    wanted = torch.cat([v * b[..., None], strong * since_start.exp()[..., None]], dim=-1)
+    solved = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    written, read = solved.split([v.shape[-1], width], dim=-1)
+
+    if initial_state is None:
+        state = q.new_zeros(batch * heads, width, v.shape[-1])
+    else:
+        state = initial_state.to(precision).flatten(0, 1)
+    kept = k * (since_start[..., -1:] - since_start).exp()[..., None]
+    decay = since_start[..., -1].exp()[..., None, None]
+    states, corrections = _Scan.apply(read, written, kept, decay, state)
+    found = (q * since_start.exp()[..., None]) @ states[:-1]
+    found = found + ((q @ k.mT) * between) @ corrections
+
+    out = found.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length]
+    last = states[-1].unflatten(0, (batch, heads)) if output_final_state else None
+    return out.to(query.dtype, memory_format=torch.contiguous_format), last
+
+
+def _in_chunks(x: Tensor, size: int) -> Tensor:
+    """Return `[batch, token, head, ...]` as `[chunk, batch * head, token, ...]`, padded with 0."""
+    spare = -x.shape[1] % size
+    x = torch.nn.functional.pad(x, (0, 0) * (x.dim() - 2) + (0, spare))
+    x = x.unflatten(1, (-1, size)).movedim(1, 0).movedim(3, 2)  # [chunk, batch, head, token, ...]
+    return x.contiguous().flatten(1, 2)
+
+
+class _Scan(torch.autograd.Function):
+    """Carries the state through the chunks.
+
+    With S the state before a chunk: correction = written - read S, and after it a S + kept^T
+    correction. Returns the states, the last one included, and the corrections.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, read: Tensor, written: Tensor, kept: Tensor, decay: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        states = state.new_empty(len(read) + 1, *state.shape)
+        states[0] = state
+        corrections = torch.empty_like(written)
+        for chunk in range(len(read)):
+            before, after = states[chunk], states[chunk + 1]
+            torch.baddbmm(written[chunk], read[chunk], before, alpha=-1, out=corrections[chunk])
+            torch.mul(before, decay[chunk], out=after)
+            after.baddbmm_(kept[chunk].mT, corrections[chunk])
+        ctx.save_for_backward(read, kept, decay, states, corrections)
+        return states, corrections
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        read, kept, decay, states, corrections = ctx.saved_tensors
+        of_states, of_corrections = gradients
+        flow = torch.empty_like(states)  # what reaches each state, from later chunks too
+        flow[-1] = of_states[-1]
+        back = torch.empty_like(corrections)
+        for chunk in reversed(range(len(read))):
+            after, before = flow[chunk + 1], flow[chunk]
+            torch.baddbmm(of_corrections[chunk], kept[chunk], after, out=back[chunk])
+            torch.addcmul(of_states[chunk], decay[chunk], after, out=before)
+            before.baddbmm_(read[chunk].mT, back[chunk], alpha=-1)
+        of_read = -(back @ states[:-1].mT)
+        of_kept = corrections @ flow[1:].mT
+        of_decay = (states[:-1] * flow[1:]).sum((-2, -1), keepdim=True)
+        return of_read, back, of_kept, of_decay, flow[0]
+
+
+def register_delta_rule() -> None:
+    """Let layers with linear attention, where they are loaded, choose their implementation."""
+    module = sys.modules.get(MODULE)
+    found = getattr(module, FUNCTION, None)
+    if module is not None and found is not None and not hasattr(found, "reference"):
+        setattr(module, FUNCTION, _choosing(found))
+
+
+def implementation(device: torch.device, *, learns: bool) -> str:
+    """Return what computes linear attention: `reference`, `chunked` or `fla`.
+
+    On a CPU it is transformers' reference. On a GPU it is flash-linear-attention where it is
+    installed and sound; its backward pass is not on Hopper with Triton before 3.7.1.
+    """
+    if device.type != "cuda":
+        return "reference"
+    if importlib.util.find_spec("fla") is None:
+        return "chunked"
+    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
+    return "chunked" if learns and is_hopper and _triton() < FIRST_SOUND_TRITON else "fla"
+
+
+@functools.cache
+def _triton() -> tuple[int, ...]:
+    version = importlib.metadata.version("triton")
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _choosing(reference: Callable[..., Any]) -> Callable[..., Any]:
+    known = frozenset(inspect.signature(chunked_delta_rule).parameters)
+
+    @functools.wraps(reference)
+    def run(query: Tensor, *inputs: Any, **options: Any) -> Any:
+        learns = torch.is_grad_enabled() and query.requires_grad
+        # Rows packed end to end are kept apart by fla alone; without it, the reference says so.
+        is_packed = options.get("cu_seqlens") is not None
+        if is_packed or implementation(query.device, learns=learns) != "chunked":
+            return reference(query, *inputs, **options)
+        used = {name: option for name, option in options.items() if name in known}
+        with torch.autocast(query.device.type, enabled=False):
+            return chunked_delta_rule(query, *inputs, **used)
+
+    run.reference = reference  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,163 @@
+"""Linear attention in chunks, against the recurrence it stands for and transformers' reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stage_fixtures import make_model
+from torch import Tensor
+from transformers.models.qwen3_5 import modeling_qwen3_5
+
+from bas_opd.model import delta
+from bas_opd.model.delta import chunked_delta_rule, implementation, register_delta_rule
+
+Inputs = dict[str, Any]
+
+
+def inputs(length: int, dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Inputs:
+    draws = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draws, dtype=dtype).requires_grad_()
+
+    batch, heads, width, wide = 2, 3, 4, 5
+    return {
+        "query": normal(batch, length, heads, width),
+        "key": normal(batch, length, heads, width),
+        "value": normal(batch, length, heads, wide),
+        "g": normal(batch, length, heads).detach().abs().neg().requires_grad_(),
+        "beta": normal(batch, length, heads).detach().sigmoid().requires_grad_(),
+        "initial_state": normal(batch, heads, width, wide),
+    }
+
+
+def recurrence(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, initial_state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule, a token at a time."""
+
+    def unit(x: Tensor) -> Tensor:
+        return x / (x.square().sum(-1, keepdim=True) + delta.EPSILON).sqrt()
+
+    query, key = unit(query) / math.sqrt(query.shape[-1]), unit(key)
+    state, found = initial_state, []
+    for token in range(query.shape[1]):
+        q, k, v = (x[:, token, :, :, None] for x in (query, key, value))
+        state = state * g[:, token, :, None, None].exp()
+        error = v.mT - k.mT @ state
+        state = state + k @ (beta[:, token, :, None, None] * error)
+        found.append((q.mT @ state).squeeze(-2))
+    return torch.stack(found, dim=1), state
+
+
+def gradients(run: Callable[..., Any], given: Inputs) -> list[Tensor]:
+    """Return the two outputs of a function and the gradients at its inputs."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    out, state = run(**leaves)
+    (out.sin().sum() + state.sin().sum()).backward()
+    return [out, state, *(leaf.grad for leaf in leaves.values() if leaf.grad is not None)]
+
+
+def in_chunks(**given: Any) -> tuple[Tensor, Tensor | None]:
+    return chunked_delta_rule(
+        **given, chunk_size=4, output_final_state=True, use_qk_l2norm_in_kernel=True
+    )
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 12, 23])
+def test_chunks_give_what_the_recurrence_gives(length: int) -> None:
+    given = inputs(length)
+    expected, found = gradients(recurrence, given), gradients(in_chunks, given)
+    assert len(found) == 8
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("starts", [True, False])
+def test_it_is_the_function_of_transformers(dtype: torch.dtype, starts: bool) -> None:
+    given = inputs(150, torch.float32)
+    first = given.pop("initial_state").detach()
+    given |= {name: given[name].detach().to(dtype) for name in ("query", "key", "value")}
+    options = {
+        "initial_state": first if starts else None,
+        "output_final_state": True,
+        "use_qk_l2norm_in_kernel": True,
+    }
+    found = gradients(lambda **each: chunked_delta_rule(**each, **options), given)
+    reference = getattr(modeling_qwen3_5.torch_chunk_gated_delta_rule, "reference", None)
+    reference = reference or modeling_qwen3_5.torch_chunk_gated_delta_rule
+    expected = gradients(lambda **each: reference(**each, **options), given)
+    assert [each.dtype for each in found[:2]] == [dtype, torch.float32]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype is theirs.dtype
+        assert torch.allclose(ours.float(), theirs.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_state_is_returned_only_if_asked_for() -> None:
+    given = inputs(5)
+    assert chunked_delta_rule(**given)[1] is None
+
+
+def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(*, fla: bool, capability: int, triton: tuple[int, ...]) -> tuple[str, str]:
+        monkeypatch.setattr(delta.importlib.util, "find_spec", lambda _: fla or None)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
+        monkeypatch.setattr(delta, "_triton", lambda: triton)
+        gpu = torch.device("cuda")
+        return implementation(gpu, learns=True), implementation(gpu, learns=False)
+
+    assert implementation(torch.device("cpu"), learns=True) == "reference"
+    assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("chunked", "chunked")
+    assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("chunked", "fla")
+    assert machine(fla=True, capability=9, triton=(3, 7, 1)) == ("fla", "fla")
+    assert machine(fla=True, capability=8, triton=(3, 6, 0)) == ("fla", "fla")
+
+
+def test_a_network_learns_the_same_with_either(
+    small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen35)
+    register_delta_rule()  # a second time changes nothing
+    network = model.network
+    ids = torch.randint(5, 60, (2, 70), generator=torch.Generator().manual_seed(0))
+    calls, found = [], []
+    real = delta.chunked_delta_rule
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(delta, "chunked_delta_rule", counted)
+    for name in ("reference", "chunked"):
+        monkeypatch.setattr(delta, "implementation", lambda *_, name=name, **__: name)
+        network.zero_grad()
+        network(input_ids=ids).logits.float().square().mean().backward()
+        found.append(
+            {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+        )
+        assert bool(calls) == (name == "chunked")
+    assert any("linear_attn" in name for name in found[0])
+    for name, gradient in found[0].items():
+        assert torch.allclose(found[1][name], gradient, rtol=1e-3, atol=1e-6), name
+
+
+def test_packed_rows_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "implementation", lambda *_, **__: "chunked")
+    chosen = delta._choosing(lambda *_, **__: "reference")
+    given = inputs(5)
+    assert chosen(**given, cu_seqlens=torch.tensor([0, 5])) == "reference"
+    assert chosen(**given, cu_seqlens=None, use_cache=True)[0].shape == given["value"].shape
+
+
+def test_autocast_does_not_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "implementation", lambda *_, **__: "chunked")
+    chosen, given = delta._choosing(chunked_delta_rule), inputs(9, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = chosen(**given)
+    assert torch.equal(found, chunked_delta_rule(**given)[0])
