@@ -77,7 +77,8 @@ def synthetic_run(
     }
     path.mkdir(parents=True)
     (path / "run.json").write_text(json.dumps(identity))
-    events = synthetic_steps(config, data, steps, random.Random(seed), dict(texts or {}), shown)
+    draw = random.Random(seed)
+    events = list(synthetic_steps(config, data, steps, draw, dict(texts or {}), shown))
     with RecordWriter(path / "records.jsonl") as writer:
         folder = {"folder": str(data.folder), **identity["dataset"]}
         writer.write({"event": "started", **identity, "data": folder})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from bas_opd.budget import exploration_quota, query_budget
@@ -23,17 +24,16 @@ def synthetic_steps(
     draw: random.Random,
     texts: dict[str, str],
     shown: int,
-) -> list[dict[str, Any]]:
-    """Return so many steps of a run with these settings, each with some rows' texts."""
-    events, held, is_trained = [], 0, False
+) -> Iterator[dict[str, Any]]:
+    """Yield so many steps of a run with these settings, each with some rows' texts."""
+    held, is_trained = 0, False
     for step in range(steps):
         event = _step(config, data, step, draw, texts, shown, is_trained=is_trained)
         held = min(config.select.replay_capacity, held + len(event["selected"]))
         learned = policy_rule(config.select.policy).learns and held >= config.select.replay_start
         event["learned"] = learned
         is_trained |= learned
-        events.append(event)
-    return events
+        yield event
 
 
 def _step(

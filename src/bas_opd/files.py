@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -45,19 +45,28 @@ def _remembered(memory: Path) -> dict[str, str]:
 
 
 def _state(path: Path) -> str:
-    """Return a hash that changes whenever the file does: of its path, its size and its times.
+    """Return a hash that changes whenever the file does: of its path, what it is, size and times.
 
     The modification time can be set back, as copying does; the time of the last change cannot.
     """
     stat = path.stat()
     return hash_of(
         {
-            "path": str(path.resolve()),
+            "path": os.path.abspath(path),
+            "file": [stat.st_dev, stat.st_ino],
             "size": stat.st_size,
             "mtime_ns": stat.st_mtime_ns,
             "ctime_ns": stat.st_ctime_ns,
         }
     )
+
+
+def once(memory: Path, about: Any, work: Callable[[], None]) -> None:
+    """Do work that passed already, as the file `memory` says, only if what it is about changed."""
+    known, name = _remembered(memory), hash_of(about)
+    if name not in known:
+        work()
+        write_json(memory, {**known, name: "passed"})
 
 
 def hash_of(value: Any) -> str:

@@ -100,6 +100,20 @@ def test_a_finished_run_has_nothing_left_to_do(whole: Path, small_qwen35: Path, 
     assert (whole / "records.jsonl").read_bytes() == before
 
 
+def test_prompts_are_checked_once_for_the_same_data_and_model(
+    whole: Path, small_qwen35: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> None:
+        raise DataError("Prompts were checked.")
+
+    monkeypatch.setattr(loop, "check_prompts", check)
+    longer = (*OFTEN, "run.steps=5")
+    loop.train(tiny(small_qwen35, data, whole, *longer), Silent())
+    (whole / "hashes.json").unlink()
+    with pytest.raises(DataError, match="Prompts were checked"):
+        loop.train(tiny(small_qwen35, data, whole, *longer, "run.steps=6"), Silent())
+
+
 def test_a_finished_run_can_be_prolonged(
     whole: Path, small_qwen35: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import StudentWeights
 from bas_opd.run.checkpoint import newest_intact, read_checkpoint
 from bas_opd.run.directory import Identity
-from bas_opd.run.history import read_history
+from bas_opd.run.history import read_outline
 from bas_opd.run.manifest import published, step_of, verify_files
 from bas_opd.run.state import check_base
 
@@ -101,7 +101,7 @@ def export(
 
 
 def _find(run: Path, step: int | None, warn: Callable[[str], None]) -> _Source:
-    history = read_history(run)
+    history = read_outline(run)
     directory, finished = history.directory, history.finished
     source = partial(
         _Source,

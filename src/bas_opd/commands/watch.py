@@ -12,7 +12,7 @@ from bas_opd.run.console import Console
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.lock import owner_of
 from bas_opd.run.record import EvaluationRecord, RecordFollower, parse_step
-from bas_opd.run.view import RunView
+from bas_opd.run.view import Past, RunView
 
 
 def watch(run: Path, *, every: float | None) -> None:
@@ -46,18 +46,21 @@ class _Follower:
 
     def __init__(self, run: Path, console: Console) -> None:
         self._run, self._console = run, console
-        self._records = RecordFollower(RunDirectory(path=run).records)
+        self._directory = RunDirectory(path=run)
+        self._records, self._past = RecordFollower(self._directory.records), Past(self._directory)
         self._shown, self._evaluated = 0, -1
         self.totals: Mapping[str, Any] | None = None
         """The ledger, once the run has finished."""
 
     def read(self, *, is_shown: bool = True) -> None:
         """Take in what was added to the records."""
-        news = self._records.read()
-        if news.from_start:
-            self._console.view = RunView()
-        for event in news.events:
-            self._add(event, is_shown=is_shown)
+        for line in self._records.read():
+            if line is None:
+                self._console.view, self._past = RunView(), Past(self._directory)
+                continue
+            if (event := self._past.event(line)) is not None:
+                self._add(event, is_shown=is_shown)
+            self._console.view.ledger = self._past.ledger(line) or self._console.view.ledger
 
     def _add(self, event: Mapping[str, Any], *, is_shown: bool) -> None:
         console = self._console

@@ -7,6 +7,7 @@ checksum of the records with the manifest. `check` also hashes and decodes the p
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -127,11 +128,12 @@ class PreparedSet:
         is_as_prepared = fingerprint == manifest.records_sha256
         examples: dict[str, Example] = {}
         pictures: dict[str, Path] = {}
+        folders: dict[str, str] = {}
         for number, line in numbered_lines(records):
             try:
                 row = parse_row(line)
                 # Unchanged records were measured when they were written.
-                example = to_example(folder, row, measure=not is_as_prepared)
+                example = to_example(folder, row, measure=not is_as_prepared, folders=folders)
                 if example.id in examples:
                     raise DataError(f"The id {example.id!r} is used twice. Use unique ids.")
             except DataError as reason:
@@ -229,11 +231,18 @@ def parse_row(line: bytes) -> Row:
         raise DataError(explain(error, Row.model_fields)) from error
 
 
-def to_example(folder: Path, row: Row, *, measure: bool) -> Example:
-    """Return the example of a row; `measure` checks the crop box against the picture's header."""
-    image, crop = confined(folder, row.image), None
+def to_example(
+    folder: Path, row: Row, *, measure: bool, folders: dict[str, str] | None = None
+) -> Example:
+    """Return the example of a row; `measure` checks the crop box against the picture's header.
+
+    `folders` keeps what folders resolve to, see `confined`.
+    """
+    image, crop = confined(folder, row.image, folders=folders), None
     if row.crop is not None:
-        picture = None if row.crop.image is None else confined(folder, row.crop.image)
+        picture = None
+        if row.crop.image is not None:
+            picture = confined(folder, row.crop.image, folders=folders)
         area = row.crop.area
         if measure or area is None:
             shape = row.crop.box if picture is None else image_size(picture)
@@ -260,11 +269,18 @@ def crop_area(full: Size, crop: Box | Size) -> float:
     return width * height / (full[0] * full[1])
 
 
-def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:
+def confined(
+    root: Path,
+    name: str,
+    *,
+    absolute_inside: bool = False,
+    folders: dict[str, str] | None = None,
+) -> Path:
     """Return the file that a dataset names; it must be inside `root` after resolving links.
 
     An absolute path is an error even if it is inside, because the set could not be moved;
-    `absolute_inside` allows it, for sources that are written that way.
+    `absolute_inside` allows it, for sources that are written that way. `folders` keeps what folders
+    resolve to: a set has many files in a few.
     """
     if "://" in name or name.startswith(("data:", "file:")):
         raise DataError(f"{name[:80]!r} is a URL. Download the file and give its path.")
@@ -277,19 +293,26 @@ def confined(root: Path, name: str, *, absolute_inside: bool = False) -> Path:
             f"{root.absolute()}."
         )
     try:
-        home = root.resolve()
-        target = (home / path).resolve()
-        if not target.is_relative_to(home):
+        resolved = {} if folders is None else folders
+        place = os.path.join(root, name)
+        above = os.path.dirname(place)
+        for folder in (str(root), above):
+            if folder not in resolved:
+                resolved[folder] = os.path.realpath(folder)
+        home, target = resolved[str(root)], os.path.join(resolved[above], os.path.basename(place))
+        if os.path.islink(target):
+            target = os.path.realpath(target, strict=True)
+        if not target.startswith(os.path.join(home, "")):
             raise DataError(
                 f"The path {name!r} leads out of the data folder {root}. Copy the file into it."
             )
-        if not target.is_file():
+        if not os.path.isfile(target):
             raise DataError(f"There is no file {name!r} in {root}. Restore it or drop the row.")
     except (OSError, RuntimeError) as error:  # the name is too long, or links form a loop
         raise DataError(
             f"The path {name[:80]!r} cannot be resolved ({error}). Correct it or drop the row."
         ) from error
-    return target
+    return Path(target)
 
 
 def checksum(path: Path) -> str:

@@ -18,7 +18,7 @@ from bas_opd.evaluate.results import report_entry, write_report
 from bas_opd.evaluate.weights import find_checkpoint
 from bas_opd.files import hash_of
 from bas_opd.model.folder import local_folder
-from bas_opd.run.history import read_history
+from bas_opd.run.history import read_outline
 from bas_opd.run.lock import locked
 from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
@@ -73,7 +73,7 @@ class Request:
 
 def base_of(run: Path) -> tuple[str, Path]:
     """Return the model that a run started from, and the folder for its evaluation."""
-    history = read_history(run)
+    history = read_outline(run)
     return str(local_folder(history.config().model.path)), history.directory.base_evaluation
 
 

@@ -12,7 +12,7 @@ from bas_opd.files import hash_of
 from bas_opd.model.base import model_folder
 from bas_opd.model.folder import ADAPTER, SUFFIXES, local_folder, model_hashes
 from bas_opd.run.directory import RunDirectory, changes
-from bas_opd.run.history import read_history
+from bas_opd.run.history import read_outline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ def find_checkpoint(model: str) -> Checkpoint:
 
 def _trained(run: RunDirectory) -> Checkpoint:
     """Return the final model of a run; one from before the run was prolonged is refused."""
-    history = read_history(run.path)
+    history = read_outline(run.path)
     if history.finished is None:
         raise ModelError(
-            f"The run in {run.path} has not finished: it has taken {len(history.steps)} of "
+            f"The run in {run.path} has not finished: it has taken {history.step_count} of "
             f"{history.planned} steps, and {run.model} is from before. Finish it, or evaluate what "
             f"`bas-opd export {run.path} OUT` writes; `bas-opd eval {run.model}` takes the old one."
         )

@@ -14,7 +14,7 @@ from typing import Any
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.evaluate.results import RunEvaluation, read_evaluation
-from bas_opd.run.history import read_history
+from bas_opd.run.history import RunHistory, read_history
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started, StepRecord
 from bas_opd.select.rules import PolicyRule, policy_rule
@@ -42,6 +42,7 @@ class Run:
     """That of the model before training."""
     utility_audits: tuple[UtilityAudit, ...]
     geometry: GeometryAudit | None
+    history: RunHistory
 
     @property
     def shown(self) -> tuple[tuple[StepRecord, ShownRow], ...]:
@@ -147,4 +148,5 @@ def read_run(path: Path) -> Run:
         base_evaluation=read_evaluation(history.directory.base_evaluation),
         utility_audits=utility_audits(path),
         geometry=geometry_audit(path),
+        history=history,
     )

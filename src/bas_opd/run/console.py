@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bas_opd.run.history import collect_history
+from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import EvaluationRecord, StepRecord
 from bas_opd.run.view import LEDGER, RunView, legend, shown_total, shown_totals
 from bas_opd.text import duration, printable
@@ -56,11 +56,7 @@ class Console:
         """Begin the view of a run of `total` steps, `done` of which are finished already."""
         self.view = RunView(total=total, done=done)
         if done and self._run is not None:
-            history = collect_history(self._run)
-            for step in history.steps[:done]:
-                self.view.add(step)
-            for evaluation in history.evaluations:
-                self.view.add_evaluation(evaluation)
+            self.view.catch_up(RunDirectory(path=self._run))
         is_live = self._out.is_terminal and not self._out.is_dumb_terminal
         if is_live and self._live is None and not os.environ.get("CI"):
             self._live = Live(console=self._out, auto_refresh=False, transient=True)

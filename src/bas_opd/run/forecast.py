@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 
@@ -35,7 +36,9 @@ def has_view(config: Config, example: Example) -> bool:
 
 def candidate_counts(config: Config, batches: Batches) -> list[int]:
     """Return how many candidates each step has, if no response is empty."""
-    return [config.rollout.per_prompt * sum(has_view(config, e) for e in b) for b in batches]
+    examples = {id(example): example for batch in batches for example in batch}
+    seen = {key: has_view(config, example) for key, example in examples.items()}
+    return [config.rollout.per_prompt * sum(seen[id(e)] for e in batch) for batch in batches]
 
 
 def check_queries(config: Config, batches: Batches, crop_length: CropLength | None = None) -> None:
@@ -46,10 +49,9 @@ def check_queries(config: Config, batches: Batches, crop_length: CropLength | No
     if config.queries is None:
         return
     ratio = config.queries.query_ratio
-    most = [_most(config, batch, crop_length) for batch in batches]
-    if any(full and query_budget(ratio, full) >= least for least, full in most):
+    shares = _shares(config, batches, crop_length)
+    if any(query_budget(ratio, full) >= least for least, full in shares):
         return
-    shares = [(least, full) for least, full in most if full]
     if not shares:
         return  # without any crop, which the check of the data names
     needed = min(smallest_ratio(least, full) for least, full in shares)
@@ -62,30 +64,33 @@ def check_queries(config: Config, batches: Batches, crop_length: CropLength | No
 
 def seldom_asks(config: Config, batches: Batches, crop_length: CropLength | None = None) -> str:
     """Return in how many steps K pays for no query, if those are most; nothing otherwise."""
-    most = [_most(config, batch, crop_length) for batch in batches]
-    steps = [(least, full) for least, full in most if full]
+    shares = _shares(config, batches, crop_length)
     ratio = config.select.query_ratio
-    empty = [full for least, full in steps if query_budget(ratio, full) < least]
-    if 2 * len(empty) <= len(steps):
+    empty = sum(n for (least, full), n in shares.items() if query_budget(ratio, full) < least)
+    if 2 * empty <= shares.total():
         return ""
     return (
-        f"In {len(empty):,} of {len(steps):,} steps K pays for no query, and nothing is learned: "
+        f"In {empty:,} of {shares.total():,} steps K pays for no query, and nothing is learned: "
         f"select.query_ratio is {ratio}. Raise it, or rollout.prompts_per_step."
     )
 
 
-def _most(
-    config: Config, batch: Sequence[Example], crop_length: CropLength | None
-) -> tuple[int, int]:
-    """Return the least that a query of a step costs, and the most that all of them can."""
-    rows = candidate_counts(config, [batch])[0]
-    if config.select.budget == "calls":
-        return 1, rows
+def _shares(
+    config: Config, batches: Batches, crop_length: CropLength | None
+) -> Counter[tuple[int, int]]:
+    """Count steps by the least that a query costs, and the most that all of them can."""
+    counts = candidate_counts(config, batches)
     longest = config.rollout.max_response_tokens
+    if config.select.budget == "calls":
+        return Counter((1, rows) for rows in counts if rows)
     if config.select.budget == "scored_tokens" or crop_length is None:
-        return 1, rows * longest
-    prompts = [crop_length(example) for example in batch if example.has_crop]
-    return min(prompts, default=1), sum(prompts) + rows * (longest - 1)
+        return Counter((1, rows * longest) for rows in counts if rows)
+    shares = Counter[tuple[int, int]]()
+    for rows, batch in zip(counts, batches, strict=True):
+        prompts = [crop_length(example) for example in batch if example.has_crop]
+        if full := sum(prompts) + rows * (longest - 1):
+            shares[min(prompts, default=1), full] += 1
+    return shares
 
 
 def smallest_ratio(least: int, full: int) -> Decimal:
@@ -101,7 +106,8 @@ def never_ranks(config: Config, batches: Batches) -> str:
     # The labels of the last step come too late.
     labels = candidate_counts(config, batches)[:-1]
     if select.budget == "calls":  # in tokens, any number of candidates may fit
-        labels = [query_budget(select.query_ratio, count) for count in labels]
+        budgets = {count: query_budget(select.query_ratio, count) for count in set(labels)}
+        labels = [budgets[count] for count in labels]
     held = sum(labels)
     if held >= select.replay_start:
         return ""

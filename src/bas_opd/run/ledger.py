@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from bas_opd.run.record import (
@@ -84,6 +84,13 @@ class Ledger:
         for step in steps:
             ledger.charge(step)
         return ledger
+
+    @classmethod
+    def carried_on(cls, totals: Mapping[str, Any]) -> Ledger | None:
+        """Return the ledger of saved totals; None if an older version kept fewer of them."""
+        if not {each.name for each in fields(cls)} <= totals.keys():
+            return None
+        return cls(**{**totals, "seconds": dict(totals["seconds"])})
 
     def charge(self, step: StepRecord) -> None:
         """Add the work of one step, as it is on record."""

@@ -7,24 +7,31 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
+from bas_opd import __version__
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import answered, check_prompts, crop_size
-from bas_opd.errors import BasOpdError, CheckpointError, ConfigError, PreemptionError
-from bas_opd.files import file_hashes, sync, sync_tree
+from bas_opd.errors import (
+    BasOpdError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    PreemptionError,
+)
+from bas_opd.files import file_hashes, once, sync, sync_tree
 from bas_opd.methods.reward import Judge
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.forecast import check_queries, never_ranks, planned_batches, seldom_asks
-from bas_opd.run.history import collect_history
+from bas_opd.run.history import collect_outline, read_outline
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
 from bas_opd.run.record import EvaluationRecord, RecordWriter, holds_place, parse_step, step_event
@@ -117,11 +124,19 @@ def train(
             console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
         method = build_method(config, hooks, judge=judge)
         identity |= model_identity(method.model)
-        check_prompts(
-            data.examples,
-            method.model.processor.prompt_length,
-            config.data.max_prompt_tokens,
-            answered if config.method.name == "opsd" else lambda example: example.question,
+        once(
+            run.hashes,
+            {
+                "prompts": [config.method.name, config.data.max_prompt_tokens, __version__],
+                "data": identity["dataset"],
+                "model": [config.model.model_dump(mode="json"), base],
+            },
+            lambda: check_prompts(
+                data.examples,
+                method.model.processor.prompt_length,
+                config.data.max_prompt_tokens,
+                answered if config.method.name == "opsd" else lambda example: example.question,
+            ),
         )
         if config.select.budget == "processed_tokens":
             length = method.model.processor.prompt_length
@@ -221,8 +236,9 @@ class _Run:
         writer = RecordWriter(
             log, keep_bytes=snapshot.data["records_bytes"], check=self.run.check_held
         )
-        # Checkpoints of version 0.1 lack some totals; the records have all.
-        self.state.ledger = Ledger.of(collect_history(self.run.path).steps)
+        if Ledger.carried_on(snapshot.data["ledger"]) is None:
+            # Checkpoints of version 0.1 lack some totals; the records have all.
+            self.state.ledger = Ledger.of(read_outline(self.run.path).read_steps(_refuse))
         kept = ("steps", "config", "config_hash", "environment", "accepted_changes")
         now = {key: identity[key] for key in kept if key in identity}
         writer.write({"event": "resumed", "step": self.state.step, **now})
@@ -250,7 +266,8 @@ class _Run:
         log, lost = self.run.records, published(self.run.checkpoints)
         if log.exists():
             self.console.message(f"No intact checkpoint in {self.run.path}: starting over.")
-            steps = log.read_bytes().count(b'"event":"step"')
+            with log.open("rb") as lines:
+                steps = sum(b'"event":"step"' in line for line in lines)
             if lost or steps > self.config.run.checkpoint_every:
                 number = 1
                 while (aside := log.with_name(f"records-before-{number}.jsonl")).exists():
@@ -377,16 +394,22 @@ def _finished_totals(
     """Return the totals of a run that has taken all its steps and has its model, else nothing."""
     if not run.records.exists() or not run.model.is_dir():
         return None
-    history = collect_history(run.path)
-    if history.problems or history.is_cut or history.finished is None:
+    outline = collect_outline(run.path)
+    finished = outline.finished
+    if outline.problems or outline.is_cut or finished is None:
         return None  # What was checkpointed decides where the run resumes.
-    if history.finished.steps != total:
+    if finished.steps != total:
         return None
     files = {path.name: path for path in run.model.iterdir()}
-    if file_hashes(files, memory=run.hashes) != history.finished.model:
+    if file_hashes(files, memory=run.hashes) != finished.model:
         warn(f"{run.model} is not the model on record: it is written again.")
         return None
-    return Ledger.of(history.steps).totals()
+    ledger = Ledger.carried_on(finished.totals) or Ledger.of(outline.read_steps(_refuse))
+    return ledger.totals()
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise DataError(f"A step on record cannot be read: {problem} Restore the records.")
 
 
 def planned_steps(config: Config, data: PreparedSet) -> int:

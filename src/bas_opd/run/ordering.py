@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bas_opd.answers import answer_key
@@ -31,15 +31,18 @@ def training_data(started: Started | None, folder: Path | None) -> PreparedSet |
     return None
 
 
-def order_problems(steps: Sequence[StepRecord], config: Config, data: PreparedSet) -> Iterator[str]:
-    """Every step has the examples of its place in the order, and candidates have a teacher's view.
+def order_check(config: Config, data: PreparedSet) -> Callable[[StepRecord], Iterator[str]]:
+    """Return the check that a step has the examples of its place in the order.
 
-    A step that took several batches moves the place of those after it.
+    Candidates must have a teacher's view. A step that took several batches moves the place of those
+    after it.
     """
     per_step, seed = config.rollout.prompts_per_step, config.run.seed
     can_learn = _can_learn(config, grades_by_last_word(data.source))
     place = 0
-    for step in steps:
+
+    def check(step: StepRecord) -> Iterator[str]:
+        nonlocal place
         batches = [
             [data.examples[i] for i in step_indices(len(data), per_step, seed, place + batch)]
             for batch in range(step.batches)
@@ -49,9 +52,9 @@ def order_problems(steps: Sequence[StepRecord], config: Config, data: PreparedSe
             batches = [[each for each in batch if can_learn(each)] for batch in batches]
         examples = [example for batch in batches for example in batch]
         if step.examples != [example.id for example in examples]:
-            yield f"step {step.step}: examples are not those that the seed draws from the data."
+            yield "examples are not those that the seed draws from the data."
         elif isinstance(step, PolicyRecord) and step.rounds != [len(each) for each in batches]:
-            yield f"step {step.step}: rounds of {step.rounds} prompts are not those of the data."
+            yield f"rounds of {step.rounds} prompts are not those of the data."
         elif isinstance(step, QueryRecord):
             possible = {
                 row
@@ -60,10 +63,9 @@ def order_problems(steps: Sequence[StepRecord], config: Config, data: PreparedSe
             }
             if set(step.candidates) != possible:
                 view = "an answer" if config.method.name == "opsd" else "a crop"
-                yield (
-                    f"step {step.step}: candidates are not the rows that have {view} and a "
-                    "response."
-                )
+                yield f"candidates are not the rows that have {view} and a response."
+
+    return check
 
 
 def _can_learn(config: Config, by_last_word: bool) -> Callable[[Example], bool]:

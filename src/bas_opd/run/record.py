@@ -14,11 +14,10 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -44,6 +43,13 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 STUDENT_PASSES = 3
 """What a token of the student's update counts: one forward pass, and a backward pass of two."""
+
+STEP = b'{"schema_version":1,"event":"step",'
+"""How the line of a step begins."""
+TAIL = b',"chain":"%s"}\n'
+"""How a line ends; the chain has 64 digits."""
+TAIL_BYTES = len(TAIL) - 2 + 64
+BLOCK = 1 << 16
 
 
 class IncompleteLineError(DataError):
@@ -709,15 +715,15 @@ class RecordWriter:
 
 def holds_place(path: Path, place: Mapping[str, Any]) -> bool:
     """Return whether a file still holds, line by line, the records up to a saved place."""
-    size, chain = 0, ""
+    end, chain = 0, ""
     try:
-        with path.open("rb") as file:
-            while size < place["records_bytes"] and (line := file.readline()):
-                _, chain = read_line(line, str(path), after=chain)
-                size += len(line)
+        for line in read_lines(path):
+            if line.end > place["records_bytes"]:
+                break
+            end, chain = line.end, line.chain
     except (FileNotFoundError, DataError):
-        return False
-    return (size, chain) == (place["records_bytes"], place["records_chain"])
+        pass  # What comes after the place may be a line cut short.
+    return (end, chain) == (place["records_bytes"], place["records_chain"])
 
 
 def chained(previous: str, record: Mapping[str, Any]) -> str:
@@ -731,31 +737,85 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _last_chain(file: BinaryIO, path: Path) -> str:
-    file.seek(0)
-    lines = file.read().splitlines(keepends=True)
-    if not lines:
+    line = _line_before(file, file.seek(0, os.SEEK_END))
+    if not line:
         return ""
-    if not lines[-1].endswith(b"\n"):
+    if not line.endswith(b"\n"):
         raise DataError(f"{path} ends in a line that was cut short. Remove that line.")
-    return str(_parse(lines[-1], f"{path}:{len(lines)}")["chain"])
+    return str(_parse(line, f"The last line of {path}")["chain"])
+
+
+def _line_before(file: BinaryIO, end: int) -> bytes:
+    """Return the line that ends at a place of a file."""
+    tail = b""
+    while len(tail) < end and b"\n" not in tail[:-1]:
+        start = max(0, end - 2 * len(tail) - BLOCK)
+        file.seek(start)
+        tail = file.read(end - start)
+    return tail[tail.rfind(b"\n", 0, -1) + 1 :]
+
+
+def claims_place(path: Path, place: Mapping[str, Any]) -> bool:
+    """Return whether the line that ends at a saved place says that it does; no other is read."""
+    with path.open("rb") as file:
+        return _line_before(file, place["records_bytes"]).endswith(
+            TAIL % str(place["records_chain"]).encode()
+        )
+
+
+class Line(NamedTuple):
+    """A line of the records that follows from the one before it."""
+
+    content: bytes
+    path: Path
+    number: int
+    chain: str
+    """That the next line follows from."""
+    end: int
+    """Bytes of the file up to its end."""
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is known to be a step without parsing it."""
+        return self.content.startswith(STEP)
+
+    def event(self) -> dict[str, Any]:
+        """Return what it holds."""
+        event = _parse(self.content, f"{self.path}:{self.number}")
+        event.pop("chain", None)
+        return event
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Every event of a file in order; a damaged or changed line is named, never skipped."""
-    chain = ""
+    return (line.event() for line in read_lines(path))
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield every line of a file in order, none of them parsed without need."""
+    chain, end = "", 0
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, content in enumerate(file, start=1):
+            end += len(content)
             try:
-                event, chain = read_line(line, f"{path}:{number}", after=chain)
+                chain = _chain_of(content, path, number, after=chain)
             except DataError as error:
-                if line.endswith(b"\n"):
+                if content.endswith(b"\n"):
                     raise
                 raise IncompleteLineError(str(error)) from None
-            yield event
+            yield Line(content, path, number, chain, end)
 
 
-def read_line(line: bytes, where: str, *, after: str) -> tuple[dict[str, Any], str]:
-    """Return the event of a line, and the chain that the next one follows from."""
+def _chain_of(line: bytes, path: Path, number: int, *, after: str) -> str:
+    """Return the chain of a line, or raise if it does not follow from the line before."""
+    # Its bytes are those that were hashed when it was written: most lines need no parsing.
+    digest = hashlib.sha256(after.encode())
+    digest.update(memoryview(line)[:-TAIL_BYTES])
+    digest.update(b"}")
+    chain = digest.hexdigest()
+    if line.endswith(TAIL % chain.encode()):
+        return chain
+    where = f"{path}:{number}"
     event = _parse(line, where)
     claimed, chain = event.pop("chain", None), chained(after, event)
     if claimed != chain:
@@ -763,7 +823,7 @@ def read_line(line: bytes, where: str, *, after: str) -> tuple[dict[str, Any], s
             f"{where} does not follow from the line before it: one of the two was changed, "
             "removed or added after it was written."
         )
-    return event, chain
+    return chain
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
@@ -805,15 +865,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What was added to the records since they were last read."""
-
-    from_start: bool
-    """Whether these are the records from the first line on: a resumed run truncates its file."""
-    events: tuple[dict[str, Any], ...]
-
-
 class RecordFollower:
     """Reads complete lines as they are written, and detects a file that was truncated."""
 
@@ -821,35 +872,36 @@ class RecordFollower:
         self._path = path
         self._reset()
 
-    def read(self) -> News:
-        """Return the events that were added; a line that is still being written waits."""
+    def read(self) -> Iterator[Line | None]:
+        """Yield the lines that were added; one that is still being written waits.
+
+        None comes before the first line of the file, also when it is read again: a resumed run
+        truncates its records.
+        """
         if not self._path.exists():
             self._reset()
-            return News(from_start=True, events=())
-        from_start = self._place == 0
-        try:
-            return News(from_start=from_start, events=self._added())
-        except DataError:
-            if from_start:
-                raise
-        # What was read before is no longer in the file.
-        self._reset()
-        return News(from_start=True, events=self._added())
+            yield None
+            return
+        if self._place:
+            try:
+                yield from self._added()
+                return
+            except DataError:  # What was read before is no longer in the file.
+                self._reset()
+        yield None
+        yield from self._added()
 
-    def _added(self) -> tuple[dict[str, Any], ...]:
-        events = []
+    def _added(self) -> Iterator[Line]:
         with self._path.open("rb") as file:
             file.seek(self._place - len(self._last))
             if file.read(len(self._last)) != self._last:
                 raise DataError(f"{self._path} was truncated.")
-            while (line := file.readline()).endswith(b"\n"):
-                where = f"{self._path}:{self._lines + 1}"
-                event, self._chain = read_line(line, where, after=self._chain)
-                self._place += len(line)
-                self._lines += 1
-                self._last = line
-                events.append(event)
-        return tuple(events)
+            while (content := file.readline()).endswith(b"\n"):
+                number = self._lines + 1
+                self._chain = _chain_of(content, self._path, number, after=self._chain)
+                self._place += len(content)
+                self._lines, self._last = number, content
+                yield Line(content, self._path, number, self._chain, self._place)
 
     def _reset(self) -> None:
         self._place, self._lines, self._chain, self._last = 0, 0, "", b""

@@ -11,49 +11,39 @@ from bas_opd.rewards import advantages, mixed_groups, overlong_penalties
 from bas_opd.run.record import GenerationRecord, GradedRecord, PolicyRecord
 
 
-def policy_problems(
-    steps: Sequence[PolicyRecord], config: Config, *, by_last_word: bool
-) -> Iterator[str]:
+def policy_problems(step: PolicyRecord, config: Config, *, by_last_word: bool) -> Iterator[str]:
     """Say where grades, rewards, advantages, kept prompts or updates do not follow (GRPO, DAPO)."""
-    for step in steps:
-        if step.per_prompt != config.rollout.per_prompt:
-            yield f"step {step.step}: per_prompt is {step.per_prompt}, as no setting says."
-            continue
-        problems = [
-            *_rounds(step, config),
-            *_grades(step, config, by_last_word=by_last_word),
-            *_rewards(step, config),
-            *_updates(step, config),
-        ]
-        yield from (f"step {step.step}: {problem}" for problem in problems)
+    if step.per_prompt != config.rollout.per_prompt:
+        yield f"per_prompt is {step.per_prompt}, as no setting says."
+        return
+    yield from _rounds(step, config)
+    yield from _grades(step, config, by_last_word=by_last_word)
+    yield from _rewards(step, config)
+    yield from _updates(step, config)
 
 
 def generation_problems(
-    steps: Sequence[GenerationRecord], config: Config, *, by_last_word: bool
+    step: GenerationRecord, config: Config, *, by_last_word: bool
 ) -> Iterator[str]:
     """Say where the rows that were learned from are not those that the settings keep (SFT)."""
-    for step in steps:
-        problems = list(_grades(step, config, by_last_word=by_last_word))
-        if step.per_prompt != config.rollout.per_prompt:
-            problems.append(f"per_prompt is {step.per_prompt}, as no setting says.")
-        if (step.grades is None) != (config.sft.keep == "all"):
-            problems.append("grades do not fit sft.keep.")
-        kept = [
-            row
-            for row, length in enumerate(step.response_tokens)
-            if length > 0 and (step.grades is None or step.grades[row] == "right")
-        ]
-        if step.rows != kept:
-            problems.append("rows are not those that sft.keep keeps.")
-        if step.generated != len(step.response_tokens):
-            problems.append(
-                f"generated is {step.generated}, but there are {len(step.response_tokens)} rows."
-            )
-        if len(step.examples) > config.rollout.prompts_per_step:
-            problems.append(f"it has {len(step.examples)} examples, more than a step has prompts.")
-        if len(step.response_tokens) != len(step.examples) * config.rollout.per_prompt:
-            problems.append("response_tokens are not those of its examples.")
-        yield from (f"step {step.step}: {problem}" for problem in problems)
+    yield from _grades(step, config, by_last_word=by_last_word)
+    if step.per_prompt != config.rollout.per_prompt:
+        yield f"per_prompt is {step.per_prompt}, as no setting says."
+    if (step.grades is None) != (config.sft.keep == "all"):
+        yield "grades do not fit sft.keep."
+    kept = [
+        row
+        for row, length in enumerate(step.response_tokens)
+        if length > 0 and (step.grades is None or step.grades[row] == "right")
+    ]
+    if step.rows != kept:
+        yield "rows are not those that sft.keep keeps."
+    if step.generated != len(step.response_tokens):
+        yield f"generated is {step.generated}, but there are {len(step.response_tokens)} rows."
+    if len(step.examples) > config.rollout.prompts_per_step:
+        yield f"it has {len(step.examples)} examples, more than a step has prompts."
+    if len(step.response_tokens) != len(step.examples) * config.rollout.per_prompt:
+        yield "response_tokens are not those of its examples."
 
 
 def _grades(step: GradedRecord, config: Config, *, by_last_word: bool) -> Iterator[str]:

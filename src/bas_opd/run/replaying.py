@@ -6,7 +6,7 @@ Imports no torch. Random draws and predictions need it, and are repeated by a `R
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -76,25 +76,29 @@ def _candidates(step: QueryRecord) -> Candidates:
     )
 
 
-def selection_problems(
-    steps: Sequence[QueryRecord], select: SelectConfig, rule: PolicyRule, replay: Replay | None
-) -> Iterator[str]:
-    """S is what the policy chooses, and the policy learns when its replay says so (Alg. 1)."""
+def selection_check(
+    select: SelectConfig, rule: PolicyRule, replay: Replay | None
+) -> Callable[[QueryRecord], Iterator[str]]:
+    """Return the check that S is what the policy chooses, and that it learns when its replay says
+    so (Alg. 1); steps must come in their order."""
     held, is_trained = 0, False
-    for step in steps:
+
+    def check(step: QueryRecord) -> Iterator[str]:
+        nonlocal held, is_trained
         full = step.budget_of(0).spent(step.candidates)
         budget = step.budget_of(query_budget(select.query_ratio, full))
-        problems = [*_grades(step, select)]
+        yield from _grades(step, select)
         if step.feature_names == list(FEATURES):  # else the budget check says so
-            problems += _choice(step, budget, select, rule, replay, is_trained=is_trained)
+            yield from _choice(step, budget, select, rule, replay, is_trained=is_trained)
             if replay and rule.learns:
-                problems += _predictions(step, budget, select, replay)
-        yield from (f"step {step.step}: {problem}" for problem in problems)
+                yield from _predictions(step, budget, select, replay)
         held = min(select.replay_capacity, held + step.labels)
         must_learn = rule.learns and step.labels > 0 and held >= select.replay_start
         if step.learned != must_learn:
-            yield f"step {step.step}: learned is {step.learned}, with {held} labels in the replay."
+            yield f"learned is {step.learned}, with {held} labels in the replay."
         is_trained |= must_learn
+
+    return check
 
 
 def _grades(step: QueryRecord, select: SelectConfig) -> Iterator[str]:
@@ -104,7 +108,9 @@ def _grades(step: QueryRecord, select: SelectConfig) -> Iterator[str]:
         return
     graded = dict(zip(step.candidates, step.grades or (), strict=bool(step.grades)))
     for shown in step.shown:
-        if graded.get(shown.row, expected := grade(shown.response, shown.answer)) != expected:
+        if shown.row not in graded:
+            continue
+        if graded[shown.row] != (expected := grade(shown.response, shown.answer)):
             yield f"grades has row {shown.row} as {graded[shown.row]}, but it reads as {expected}."
 
 

@@ -7,7 +7,7 @@ torch, and are recomputed on request.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,20 @@ from bas_opd.config.schema import Config, MethodName, SelectConfig
 from bas_opd.data.records import grades_by_last_word
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
 from bas_opd.files import hash_of
-from bas_opd.run.history import RunHistory, collect_history
+from bas_opd.run.history import RunOutline, collect_outline
 from bas_opd.run.ledger import LATER, Ledger
-from bas_opd.run.manifest import STATE, published, read_json, verify_checkpoint, verify_files
-from bas_opd.run.ordering import order_problems, training_data
+from bas_opd.run.manifest import (
+    STATE,
+    published,
+    read_json,
+    step_of,
+    verify_checkpoint,
+    verify_files,
+)
+from bas_opd.run.ordering import order_check, training_data
 from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord, Resumed, StepRecord
 from bas_opd.run.regrading import generation_problems, policy_problems
-from bas_opd.run.replaying import Replay, selection_problems
+from bas_opd.run.replaying import Replay, selection_check
 from bas_opd.select.rules import PolicyRule, policy_rule
 from bas_opd.types import FEATURES
 from bas_opd.validation import first_problem
@@ -80,127 +87,190 @@ def verify(
     draws: bool = False,
     files: bool = True,
     data: Path | None = None,
+    outline: RunOutline | None = None,
 ) -> Verification:
     """Check a run directory; `unfinished` accepts one that has steps left, `draws` needs torch.
 
-    `data` is where the training data is now, if it has moved.
+    `data` is where the training data is now, if it has moved; `outline` is of the run, if it was
+    read already.
     Without `files`, checkpoints and model are left alone: hashing them reads every gigabyte.
     """
-    history = collect_history(run)
-    damage = list(history.problems)
-    if history.is_cut and not (unfinished and history.finished is None):
-        damage.append(history.cut)
-    if history.started is None and not damage:
+    outline = outline or collect_outline(run)
+    damage = list(outline.problems)
+    if outline.is_cut and not (unfinished and outline.finished is None):
+        damage.append(outline.cut)
+    if outline.started is None and not damage:
         damage.append("The started event, which comes first, is missing.")
-    config, settings = _settings(history)
-    damage += _foreign_steps(history, config)
+    config, settings = _settings(outline)
     select = config.queries if config else None
     rule = policy_rule(select.policy) if select else None
     replay = Replay(select) if draws and select else None
+    found = training_data(outline.started, data) if config else None
+
+    foreign, learned = _StepCheck(_foreign(config)), _StepCheck(_learning(outline, config))
+    order, cost = _StepCheck(_order()), _StepCheck(_cost)
+    examples = _StepCheck(order_check(config, found) if config and found else _nothing)
+    budget, selection = _StepCheck(_nothing), _StepCheck(_nothing)
+    if config and select and rule:
+        budget = _StepCheck(_queries(_budget(config, select)))
+        selection = _StepCheck(_queries(selection_check(select, rule, replay)))
+    checkpoints = published(outline.directory.checkpoints) if files else []
+    sums = _Sums(at=frozenset(map(step_of, checkpoints)))
+    for step in outline.read_steps(damage.append):
+        for check in (foreign, order, examples, learned, budget, selection, cost):
+            check.add(step)
+        sums.add(step)
+
+    steps = sums.ledger.steps
+    damage += foreign.problems
     checks = [
-        _check("records", damage, f"{len(history.steps)} steps, chain intact"),
+        _check("records", damage, f"{steps} steps, chain intact"),
         _check("settings", settings, "hash and run.json agree"),
-        _check("order", _order(history.steps), "each step once"),
+        _check("order", order.problems, "each step once"),
     ]
     if config is None:
         unknown = ["not checked, since the settings of the run are not known."]
         checks += [_check(name, unknown) for name in ("examples", "budget", "selection")]
     else:
-        found = training_data(history.started, data)
-        checks.append(
-            _check(
-                "examples",
-                order_problems(history.steps, config, found) if found else (),
-                "in the order of the data" if found else "not checked: the data is not there",
-            )
-        )
-    if config and not select:
-        checks.append(_learning(history, config))
-    elif config and select and rule:
-        steps = history.queries
+        scope = "in the order of the data" if found else "not checked: the data is not there"
+        checks.append(_check("examples", examples.problems, scope))
+    if config and select and rule:
         checks += [
-            _check("budget", _budget(steps, config, select), _budget_note(select)),
-            _check(
-                "selection",
-                selection_problems(steps, select, rule, replay),
-                _scope(rule, replay),
-            ),
+            _check("budget", budget.problems, _budget_note(select)),
+            _check("selection", selection.problems, _scope(rule, replay)),
         ]
+    elif config:
+        checks.append(_check("learning", learned.problems, _learning_note(config)))
     checks += [
-        _check("cost", _cost(history), "calls and tokens"),
-        _check("totals", _ledger(history), "sums of the steps"),
-        _check("complete", _completeness(history, unfinished=unfinished), _progress(history)),
+        _check("cost", cost.problems, "calls and tokens"),
+        _check("totals", _ledger(outline, sums.ledger), "sums of the steps"),
+        _check(
+            "complete",
+            _completeness(outline, steps, unfinished=unfinished),
+            "" if outline.finished else f"{steps} of {outline.planned} steps, unfinished",
+        ),
     ]
     if files:
-        checkpoints = published(history.directory.checkpoints)
+        model = "hashes agree" if outline.finished else "none yet"
         checks += [
-            _check("checkpoints", _checkpoints(history), f"{len(checkpoints)} intact"),
-            _check("model", _model(history), "hashes agree" if history.finished else "none yet"),
+            _check("checkpoints", _checkpoints(checkpoints, sums), f"{len(checkpoints)} intact"),
+            _check("model", _model(outline), model),
         ]
     return Verification(
         run=str(run),
-        steps=len(history.steps),
-        planned_steps=history.planned,
-        is_finished=history.finished is not None,
+        steps=steps,
+        planned_steps=outline.planned,
+        is_finished=outline.finished is not None,
         recomputed_draws=replay is not None or not (rule and rule.draws_at_random),
         checks=tuple(checks),
         remarks=(
-            *_accepted(history),
-            *(_remarks(history, select, rule) if select and rule else ()),
+            *_accepted(outline),
+            *(_remarks(outline, sums, select, rule) if select and rule else ()),
         ),
     )
 
 
-def _foreign_steps(history: RunHistory, config: Config | None) -> list[str]:
-    """Return the steps that are not of the run's method."""
+StepProblems = Callable[[StepRecord], Iterable[str]]
+"""Says what is wrong with a step; steps come in their order."""
+
+
+class _StepCheck:
+    """What is wrong with the steps, one at a time."""
+
+    def __init__(self, problems_of: StepProblems) -> None:
+        self._problems_of = problems_of
+        self.problems: list[str] = []
+
+    def add(self, step: StepRecord) -> None:
+        self.problems += [f"step {step.step}: {each}" for each in self._problems_of(step)]
+
+
+def _queries(problems_of: Callable[[QueryRecord], Iterable[str]]) -> StepProblems:
+    """Leave out steps without queries."""
+    return lambda step: problems_of(step) if isinstance(step, QueryRecord) else ()
+
+
+def _nothing(step: StepRecord) -> Iterable[str]:
+    return ()
+
+
+class _Sums:
+    """Sums over the steps, at the end and at some of them."""
+
+    def __init__(self, *, at: frozenset[int]) -> None:
+        self._at = at
+        self.ledger = Ledger()
+        self.batches = 0
+        self.saved: dict[int, tuple[dict[str, Any], int]] = {0: (Ledger().totals(), 0)}
+        """Steps -> totals, and batches that were taken from the data."""
+        self.with_candidates = self.asked_nothing = self.ranked = self.labels = 0
+        """Steps with candidates, those of them that asked nothing or ranked; and all labels."""
+
+    def add(self, step: StepRecord) -> None:
+        self.ledger.charge(step)
+        self.batches += step.batches
+        if self.ledger.steps in self._at:
+            self.saved[self.ledger.steps] = (self.ledger.totals(), self.batches)
+        if isinstance(step, QueryRecord) and step.candidates:
+            self.with_candidates += 1
+            self.asked_nothing += not step.selected
+            self.ranked += bool(step.score_of)
+            self.labels += step.labels
+
+
+def _foreign(config: Config | None) -> StepProblems:
+    """Find the steps that are not of the run's method."""
     name = config.method.name if config else "bas-opd"
     kind = KINDS[name]
-    missing = "candidates is missing."
-    return [
-        f"step {step.step}: {missing if kind is QueryRecord else f'it is no step of {name}.'}"
-        for step in history.steps
-        if type(step) is not kind
-    ]
+    problem = "candidates is missing." if kind is QueryRecord else f"it is no step of {name}."
+    return lambda step: () if type(step) is kind else (problem,)
 
 
-def _learning(history: RunHistory, config: Config) -> Check:
-    """Check what a method without queries learned from."""
-    source = history.started.data.source if history.started else ""
-    by_last_word = grades_by_last_word(source)
+def _learning(outline: RunOutline, config: Config | None) -> StepProblems:
+    """Find what a method without queries should not have learned from."""
+    if config is None or config.queries:
+        return _nothing
+    by_last_word = grades_by_last_word(outline.started.data.source if outline.started else "")
+
+    def problems(step: StepRecord) -> Iterable[str]:
+        if isinstance(step, GenerationRecord) and config.method.name == "sft":
+            return generation_problems(step, config, by_last_word=by_last_word)
+        if isinstance(step, PolicyRecord) and config.method.name != "sft":
+            return policy_problems(step, config, by_last_word=by_last_word)
+        return ()
+
+    return problems
+
+
+def _learning_note(config: Config) -> str:
     if config.method.name == "sft":
-        steps = [step for step in history.steps if isinstance(step, GenerationRecord)]
-        problems = generation_problems(steps, config, by_last_word=by_last_word)
-        return _check("learning", problems, f"{config.sft.keep} responses of the teacher")
-    policy = [step for step in history.steps if isinstance(step, PolicyRecord)]
-    problems = policy_problems(policy, config, by_last_word=by_last_word)
-    return _check("learning", problems, "rewards, advantages, kept prompts, updates")
+        return f"{config.sft.keep} responses of the teacher"
+    return "rewards, advantages, kept prompts, updates"
 
 
-def _accepted(history: RunHistory) -> Iterator[str]:
-    for opening in (history.started, *history.resumed):
+def _accepted(outline: RunOutline) -> Iterator[str]:
+    for opening in (outline.started, *outline.resumed):
         if opening is not None and opening.accepted_changes:
             step = opening.step if isinstance(opening, Resumed) else 0
             names = ", ".join(opening.accepted_changes)
             yield f"From step {step} on, changed files were accepted: {names}."
 
 
-def _remarks(history: RunHistory, select: SelectConfig, rule: PolicyRule) -> Iterator[str]:
-    steps = [step for step in history.queries if step.candidates]
-    empty = [step for step in steps if not step.selected]
-    if 2 * len(empty) > len(steps):
+def _remarks(
+    outline: RunOutline, sums: _Sums, select: SelectConfig, rule: PolicyRule
+) -> Iterator[str]:
+    if 2 * sums.asked_nothing > sums.with_candidates:
         ratio, kind = select.query_ratio, select.budget
         yield (
-            f"In {len(empty):,} of {len(steps):,} steps the teacher was asked nothing: "
-            f"select.query_ratio={ratio} in {kind} paid for no query. Raise select.query_ratio or "
-            "rollout.prompts_per_step."
+            f"In {sums.asked_nothing:,} of {sums.with_candidates:,} steps the teacher was asked "
+            f"nothing: select.query_ratio={ratio} in {kind} paid for no query. Raise "
+            "select.query_ratio or rollout.prompts_per_step."
         )
-    is_ranked = any(step.score_of for step in steps)
-    if rule.learns and history.finished is not None and not is_ranked:
-        labels = sum(step.labels for step in steps)
+    if rule.learns and outline.finished is not None and not sums.ranked:
         yield (
             f"The {rule.name} policy ranked no row: it learns from {select.replay_start} "
-            f"labels on (select.replay_start), and the run observed {labels:,}. All rows were "
-            "drawn at random."
+            f"labels on (select.replay_start), and the run observed {sums.labels:,}. All rows "
+            "were drawn at random."
         )
 
 
@@ -209,24 +279,24 @@ def _check(name: str, problems: Iterable[str], note: str = "") -> Check:
     return Check(name=name, problems=found, note="" if found else note)
 
 
-def _settings(history: RunHistory) -> tuple[Config | None, list[str]]:
+def _settings(outline: RunOutline) -> tuple[Config | None, list[str]]:
     """Every recorded configuration must be valid, match its hash, and be of the same run."""
-    started = history.started
+    started = outline.started
     if started is None:
         return None, ["the records hold no settings."]
     problems: list[str] = []
     sources = [("the started event", started.config, started.config_hash)]
     sources += [
         ("the resumed event", resumed.config, resumed.config_hash or "")
-        for resumed in history.resumed
+        for resumed in outline.resumed
         if resumed.config is not None
     ]
     identity = None
     try:
-        if not history.directory.identity.exists():
-            raise DataError(f"{history.directory.identity} is missing.")
-        identity = history.directory.read_identity()
-        sources.append((history.directory.identity.name, identity.config, identity.config_hash))
+        if not outline.directory.identity.exists():
+            raise DataError(f"{outline.directory.identity} is missing.")
+        identity = outline.directory.read_identity()
+        sources.append((outline.directory.identity.name, identity.config, identity.config_hash))
     except BasOpdError as error:
         problems.append(str(error))
     first: Config | None = None
@@ -245,7 +315,7 @@ def _settings(history: RunHistory) -> tuple[Config | None, list[str]]:
     if identity is not None:
         facts = {
             "fingerprint": (identity.dataset.fingerprint, started.data.fingerprint),
-            "steps": (identity.steps, history.planned),
+            "steps": (identity.steps, outline.planned),
         }
         problems += [
             f"{name} of run.json is {theirs}, but the records say {ours}."
@@ -255,41 +325,48 @@ def _settings(history: RunHistory) -> tuple[Config | None, list[str]]:
     return first, problems
 
 
-def _order(steps: Sequence[StepRecord]) -> Iterator[str]:
+def _order() -> StepProblems:
     expected = 0
-    for step in steps:
+
+    def problems(step: StepRecord) -> Iterator[str]:
+        nonlocal expected
         if step.step > expected:
-            yield f"step {expected}: missing; the next on record is step {step.step}."
+            yield f"step {expected} is missing before it."
         elif step.step < expected:
-            yield f"step {step.step}: on record again, where step {expected} should stand."
+            yield f"on record again, where step {expected} should stand."
         expected = step.step + 1
 
+    return problems
 
-def _budget(steps: Sequence[QueryRecord], config: Config, select: SelectConfig) -> Iterator[str]:
+
+def _budget(config: Config, select: SelectConfig) -> Callable[[QueryRecord], Iterator[str]]:
     """K is the exact floor, and S is within it and within C (Eq. 4), which is within the batch."""
     rollout = config.rollout
     batch = (rollout.prompts_per_step, rollout.per_prompt)
     opening_of: dict[str, int] = {}
-    for step in steps:
+
+    def problems(step: QueryRecord) -> Iterator[str]:
         if (len(step.examples), step.per_prompt) != batch:
             yield (
-                f"step {step.step}: {len(step.examples)} examples by {step.per_prompt} rollouts, "
-                f"where the settings say {batch[0]} by {batch[1]}."
+                f"{len(step.examples)} examples by {step.per_prompt} rollouts, where the settings "
+                f"say {batch[0]} by {batch[1]}."
             )
-        where = f"step {step.step}"
         if step.query_ratio != str(select.query_ratio):
-            yield f"{where}: query_ratio is {step.query_ratio}, not {select.query_ratio}."
+            yield f"query_ratio is {step.query_ratio}, not {select.query_ratio}."
         if step.budget_kind != select.budget:
-            yield f"{where}: budget_kind is {step.budget_kind}, not {select.budget}."
-        opened = _openings(step, config.data.max_prompt_tokens, opening_of)
-        for problem in (*_lengths(step), *_prices(step), *opened, *_spending(step, select)):
-            yield f"{where}: {problem}"
+            yield f"budget_kind is {step.budget_kind}, not {select.budget}."
+        yield from _lengths(step)
+        yield from _prices(step)
+        yield from _openings(step, config.data.max_prompt_tokens, opening_of)
+        yield from _spending(step, select)
         if len(set(step.selected)) != len(step.selected):
-            yield f"{where}: selected names a row twice."
+            yield "selected names a row twice."
         if outside := set(step.selected) - set(step.candidates):
-            yield f"{where}: selected names row {min(outside)}, which is no candidate."
+            yield f"selected names row {min(outside)}, which is no candidate."
         if outside := set(step.explored) - set(step.selected):
-            yield f"{where}: explored names row {min(outside)}, which was not selected."
+            yield f"explored names row {min(outside)}, which was not selected."
+
+    return problems
 
 
 def _prices(step: QueryRecord) -> Iterator[str]:
@@ -365,44 +442,38 @@ def _scope(rule: PolicyRule, replay: Replay | None) -> str:
     return f"{rule.name}; {what} not recomputed"
 
 
-def _cost(history: RunHistory) -> Iterator[str]:
+def _cost(step: StepRecord) -> Iterator[str]:
     """What a step cost is what its rows cost."""
-    yield from _query_cost(history.queries)
-    for step in history.steps:
-        if isinstance(step, QueryRecord):
-            continue
-        for name, value in step.token_costs.items():
-            if getattr(step, name) != value:
-                yield (
-                    f"step {step.step}: {name} is {getattr(step, name)}, but its rows make {value}."
-                )
-        if len(step.prompt_tokens) != len(step.examples):
-            yield f"step {step.step}: prompt_tokens and examples differ in length."
+    if isinstance(step, QueryRecord):
+        yield from _query_cost(step)
+        return
+    for name, value in step.token_costs.items():
+        if getattr(step, name) != value:
+            yield f"{name} is {getattr(step, name)}, but its rows make {value}."
+    if len(step.prompt_tokens) != len(step.examples):
+        yield "prompt_tokens and examples differ in length."
 
 
-def _query_cost(steps: Sequence[QueryRecord]) -> Iterator[str]:
+def _query_cost(step: QueryRecord) -> Iterator[str]:
     """The teacher scored S and nothing else, and what it cost is what those rows cost."""
-    for step in steps:
-        where = f"step {step.step}"
-        if sorted(step.scored) != sorted(step.selected):
-            yield f"{where}: scored and selected name different rows."
-        expected = {
-            "calls": len(step.scored),
-            "overrun": max(0, step.used - step.budget),
-            "candidate_tokens": step.tokens_of(step.candidates),
-        }
-        if set(step.scored) <= set(step.candidates):
-            expected["scored_tokens"] = step.tokens_of(step.scored)
-        if step.budget_kind == "processed_tokens" and step.spent is not None:
-            expected["processed_tokens"] = step.spent  # itself compared with the rows' costs
-        expected |= {k: v for k, v in step.token_costs.items() if getattr(step, k) is not None}
-        for name, value in expected.items():
-            if getattr(step, name) != value:
-                yield f"{where}: {name} is {getattr(step, name)}, but its rows make {value}."
-        for problem in _passes(step):
-            yield f"{where}: {problem}"
-        if step.overrun:
-            yield f"{where}: overrun is {step.overrun}: the teacher was asked too much."
+    if sorted(step.scored) != sorted(step.selected):
+        yield "scored and selected name different rows."
+    expected = {
+        "calls": len(step.scored),
+        "overrun": max(0, step.used - step.budget),
+        "candidate_tokens": step.tokens_of(step.candidates),
+    }
+    if set(step.scored) <= set(step.candidates):
+        expected["scored_tokens"] = step.tokens_of(step.scored)
+    if step.budget_kind == "processed_tokens" and step.spent is not None:
+        expected["processed_tokens"] = step.spent  # itself compared with the rows' costs
+    expected |= {k: v for k, v in step.token_costs.items() if getattr(step, k) is not None}
+    for name, value in expected.items():
+        if getattr(step, name) != value:
+            yield f"{name} is {getattr(step, name)}, but its rows make {value}."
+    yield from _passes(step)
+    if step.overrun:
+        yield f"overrun is {step.overrun}: the teacher was asked too much."
 
 
 def _passes(step: QueryRecord) -> Iterator[str]:
@@ -425,10 +496,9 @@ def _passes(step: QueryRecord) -> Iterator[str]:
             yield f"{name} is {getattr(step, name)}, but its rows make {least} to {most}."
 
 
-def _ledger(history: RunHistory) -> Iterator[str]:
-    if history.finished is not None:
-        summed = Ledger.of(history.steps).totals()
-        yield from _difference("totals", history.finished.totals, summed)
+def _ledger(outline: RunOutline, ledger: Ledger) -> Iterator[str]:
+    if outline.finished is not None:
+        yield from _difference("totals", outline.finished.totals, ledger.totals())
 
 
 def _difference(
@@ -450,27 +520,21 @@ def _difference(
             yield f"seconds.{phase} of the {place} is not the sum of the steps."
 
 
-def _completeness(history: RunHistory, *, unfinished: bool) -> Iterator[str]:
-    if history.finished is None:
+def _completeness(outline: RunOutline, steps: int, *, unfinished: bool) -> Iterator[str]:
+    if outline.finished is None:
         if not unfinished:
             yield (
-                f"step {len(history.steps)} of {history.planned} and later ones are missing: the "
-                "run has not finished. Run its command again, or check it with --unfinished."
+                f"step {steps} of {outline.planned} and later ones are missing: the run has not "
+                "finished. Run its command again, or check it with --unfinished."
             )
         return
-    for name, steps in (("finished event", history.finished.steps), ("plan", history.planned)):
-        if steps != len(history.steps):
-            yield f"the {name} has {steps} steps, but {len(history.steps)} are on record."
+    for name, said in (("finished event", outline.finished.steps), ("plan", outline.planned)):
+        if said != steps:
+            yield f"the {name} has {said} steps, but {steps} are on record."
 
 
-def _progress(history: RunHistory) -> str:
-    return (
-        "" if history.finished else f"{len(history.steps)} of {history.planned} steps, unfinished"
-    )
-
-
-def _checkpoints(history: RunHistory) -> Iterator[str]:
-    for path in published(history.directory.checkpoints):
+def _checkpoints(paths: Sequence[Path], sums: _Sums) -> Iterator[str]:
+    for path in paths:
         try:
             verify_checkpoint(path)
             state = read_json(path / STATE)
@@ -480,15 +544,14 @@ def _checkpoints(history: RunHistory) -> Iterator[str]:
         step = state.get("step")
         if not isinstance(step, int) or path.name != f"step-{step:08d}":
             yield f"{path} holds the state of step {step}."
-        elif step > len(history.steps):
-            yield f"{path} is of step {step}, but {len(history.steps)} steps are on record."
+        elif step not in sums.saved:
+            yield f"{path} is of step {step}, but {sums.ledger.steps} steps are on record."
         else:
-            summed = Ledger.of(history.steps[:step]).totals()
+            summed, taken = sums.saved[step]
             ledger = state.get("ledger")
             ledger = ledger if isinstance(ledger, dict) else {}
             yield from _difference(f"checkpoint {path.name}", ledger, summed)
             # Checkpoints of version 0.1 have no cursor: every step took one batch.
-            taken = sum(each.batches for each in history.steps[:step])
             if state.get("cursor", taken) != taken:
                 yield (
                     f"cursor of {path.name} is {state['cursor']}, but its steps took {taken} "
@@ -496,9 +559,9 @@ def _checkpoints(history: RunHistory) -> Iterator[str]:
                 )
 
 
-def _model(history: RunHistory) -> Iterator[str]:
-    if history.finished is not None:
+def _model(outline: RunOutline) -> Iterator[str]:
+    if outline.finished is not None:
         try:
-            verify_files(history.directory.model, history.finished.model)
+            verify_files(outline.directory.model, outline.finished.model)
         except (CheckpointError, OSError) as error:
             yield str(error)

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from bas_opd.run.directory import RunDirectory
+from bas_opd.run.history import summed_steps
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import (
     EvaluationRecord,
     GradedRecord,
+    Line,
     PolicyRecord,
     QueryRecord,
     StepRecord,
+    parse_step,
+    read_lines,
 )
 from bas_opd.text import counted, duration
 
@@ -97,6 +102,17 @@ class RunView:
         self.ledger.charge(step)
         self.recent = [*self.recent, step][-WIDTH:]
 
+    def catch_up(self, run: RunDirectory) -> None:
+        """Take in the steps and evaluations so far."""
+        past = Past(run)
+        for line in read_lines(run.records):
+            event = past.event(line) or {}
+            if event.get("event") == "step":
+                self.add(parse_step(event))
+            elif event.get("event") == "evaluation":
+                self.add_evaluation(EvaluationRecord.model_validate(event))
+            self.ledger = past.ledger(line) or self.ledger
+
     def line(self) -> str:
         """Return the last step on one line; what is not known is left out."""
         step = self.recent[-1]
@@ -149,6 +165,26 @@ class RunView:
         if self.resumed:
             lines.append(f"times resumed: {self.resumed:,}")
         return tuple(lines)
+
+
+class Past:
+    """Leaves out the steps that a checkpoint has counted, but for the last, which are shown."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._summed = summed_steps(run)
+        self._steps = 0
+
+    def event(self, line: Line) -> dict[str, Any] | None:
+        """Return what a line holds, unless it is left out; lines must come in their order."""
+        if line.is_step:
+            self._steps += 1
+            if self._steps <= self._summed.steps - WIDTH:
+                return None
+        return line.event()
+
+    def ledger(self, line: Line) -> Ledger | None:
+        """Return the ledger of all steps up to a line, if it is where the checkpoint was made."""
+        return self._summed.ledger if line.end == self._summed.end else None
 
 
 def legend(step: StepRecord) -> str:

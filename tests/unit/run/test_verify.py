@@ -458,7 +458,7 @@ def lengthen(field: str) -> Callable[[Events], None]:
         (lengthen("prompt_tokens"), "records", "step 2: prompt_tokens and examples"),
         (lengthen("candidates"), "records", "step 2: candidates"),
         (change(2, selected="all"), "records", "step 2: selected must"),
-        (forget, "order", "step 2: missing"),
+        (forget, "order", "step 3: step 2 is missing"),
         (repeat, "order", "step 2: on record again"),
         (lambda e: e[-1]["totals"].update(calls=1), "totals", "calls of the totals is 1"),
         (lambda e: e[-1]["totals"].update(total_tokens=1), "totals", "total_tokens of the totals"),

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from statistics import fmean
+from typing import Literal, TypeVar
 
 from bas_opd.text import Ends
 
+T = TypeVar("T")
 Point = tuple[float, float]
 Form = Literal["line", "mark", "bar"]
 LineForm = Literal["", "interval", "arrow", "faint-arrow"]
@@ -21,6 +23,9 @@ TEXT_WIDTH = 5.4
 """Of a character at the size of the labels, about."""
 DENSE = 40
 """Lines of more points than this have no marks."""
+DRAWN = 600
+"""Points or columns that a chart draws at most, more than its pixels: neighbours are taken
+together."""
 PARTS = 6
 """Parts beyond these repeat a colour."""
 
@@ -217,6 +222,11 @@ def line_chart(
 
     A line without a label has no key. `intervals` and `titles` are of the points of a single line.
     """
+    longest = max(map(len, lines.values()), default=0)
+    if longest > DRAWN:
+        lines = {key: _means(line) for key, line in lines.items()}
+        size = math.ceil(longest / DRAWN)
+        caption = f"{caption} Points are means of {size:,} steps.".strip()
     points = [point for line in lines.values() for point in line]
     shapes: list[Shape] = list(more)
     for (_, style), line in lines.items():
@@ -300,6 +310,18 @@ def column_chart(
         ),
         caption=caption,
     )
+
+
+def neighbours(values: Sequence[T]) -> list[Sequence[T]]:
+    """Return the values in groups of neighbours, so few that a chart can draw them."""
+    size = max(1, math.ceil(len(values) / DRAWN))
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def _means(points: Sequence[Point]) -> list[Point]:
+    return [
+        (fmean(x for x, _ in group), fmean(y for _, y in group)) for group in neighbours(points)
+    ]
 
 
 def row_bars(row: int, shares: Sequence[float], styles: Sequence[str]) -> list[Shape]:

@@ -22,6 +22,7 @@ from bas_opd.report.charts.model import (
     column_chart,
     line_chart,
     named_rows,
+    neighbours,
     row_bars,
     value_axis,
 )
@@ -53,24 +54,30 @@ SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
 
 def budget_chart(run: Run) -> Chart | None:
     """Draw what each step used as a column, and its K as the line they must not cross."""
-    if not run.queries:
+    queries = run.queries
+    if not queries:
         return None
-    gap = 0.15 if len(run.queries) < 60 else 0.05
+    groups = neighbours(range(len(queries)))
+    gap = 0.15 if len(groups) < 60 else 0.05
     bars: list[Shape] = []
     edge = []
-    for number, step in enumerate(run.queries, start=1):
+    for group in groups:
+        # Of several steps, the one that comes nearest to its budget, or exceeds it most.
+        place = max(group, key=lambda at: queries[at].used - queries[at].budget)
+        step, low, high = queries[place], group[0] + 0.5, group[-1] + 1.5
+        inset = gap * len(group)
         bars.append(
             Bar(
-                x=(number - 0.5 + gap, number + 0.5 - gap),
+                x=(low + inset, high - inset),
                 y=(0.0, step.used),
                 style="ranked" if step.used <= step.budget else "over",
-                title=f"step {number}: {step.used:,} of {step.budget:,}",
+                title=f"step {place + 1:,}: {step.used:,} of {step.budget:,}",
             )
         )
-        edge += [(number - 0.5, step.budget), (number + 0.5, step.budget)]
-    steps = axis("step", (0.5, len(run.queries) + 0.5))
+        edge += [(low, step.budget), (high, step.budget)]
+    steps = axis("step", (0.5, len(queries) + 0.5))
     whole = tuple((value, name) for value, name in steps.ticks if value == int(value))
-    highest = max(max(step.used, step.budget) for step in run.queries)
+    highest = max(max(step.used, step.budget) for step in queries)
     unit = run.select.budget.replace("_", " ")
     return Chart(
         title=f"{unit.capitalize()} against K, step by step",
@@ -86,6 +93,9 @@ def budget_chart(run: Run) -> Chart | None:
             Key(label=f"teacher {unit}", style="ranked", forms=("bar",)),
             Key(label="budget K", style="edge", forms=("line",)),
         ),
+        caption=""
+        if len(groups) == len(queries)
+        else f"A column is the step of {len(groups[0]):,} that comes nearest to its K.",
     )
 
 

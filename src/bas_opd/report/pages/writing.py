@@ -44,7 +44,7 @@ from bas_opd.report.pages.examples import shown_examples, training_set
 from bas_opd.report.pages.templates import template
 from bas_opd.report.run import Run, read_run
 from bas_opd.report.selection import reach
-from bas_opd.run.verify import verify
+from bas_opd.run.verify import Verification, verify
 from bas_opd.text import clock, percent, plus_minus, points
 
 PAGE, CARD = "report.html", "card.md"
@@ -86,7 +86,8 @@ class Written:
 
 def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
     """Write the page and the card of one run; `data` is its training set, if that has moved."""
-    run, checked = read_run(path), verify(path, unfinished=True, files=False)
+    run = read_run(path)
+    checked = _checked(run)
     examples = training_set(run, data)
     kinds = {name: example.kind for name, example in examples.items()}
     facts = {
@@ -127,7 +128,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     runs = {entry.label: entry.run for entry in comparison.entries}
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
     whole = {label: run for label, run in runs.items() if run.is_full}
-    checked = {label: verify(run.path, unfinished=True, files=False) for label, run in runs.items()}
+    checked = {label: _checked(run) for label, run in runs.items()}
     header, *rows = run_table(comparison)
     facts = {
         "comparison": comparison,
@@ -180,6 +181,10 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "differing": _differing_settings(runs),
     }
     return _write(out, "comparison", facts)
+
+
+def _checked(run: Run) -> Verification:
+    return verify(run.path, unfinished=True, files=False, outline=run.history)
 
 
 def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
