@@ -30,7 +30,7 @@ FEATURES = (
 """The six entries of phi, in the order of Eq. 5."""
 
 
-def _nothing(*_: str) -> None: ...
+def _nothing(*_: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,8 @@ class Hooks:
     """Called often while a step can still be given up; raises if the run must stop."""
     notice: Callable[[str], None] = _nothing
     """Takes a sentence that the user should see."""
+    asked: Callable[[int, int], None] = _nothing
+    """Called with a step and its number of teacher calls, before they are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

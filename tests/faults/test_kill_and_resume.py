@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from process import Command, Fault, Train, ask_to_stop, at, die, resumes_to, torn_record
+from process import Command, Fault, Train, ask_to_stop, at, bas_opd, die, resumes_to, torn_record
 from run_states import assert_same_end, step_records
 
 from bas_opd.learn.learner import Learner
@@ -25,6 +26,7 @@ from bas_opd.run.checkpoint import published
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import RecordWriter, read_records
 from bas_opd.run.state import TrainState
+from bas_opd.run.verify import verify
 from bas_opd.select import LearnedSelector
 from bas_opd.teacher import SelfTeacher
 
@@ -68,7 +70,7 @@ def kill(owner: Any, name: str, sentence: str, *, call: int = 2, before: bool = 
 KILLS = [
     kill(RunDirectory, "claim", "before the run is written down", call=1, before=True),
     kill(os, "replace", "while the hashes of its files are written down", call=1, before=True),
-    kill(os, "replace", "while the run is written down", call=3, before=True),
+    kill(os, "replace", "while the run is written down", call=4, before=True),
     kill(RunDirectory, "claim", "after the run is written down", call=1),
     kill(RecordWriter, "write", "after the first record", call=1),
     kill(Sampler, "generate", "after the rollouts"),
@@ -107,6 +109,24 @@ def test_killed(fault: Fault, train: Train, whole: Path, tmp_path: Path) -> None
     ended = train(run, fault=fault)
     assert ended.code == -signal.SIGKILL, ended.output
     resumes_to(run, whole, train)
+
+
+def test_calls_that_a_kill_lost_are_counted(train: Train, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed = train(run, fault=at(SelfTeacher, "score", die, call=2))
+    assert killed.code == -signal.SIGKILL
+    ended = train(run)
+    assert re.search(r"besides, lost in a kill\W+3\b", ended.output), ended.output
+    assert_same_end(run, whole)
+    for path, repeated in ((run, 3), (whole, 0)):
+        notes = {check.name: check.note for check in verify(path).checks}
+        note = f"14 teacher calls charged, {repeated} more made and lost in a kill"
+        assert notes["journal"] == note
+        page = bas_opd("report", path, "--out", tmp_path / "page")
+        assert page.code == 0, page.output
+        html = (tmp_path / "page" / "report.html").read_text()
+        assert note in html
+        assert ("; 3 more were lost in a kill and made again" in html) == bool(repeated)
 
 
 @pytest.mark.slow

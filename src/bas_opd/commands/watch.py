@@ -10,6 +10,7 @@ from typing import Any
 from bas_opd.errors import DataError
 from bas_opd.run.console import Console
 from bas_opd.run.directory import RunDirectory
+from bas_opd.run.journal import with_repeated
 from bas_opd.run.lock import owner_of
 from bas_opd.run.record import EvaluationRecord, RecordFollower, parse_step
 from bas_opd.run.view import Past, RunView
@@ -83,7 +84,7 @@ class _Follower:
                 if is_shown:
                     console.message(f"Resumed after step {event['step']}.")
         elif event["event"] == "finished":
-            self.totals = event["totals"]
+            self.totals = with_repeated(event["totals"], self._directory.calls)
         elif event["event"] == "evaluation":
             evaluation = EvaluationRecord.model_validate(event)
             if is_shown and evaluation.step > self._evaluated:

@@ -181,13 +181,15 @@ def _reward_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
 
 
 def _query_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
-    sums = run.totals
+    sums, repeated = run.totals, ""
+    if run.repeated_calls:
+        repeated = f"; {run.repeated_calls:,} more were lost in a kill and made again"
     return (
         (
             "teacher calls",
             f"{sums['calls']:,}",
             f"{percent(sums['calls'], sums['candidates'])} of {sums['candidates']:,} at "
-            "full querying",
+            f"full querying{repeated}",
         ),
         (
             "scored tokens",

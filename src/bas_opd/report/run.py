@@ -15,6 +15,7 @@ from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, u
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import RunHistory, read_history
+from bas_opd.run.journal import read_journal
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started, StepRecord
 from bas_opd.select.rules import PolicyRule, policy_rule
@@ -43,6 +44,8 @@ class Run:
     utility_audits: tuple[UtilityAudit, ...]
     geometry: GeometryAudit | None
     history: RunHistory
+    repeated_calls: int = 0
+    """Teacher calls that were lost in a kill and made again; the totals charge each once."""
 
     @property
     def shown(self) -> tuple[tuple[StepRecord, ShownRow], ...]:
@@ -133,6 +136,7 @@ def read_run(path: Path) -> Run:
     history = read_history(path)
     steps = tuple(history.steps)
     finished = history.finished
+    totals, made = Ledger.of(steps).totals(), read_journal(history.directory.calls)
     return Run(
         path=path,
         config=history.config(),
@@ -140,7 +144,7 @@ def read_run(path: Path) -> Run:
         planned_steps=len(steps) if history.planned is None else history.planned,
         steps=steps,
         evaluations=tuple(history.evaluations),
-        totals=Ledger.of(steps).totals(),
+        totals=totals,
         resumed=tuple(each.step for each in history.resumed),
         is_finished=finished is not None,
         model={} if finished is None else finished.model,
@@ -149,4 +153,5 @@ def read_run(path: Path) -> Run:
         utility_audits=utility_audits(path),
         geometry=geometry_audit(path),
         history=history,
+        repeated_calls=0 if made is None else made.repeated(totals["calls"]),
     )

@@ -92,6 +92,11 @@ class RunDirectory:
         return self.path / "hashes.json"
 
     @property
+    def calls(self) -> Path:
+        """The journal of teacher calls, see `run/journal.py`."""
+        return self.path / "calls.jsonl"
+
+    @property
     def evaluation(self) -> Path:
         return self.path / "eval"
 
@@ -249,7 +254,7 @@ class RunDirectory:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        for path in (self.records, self.hashes, self.identity):
+        for path in (self.records, self.calls, self.hashes, self.identity):
             path.unlink(missing_ok=True)
 
     def _changed(

@@ -23,6 +23,7 @@ from bas_opd.errors import (
     ConfigError,
     DataError,
     PreemptionError,
+    RunDirectoryError,
 )
 from bas_opd.files import file_hashes, once, sync, sync_tree
 from bas_opd.methods.reward import Judge
@@ -32,6 +33,7 @@ from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, s
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.forecast import check_queries, never_ranks, planned_batches, seldom_asks
 from bas_opd.run.history import collect_outline, read_outline
+from bas_opd.run.journal import CallJournal, with_repeated
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
 from bas_opd.run.record import EvaluationRecord, RecordWriter, holds_place, parse_step, step_event
@@ -111,7 +113,8 @@ def train(
             if (totals := _finished_totals(run, total, console.message)) is not None:
                 console.message(f"The run in {path} has finished; nothing is left to do.")
                 return RunSummary(directory=path, model=run.model, totals=totals)
-        hooks = Hooks(poll=stop.poll, notice=console.message)
+        journal = CallJournal(run.calls, check=run.check_held)
+        hooks = Hooks(poll=stop.poll, notice=console.message, asked=journal.write)
         for notice in (seldom_asks(config, batches), never_ranks(config, batches)):
             if notice:
                 console.message(notice)
@@ -152,7 +155,8 @@ def train(
         else:
             run.compare(identity)
         with closing(method):
-            return _Run(config, console, data, run, state, stop, total, evaluate).go(identity)
+            steps = _Run(config, console, data, run, state, stop, total, evaluate, journal)
+            return steps.go(identity)
 
 
 class _Run:
@@ -168,9 +172,11 @@ class _Run:
         stop: StopFlag,
         total: int,
         evaluate: Evaluate | None,
+        journal: CallJournal,
     ) -> None:
         self.config, self.console, self.data, self.run = config, console, data, run
         self.state, self.stop, self.total, self.evaluate = state, stop, total, evaluate
+        self.journal = journal
         self.hooks = Hooks(poll=stop.poll, notice=console.message)
         self.checkpointed: int | None = None
         """The step of the last checkpoint."""
@@ -188,6 +194,7 @@ class _Run:
             self.run.claim(identity)
         with self.checkpoints, self._records(identity) as self.records:
             self.run.claim(identity)
+            self.journal.begin(self.state.ledger.calls)
             self.console.start(self.total, done=self.state.step)
             self._evaluate()
             while self.state.step < self.total:
@@ -201,7 +208,7 @@ class _Run:
             self.records.write(
                 {"event": "finished", "steps": self.total, "totals": totals, "model": hashes}
             )
-        self.console.finish(totals)
+        self.console.finish(with_repeated(totals, self.run.calls))
         self.console.message(
             f"The trained model is in {model}; every step is on record in {self.run.records}."
         )
@@ -289,6 +296,8 @@ class _Run:
         try:
             self.stop.poll()
             report = state.method.step(state.prompts)
+        except RunDirectoryError:
+            raise  # Nothing more may be written there.
         except BasOpdError as error:
             state.prompts.cursor = cursor
             if state.method.rollback():

@@ -203,6 +203,7 @@ def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
 def _initial_model(config: Config, model: VisionLanguageModel, hooks: Hooks) -> SelfTeacher:
     """The reference of GRPO: the model as it was, seeing what the student sees."""
     tokens = config.teacher.tokens_per_batch
+    hooks = Hooks(poll=hooks.poll, notice=hooks.notice)  # Its rows are no queries.
     return SelfTeacher(model, full_view, mode="frozen", tokens_per_batch=tokens, hooks=hooks)
 
 

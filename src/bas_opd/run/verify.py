@@ -21,6 +21,7 @@ from bas_opd.data.records import grades_by_last_word
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
 from bas_opd.files import hash_of
 from bas_opd.run.history import RunOutline, collect_outline
+from bas_opd.run.journal import read_journal
 from bas_opd.run.ledger import LATER, Ledger
 from bas_opd.run.manifest import (
     STATE,
@@ -144,6 +145,7 @@ def verify(
     checks += [
         _check("cost", cost.problems, "calls and tokens"),
         _check("totals", _ledger(outline, sums.ledger), "sums of the steps"),
+        *_journal(outline, sums.ledger),
         _check(
             "complete",
             _completeness(outline, steps, unfinished=unfinished),
@@ -494,6 +496,21 @@ def _passes(step: QueryRecord) -> Iterator[str]:
     for name, (least, most) in bounds.items():
         if not least <= getattr(step, name) <= most:
             yield f"{name} is {getattr(step, name)}, but its rows make {least} to {most}."
+
+
+def _journal(outline: RunOutline, ledger: Ledger) -> Iterator[Check]:
+    """Compare the calls that were made with those that are charged, where there is a journal."""
+    try:
+        made = read_journal(outline.directory.calls)
+    except (DataError, OSError) as error:
+        yield _check("journal", [str(error)])
+        return
+    if made is None:
+        return
+    repeated = made.repeated(ledger.calls)
+    missing = f"calls.jsonl lacks {-repeated} of the {ledger.calls:,} calls that are on record."
+    note = f"{ledger.calls:,} teacher calls charged, {repeated:,} more made and lost in a kill"
+    yield _check("journal", [missing] if repeated < 0 else [], note)
 
 
 def _ledger(outline: RunOutline, ledger: Ledger) -> Iterator[str]:

@@ -32,6 +32,7 @@ LEDGER = {
     "candidates": "candidates",
     "candidate_tokens": "candidate tokens",
     "calls": "teacher calls",
+    "repeated": "  besides, lost in a kill",
     "overrun": "  over budget, worst step",
     "scored_tokens": "teacher scored tokens",
     "processed_tokens": "teacher processed tokens",
@@ -54,7 +55,7 @@ LEDGER = {
 QUERIES = frozenset(
     {
         *("ranked_steps", "learned_steps", "candidates", "candidate_tokens", "calls", "overrun"),
-        *("scored_tokens", "processed_tokens", "prefilled_prompts", "dropped_labels"),
+        *("scored_tokens", "processed_tokens", "prefilled_prompts", "dropped_labels", "repeated"),
     }
 )
 """Totals of methods that query a teacher."""
@@ -212,7 +213,7 @@ def shown_totals(totals: Mapping[str, Any]) -> list[str]:
     absent = (REWARDS if not any(totals[name] for name in REWARDS) else frozenset()) | (
         QUERIES if not totals["candidates"] and totals["steps"] else frozenset()
     )
-    return [name for name in LEDGER if name not in absent]
+    return [name for name in LEDGER if name in totals and name not in absent]
 
 
 def _summary(totals: Mapping[str, Any]) -> str:

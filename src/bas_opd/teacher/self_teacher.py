@@ -105,6 +105,7 @@ class SelfTeacher:
             return LocalScores(
                 hidden={}, head=self.weights.head(), processed_tokens=0, prefilled_prompts=0
             )
+        self.hooks.asked(rollouts.step, len(rows))
         groups = [self._as_viewed(rollouts, group) for group in group_by_prompt(rows, rollouts)]
         scores, self.tokens_per_batch = in_smaller_batches(
             lambda limit: self._score(rollouts, groups, limit),

@@ -85,7 +85,9 @@ def test_two_models_share_a_memory_without_being_confused(
 
     def alike(path: Path, **options: Any) -> Any:
         mode = real(path, **options).st_mode
-        return SimpleNamespace(st_mode=mode, st_dev=1, st_ino=1, st_size=1, st_mtime_ns=1, st_ctime_ns=1)
+        return SimpleNamespace(
+            st_mode=mode, st_dev=1, st_ino=1, st_size=1, st_mtime_ns=1, st_ctime_ns=1
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", alike)
