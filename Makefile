@@ -1,6 +1,7 @@
 # Everything runs from .venv, which every target builds if it is missing or out of date.
 PYTHON ?= python3
 JOBS ?= auto
+SOAK_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -9,9 +10,9 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults browser gpu bench: export OMP_NUM_THREADS ?= 1
+test faults soak browser gpu bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults browser demo lint types gpu bench release
+.PHONY: help setup test faults soak browser demo lint types gpu bench release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -31,6 +32,9 @@ test: $(READY) ## Run the tests, but for the long ones
 
 faults: $(READY) ## Kill, starve and damage real runs
 	$(BIN)/python -m pytest -n $(JOBS) tests/faults
+
+soak: $(READY) ## Let runs fail in every way for SOAK_SECONDS
+	PYTHONPATH=tests $(BIN)/python tests/faults/soak.py --seconds $(SOAK_SECONDS)
 
 browser: $(READY) ## Open the pages in a real browser
 	$(BIN)/python -m pytest -m browser tests/browser

@@ -11,11 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bas_opd import disk
+
 
 def sha256(path: Path) -> str:
     """Return the hash of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def digest() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return disk.by_library(path, digest)
 
 
 def file_hashes(files: Mapping[str, Path], *, memory: Path | None = None) -> dict[str, str]:
@@ -74,26 +80,17 @@ def hash_of(value: Any) -> str:
     return hashlib.sha256(_sorted(value).encode()).hexdigest()
 
 
-def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def publish(staging: Path, target: Path) -> None:
     """Give a complete folder its final name, after everything in it is on disk."""
     sync_tree(staging)
-    os.rename(staging, target)
-    sync(target.parent)
+    disk.rename(staging, target)
+    disk.sync(target.parent)
 
 
 def sync_tree(folder: Path) -> None:
     """Wait until a folder and everything in it are on disk."""
     with ThreadPoolExecutor() as pool:  # One after another, thousands of pictures take minutes.
-        list(pool.map(sync, [*folder.rglob("*"), folder]))
+        list(pool.map(disk.sync, [*folder.rglob("*"), folder]))
 
 
 def staging_path(path: Path) -> Path:
@@ -104,17 +101,17 @@ def staging_path(path: Path) -> Path:
 def write_text(path: Path, text: str) -> None:
     """Replace a file atomically, and wait until it is on disk; a link is replaced, not followed."""
     staging = staging_path(path)
-    staging.unlink(missing_ok=True)  # A kill has left it.
+    disk.unlink(staging)  # A kill has left it.
     try:
-        with staging.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staging, path)
+        with disk.OpenFile(staging, "xb") as file:
+            file.write(text.encode())
+            file.sync()
+        disk.replace(staging, path)
     except OSError:
-        staging.unlink(missing_ok=True)
+        with suppress(OSError):
+            disk.unlink(staging)
         raise
-    sync(path.parent)
+    disk.sync(path.parent)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -165,7 +165,6 @@ def torn_record(act: Callable[[], Any]) -> Fault:
         def torn(records: Any, event: Any) -> None:
             if event.get("step") == 1:
                 records._file.write(b'{"schema_version":1,"event":"step","step":1,"exam')
-                records._file.flush()
                 act()
             write(records, event)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from benchmark_files import png, stored, write_parquet
+from failing_calls import KINDS, FailingCall, count_calls
 from judge_fixtures import INJECTIONS, read, strict
 from process import Ended, Fault, at, bas_opd, die
 from safetensors.torch import load_file, save_file
@@ -204,7 +204,7 @@ def torn(owner: Any, method: str, *, call: int) -> Fault:
             nonlocal calls
             calls += 1
             if calls == call:
-                os.write(store._file.fileno(), TORN.encode())
+                store._file.write(TORN.encode())
                 die()
             write(store, *args)
 
@@ -343,6 +343,18 @@ def test_killed_it_keeps_every_answer_of_a_model_and_asks_for_the_others(
     after = (tmp_path / "zoombench" / OUTPUTS).read_text().splitlines()
     assert sorted(after[: len(kept)]) == kept
     assert_same_end(tmp_path, local_whole)
+
+
+@pytest.mark.parametrize("share", range(6))
+def test_any_call_to_the_disk_may_fail_and_it_ends_the_same_later(
+    share: int, model: Path, questions: Path, local_whole: Path, tmp_path: Path
+) -> None:
+    local, out = here(model, questions), tmp_path / "out"
+    calls = count_calls(lambda fault: local(tmp_path / "counted", fault=fault))
+    ended = local(out, fault=FailingCall(1 + share * calls // 6, KINDS[share]))
+    assert "Traceback" not in ended.output, ended.output
+    finished(local, out)
+    assert_same_end(out, local_whole)
 
 
 @pytest.mark.parametrize(

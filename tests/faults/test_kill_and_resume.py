@@ -18,6 +18,7 @@ import torch
 from process import Command, Fault, Train, ask_to_stop, at, bas_opd, die, resumes_to, torn_record
 from run_states import assert_same_end, step_records
 
+from bas_opd import disk
 from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
@@ -93,7 +94,7 @@ KILLS = [
     kill(os, "rename", "before the rename of a checkpoint", before=True),
     kill(os, "rename", "after the rename, before it is on disk"),
     kill(checkpoint, "retain", "between rename and retention", call=3, before=True),
-    kill(checkpoint.shutil, "rmtree", "after an old checkpoint was removed", call=1),
+    kill(disk.shutil, "rmtree", "after an old checkpoint was removed", call=1),
     kill(TrainState, "capture", "before the last checkpoint", call=4, before=True),
     kill(loop, "_save_model", "before the model is saved", call=1, before=True),
     pytest.param(model_replaced, id="before the model is put in its place"),
@@ -151,7 +152,7 @@ def test_killed_while_an_old_checkpoint_is_half_removed(
             next(path.glob("teacher*")).unlink()
             die()
 
-        checkpoint.shutil.rmtree = torn  # pyright: ignore[reportAttributeAccessIssue]
+        disk.shutil.rmtree = torn  # pyright: ignore[reportAttributeAccessIssue]
 
     run = tmp_path / "run"
     assert train(run, fault=arm).code == -signal.SIGKILL

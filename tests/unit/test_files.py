@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd import files
+from bas_opd import disk
 from bas_opd.files import publish, write_text
 
 
@@ -25,7 +25,7 @@ def test_a_folder_gets_its_name_after_everything_in_it_is_on_disk(
         assert {*staging.rglob("*"), staging} <= set(done)
         rename(source, target)
 
-    monkeypatch.setattr(files, "sync", done.append)
+    monkeypatch.setattr(disk, "sync", done.append)
     monkeypatch.setattr(os, "rename", renaming)
     publish(staging, tmp_path / "out")
     assert (tmp_path / "out" / "sub" / "b").read_text() == "sub/b"

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bas_opd import disk
 from bas_opd.errors import BasOpdError, DataError
 from bas_opd.files import write_text
 from bas_opd.validation import first_problem
@@ -140,7 +141,7 @@ def write_audit(path: Path, audit: Audit) -> Audit:
     parts = audit.model_dump(mode="json").items()
     lines = [f"{json.dumps(name)}: {_json(value)}" for name, value in parts]
     try:
-        path.parent.mkdir(exist_ok=True)
+        disk.make_folder(path.parent, exist_ok=True)
         write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     except OSError as error:
         raise BasOpdError(

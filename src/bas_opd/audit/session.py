@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bas_opd import disk
 from bas_opd.audit.geometry import audit_geometry, chosen_checkpoints, why_no_geometry
 from bas_opd.audit.records import (
     Audit,
@@ -101,14 +102,14 @@ def _geometry(subject: Subject, progress: Progress) -> GeometryAudit:
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     """Lock the folder of audits, so that the run is not overwritten meanwhile."""
-    folder.mkdir(exist_ok=True)
+    disk.make_folder(folder, exist_ok=True)
     with locked(folder, otherwise="audit another run"):
         try:
             yield
         finally:
-            (folder / OWNER).unlink()
+            disk.unlink(folder / OWNER)
             with suppress(OSError):  # it holds audits
-                folder.rmdir()
+                disk.remove_folder(folder)
 
 
 def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bas_opd import disk
+
 
 def demo(
     folder: Annotated[Path, typer.Option(help="The demo makes a new folder in this one.")] = Path(
@@ -46,10 +48,10 @@ def new_folder(parent: Path, name: str) -> Path:
 
     number = 1
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(parent, parents=True, exist_ok=True)
         while True:
             try:
-                (folder := parent / f"{name}-{number}").mkdir()
+                disk.make_folder(folder := parent / f"{name}-{number}")
             except FileExistsError:
                 number += 1
             else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bas_opd import disk
 from bas_opd.commands.named_set import KINDS
 from bas_opd.config import Config, load_config, preset
 from bas_opd.data.finesearch import make_finesearch
@@ -55,7 +55,7 @@ def run_demo(
             for run, config in configs.items():
                 evaluate(run, _train(config, LABELS[run]))
                 # Each run keeps the evaluation of its base, as `bas-opd eval RUN --base` writes it.
-                shutil.copytree(
+                disk.copy_tree(
                     evaluation_folder(home, "base"), RunDirectory(path=home / run).base_evaluation
                 )
     except PreemptionError as error:

@@ -6,7 +6,6 @@ Teacher, selector, crops and optimizer state stay in the run.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 import bas_opd
+from bas_opd import disk
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import CheckpointError, RunDirectoryError
 from bas_opd.files import publish, staging_path
@@ -86,16 +86,16 @@ def export(
         _started_from(source, base)  # A full final model does not need it, but the user named it.
     student = _student(source, run / "model", base or source.config.model.path)
     staging = staging_path(out)
-    shutil.rmtree(staging, ignore_errors=True)
+    disk.remove_tree(staging, ignore_errors=True)
     try:
-        staging.mkdir(parents=True)
+        disk.make_folder(staging, parents=True)
         student.network.to(getattr(torch, dtype))
         student.save(staging)
         card = _card(source, dtype, use=_use(source.config, student.processor))
-        (staging / "README.md").write_text(card, encoding="utf-8")
+        disk.write_file(staging / "README.md", card)
         publish(staging, out)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        disk.remove_tree(staging, ignore_errors=True)
         raise
     return Exported(folder=str(out), step=source.step, is_final=source.is_final, dtype=dtype)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bas_opd import disk
 from bas_opd.data.images import Size, decode_image
 from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row
 from bas_opd.errors import DataError
@@ -50,8 +50,8 @@ class SetWriter:
         if stored not in self.pictures:
             size = decode_image(data, name=name).size
             target = self.folder / stored
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes(data)
+            disk.make_folder(target.parent, exist_ok=True)
+            disk.write_file(target, data)
             self.pictures[stored] = StoredPicture(name=stored, size=size, digest=digest)
         return self.pictures[stored]
 
@@ -78,10 +78,9 @@ class SetWriter:
             row.crop.image for row in rows if row.crop is not None and row.crop.image is not None
         }
         for name in self.pictures.keys() - used:
-            (self.folder / name).unlink()
+            disk.unlink(self.folder / name)
         records = self.folder / RECORDS
-        with records.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(row.model_dump_json() + "\n" for row in rows)
+        disk.write_file(records, "".join(row.model_dump_json() + "\n" for row in rows))
         manifest = Manifest(
             source=source,
             view=view,
@@ -92,7 +91,7 @@ class SetWriter:
             records_sha256=sha256(records),
             files={name: self.pictures[name].digest for name in sorted(used)},
         )
-        (self.folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", "utf-8")
+        disk.write_file(self.folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         return manifest
 
 
@@ -108,7 +107,7 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
     # With the process id: two commands may write to the same place, and only one can publish.
     staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
     try:
-        staging.mkdir(parents=True)
+        disk.make_folder(staging, parents=True)
         yield SetWriter(folder=staging, place=place)
         publish(staging, place)
     except OSError as error:
@@ -117,4 +116,4 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
             "free space and the permissions of its parent folder."
         ) from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        disk.remove_tree(staging, ignore_errors=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bas_opd import disk
 from bas_opd.errors import BasOpdError, ConfigError, PreemptionError
 from bas_opd.evaluate.answering import LocalAnswerer, ServedAnswerer
 from bas_opd.evaluate.benchmarks import benchmark
@@ -141,7 +142,7 @@ def _lock(out: Path, held: ExitStack) -> None:
     """Make and lock the folder; raise errors that fit this command."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file. Name a folder with --out.")
-    out.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(out, parents=True, exist_ok=True)
     held.enter_context(locked(out, otherwise="name another folder with --out"))
 
 

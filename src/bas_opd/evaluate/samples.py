@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import TypeAdapter
 
+from bas_opd import disk
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Scored
 from bas_opd.evaluate.questions import Output, Question
@@ -58,9 +58,9 @@ class AppendedLines:
 
     def __init__(self, path: Path) -> None:
         """Open a file, and remove an unfinished last line."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(path.parent, parents=True, exist_ok=True)
         size = sum(map(len, whole_lines(path)))
-        self._file = path.open("ab")
+        self._file = disk.OpenFile(path, "ab")
         self._file.truncate(size)
         self._lock = threading.Lock()
 
@@ -68,8 +68,7 @@ class AppendedLines:
         """Append a line and wait until it is on disk."""
         with self._lock:
             self._file.write(_text(key, content).encode("ascii"))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._file.sync()
 
     def __enter__(self) -> Self:
         return self

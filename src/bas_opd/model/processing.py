@@ -7,7 +7,6 @@ expanded here, so torchvision is not needed.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from transformers.image_utils import SizeDict
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils.hub import cached_file
 
+from bas_opd import disk
 from bas_opd.errors import ConfigError, DataError, ModelError
 from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
@@ -130,7 +130,7 @@ class Processor:
         """Copy the checkpoint's text and image files next to the trained weights."""
         for name in FILES:
             if found := cached_file(self.source, name, _raise_exceptions_for_missing_entries=False):
-                shutil.copyfile(found, folder / name)
+                disk.copy_file(Path(found), folder / name)
 
     def mm_token_type_ids(self, input_ids: Tensor) -> Tensor:
         """Return 1 at image tokens and 0 elsewhere; the model needs it for its 3-D positions."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from bas_opd import disk
 from bas_opd.model.cache import empty_cache, take_rows
 from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.head import Head, plain_head
@@ -98,7 +99,7 @@ class VisionLanguageModel:
     def save(self, folder: Path) -> None:
         """Write the network (with LoRA, its adapter) and its processor in transformers format."""
         network: Any = self.network
-        network.save_pretrained(folder)
+        disk.by_library(folder, network.save_pretrained, folder)
         self.processor.save(folder)
 
     def prefill(self, prompts: Sequence[Prompt]) -> Prefix:

@@ -10,6 +10,7 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import Measure, Summary, benchmark
 from bas_opd.evaluate.results import BenchmarkResult, compare, read_evaluation
+from bas_opd.files import write_text
 from bas_opd.report.arms import Arm, estimate_of
 from bas_opd.report.charts.accuracy import accuracy_cost
 from bas_opd.report.charts.training import shown_step, step_drawing
@@ -213,7 +214,8 @@ def write_page(results: DemoResults) -> Path:
             }
         )
     page = results.folder / "page.html"
-    page.write_text(
+    write_text(
+        page,
         template("demo.html.jinja").render(
             rows=table(results),
             models=LABELS,
@@ -228,7 +230,6 @@ def write_page(results: DemoResults) -> Path:
             folder=results.folder,
             version=__version__,
         ),
-        encoding="utf-8",
     )
     return page
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bas_opd import disk
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.files import write_text
@@ -88,7 +89,7 @@ def make_item(
     if wanted.study and not runs and results is None:
         return _studied(name, wanted.study, request, progress)
     # First what could fail after hours of training.
-    request.out.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(request.out, parents=True, exist_ok=True)
     if name.startswith("figure"):
         check_printing()
     material = Material(request=request, progress=progress, paths=runs, results=results)

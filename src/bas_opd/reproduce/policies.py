@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from bas_opd import disk
 from bas_opd.config import preset
 from bas_opd.data.finesearch.make import TITLES
 from bas_opd.data.records import PreparedSet, read_manifest
@@ -240,7 +241,7 @@ def _claim(results: Path, study: Study | None) -> None:
             "changed. A study stays as it was declared; choose another --out."
         )
     if study is not None and not copy.exists():
-        results.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(results, parents=True, exist_ok=True)
         write_text(copy, study.path.read_text(encoding="utf-8"))
 
 
@@ -403,7 +404,7 @@ def run_all(runs: Sequence[Run], *, jobs: int, logs: Path, progress: Progress) -
         progress.message(f"{len(runs) - len(missing)} of {len(runs)} results exist already.")
     jobs = max(1, min(jobs, len(missing)))
     for folder in {logs, *(run.result.parent for run in missing)}:
-        folder.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(folder, parents=True, exist_ok=True)
     total = sum(run.steps for run in missing)
     progress.start(total)
     began, taken, ended, failures = time.monotonic(), Counter[str](), 0, list[str]()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bas_opd import disk
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError, RunDirectoryError
 from bas_opd.evaluate.benchmarks.finesearch import HALVES, PAIR
@@ -61,7 +62,7 @@ def write_questions(folder: Path, questions: PreparedSet) -> None:
                 "--out."
             )
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(folder, parents=True, exist_ok=True)
     write_text(path, text.getvalue())
 
 

@@ -7,8 +7,6 @@ one is reported and skipped for the newest intact one before it.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,8 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bas_opd import disk
 from bas_opd.errors import BasOpdError, CheckpointError
-from bas_opd.files import sha256, sync, write_json
+from bas_opd.files import sha256, write_json
 from bas_opd.run.manifest import (
     MANIFEST,
     STATE,
@@ -52,30 +51,31 @@ def write_checkpoint(
     """
     check()
     # Without its parents: a run directory that was deleted must not come back half empty.
-    folder.mkdir(exist_ok=True)
+    disk.make_folder(folder, exist_ok=True)
     for leftover in folder.glob(".step-*"):
         # A checkpoint under removal may still be open elsewhere; it can wait.
-        shutil.rmtree(leftover, ignore_errors=leftover.suffix == ".removed")
+        disk.remove_tree(leftover, ignore_errors=leftover.suffix == ".removed")
     target = folder / f"step-{snapshot.step:08d}"
     if target.exists():
         if is_intact(target):
             return target
-        shutil.rmtree(target)
+        disk.remove_tree(target)
     staging = folder / f".{target.name}.partial"
-    staging.mkdir()
+    disk.make_folder(staging)
     try:
         for part, tensors in snapshot.tensors.items():
-            save_file(dict(tensors), staging / f"{part}.safetensors")
+            file = staging / f"{part}.safetensors"
+            disk.by_library(file, save_file, dict(tensors), file)
         write_json(staging / STATE, {"step": snapshot.step, **snapshot.data})
         write_json(staging / MANIFEST, _manifest(staging))
         for path in staging.iterdir():
-            sync(path)
-        sync(staging)
+            disk.sync(path)
+        disk.sync(staging)
         check()
-        os.rename(staging, target)
-        sync(folder)
+        disk.rename(staging, target)
+        disk.sync(folder)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        disk.remove_tree(staging, ignore_errors=True)
         raise
     return target
 
@@ -93,7 +93,7 @@ def read_checkpoint(path: Path) -> Snapshot:
     tensors = {}
     for file in sorted(path.glob("*.safetensors")):
         try:
-            tensors[file.stem] = load_file(file)
+            tensors[file.stem] = disk.by_library(file, load_file, file)
         except SafetensorError as error:
             raise CheckpointError(f"{file} holds no safetensors: {error}.") from error
     data = read_json(path / STATE)
@@ -125,7 +125,7 @@ def set_aside(folder: Path, *, after: int) -> None:
             number = 1
             while (target := folder / f"passed-over-{number}-{path.name}").exists():
                 number += 1
-            path.rename(target)
+            disk.rename(path, target)
 
 
 def retain(
@@ -137,8 +137,9 @@ def retain(
         step = step_of(path)
         if step != best and not (keep_every and step % keep_every == 0):
             # Renamed first: a kill in the middle must not leave half a checkpoint under its name.
-            gone = path.rename(folder / f".{path.name}.removed")
-            shutil.rmtree(gone, ignore_errors=True)
+            gone = folder / f".{path.name}.removed"
+            disk.rename(path, gone)
+            disk.remove_tree(gone, ignore_errors=True)
             removed.append(path)
     return removed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bas_opd import disk
 from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.records import MANIFEST, PreparedSet
@@ -122,7 +122,7 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
             )
-        path.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(path, parents=True, exist_ok=True)
         with locked(path) as hold:
             run = cls(path=path, hold=hold)
             # A run that is killed before it has written its identity leaves only these.
@@ -139,7 +139,7 @@ class RunDirectory:
     def read_identity(self) -> Identity:
         """Return which run is here."""
         try:
-            content = json.loads(self.identity.read_text(encoding="utf-8"))
+            content = json.loads(disk.read_file(self.identity).decode())
             version = int(content["schema_version"])
         except FileNotFoundError:
             raise DataError(
@@ -251,11 +251,11 @@ class RunDirectory:
         for name in ("checkpoints", "model", "model.partial", "model.old", *FROM_OTHER_COMMANDS):
             path = self.path / name
             if path.is_dir():
-                shutil.rmtree(path)
+                disk.remove_tree(path)
             else:
-                path.unlink(missing_ok=True)
+                disk.unlink(path)
         for path in (self.records, self.calls, self.hashes, self.identity):
-            path.unlink(missing_ok=True)
+            disk.unlink(path)
 
     def _changed(
         self, model: Mapping[str, str], pictures: Mapping[str, str], data: Path

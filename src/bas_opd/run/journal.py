@@ -8,12 +8,12 @@ Needs no torch.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bas_opd import disk
 from bas_opd.errors import DataError
 
 SCHEMA_VERSION = 1
@@ -51,18 +51,17 @@ class CallJournal:
 
     def _append(self, line: dict[str, int]) -> None:
         self._check()
-        with self._path.open("ab") as file:
+        with disk.OpenFile(self._path, "ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            file.sync()
 
     def _drop_cut_line(self) -> int:
         """Remove a last line that a kill cut short, and return the size of the rest."""
-        content = self._path.read_bytes()
+        content = disk.read_file(self._path)
         whole = content.rfind(b"\n") + 1
         self._check()
         if whole < len(content):
-            os.truncate(self._path, whole)
+            disk.truncate(self._path, whole)
         return whole
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bas_opd import disk
 from bas_opd.errors import RunDirectoryError
 
 NAME = "owner.json"
@@ -64,7 +65,7 @@ def locked(
         # It is locked too: network file systems lock no directories.
         for name, flags in ((".", os.O_RDONLY), (NAME, os.O_RDWR | os.O_CREAT)):
             # Opened without truncation: until the lock is ours, the text is the owner's.
-            descriptor = os.open(directory / name, flags | os.O_NOFOLLOW, 0o644)
+            descriptor = disk.open_descriptor(directory / name, flags)
             descriptors.callback(os.close, descriptor)
             try:
                 is_ours = _take(descriptor)
@@ -82,8 +83,7 @@ def locked(
                     f"or {otherwise}."
                 )
             locks[name] = descriptor
-        os.ftruncate(locks[NAME], 0)
-        os.pwrite(locks[NAME], json.dumps(_myself()).encode(), 0)
+        disk.overwrite(locks[NAME], directory / NAME, json.dumps(_myself()).encode())
         yield Hold(directory=directory, locks=locks)
 
 
@@ -91,7 +91,7 @@ def owner_of(directory: Path) -> str | None:
     """Return who holds a directory now; None if nobody does, as far as this machine can tell."""
     for name in (".", NAME):
         try:
-            descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = disk.open_descriptor(directory / name, os.O_RDONLY)
         except FileNotFoundError:
             continue
         try:

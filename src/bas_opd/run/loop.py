@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
-from bas_opd import __version__
+from bas_opd import __version__, disk
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
@@ -25,7 +25,7 @@ from bas_opd.errors import (
     PreemptionError,
     RunDirectoryError,
 )
-from bas_opd.files import file_hashes, once, sync, sync_tree
+from bas_opd.files import file_hashes, once, sync_tree
 from bas_opd.methods.reward import Judge
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
@@ -279,7 +279,8 @@ class _Run:
                 number = 1
                 while (aside := log.with_name(f"records-before-{number}.jsonl")).exists():
                     number += 1
-                self.console.message(f"The records so far are kept in {log.rename(aside)}.")
+                disk.rename(log, aside)
+                self.console.message(f"The records so far are kept in {aside}.")
         set_aside(self.run.checkpoints, after=-1)
         writer = RecordWriter(
             log, keep_bytes=0 if log.exists() else None, check=self.run.check_held
@@ -463,20 +464,20 @@ def _save_model(state: TrainState, run: RunDirectory) -> Path:
     staging, old = run.path / "model.partial", run.path / "model.old"
     for leftover in (staging, old):
         if leftover.exists():
-            shutil.rmtree(leftover)
+            disk.remove_tree(leftover)
     try:
-        staging.mkdir()
+        disk.make_folder(staging)
         state.method.model.save(staging)
         sync_tree(staging)
         run.check_held()
         if run.model.exists():
-            run.model.rename(old)
-        staging.replace(run.model)
+            disk.rename(run.model, old)
+        disk.replace(staging, run.model)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        disk.remove_tree(staging, ignore_errors=True)
         if old.exists() and not run.model.exists():
-            old.rename(run.model)
+            disk.rename(old, run.model)
         raise
-    sync(run.path)
-    shutil.rmtree(old, ignore_errors=True)
+    disk.sync(run.path)
+    disk.remove_tree(old, ignore_errors=True)
     return run.model

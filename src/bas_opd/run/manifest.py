@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bas_opd import disk
 from bas_opd.errors import CheckpointError
 from bas_opd.files import sha256
 
@@ -72,7 +73,7 @@ def verify_files(
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a small file holds."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(disk.read_file(path).decode())
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from error
     if not isinstance(value, dict):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bas_opd import disk
 from bas_opd.errors import DataError
 from bas_opd.types import (
     FEATURES,
@@ -678,7 +679,7 @@ class RecordWriter:
         """
         check()
         self._check = check
-        self._file = path.open("r+b" if path.exists() else "x+b")
+        self._file = disk.OpenFile(path, "r+b" if path.exists() else "x+b")
         if keep_bytes is not None:
             self._file.truncate(keep_bytes)
         self._chain = _last_chain(self._file, path)
@@ -695,8 +696,7 @@ class RecordWriter:
         record = _finite({"schema_version": SCHEMA_VERSION, **event})
         self._chain = chained(self._chain, record)
         self._file.write(_line({**record, "chain": self._chain}) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
@@ -736,7 +736,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def _last_chain(file: BinaryIO, path: Path) -> str:
+def _last_chain(file: disk.OpenFile, path: Path) -> str:
     line = _line_before(file, file.seek(0, os.SEEK_END))
     if not line:
         return ""
@@ -745,7 +745,7 @@ def _last_chain(file: BinaryIO, path: Path) -> str:
     return str(_parse(line, f"The last line of {path}")["chain"])
 
 
-def _line_before(file: BinaryIO, end: int) -> bytes:
+def _line_before(file: disk.OpenFile | BinaryIO, end: int) -> bytes:
     """Return the line that ends at a place of a file."""
     tail = b""
     while len(tail) < end and b"\n" not in tail[:-1]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bas_opd.data import writing
+from bas_opd import disk
 from bas_opd.data.records import PreparedSet, Row, checksum, read_manifest
 from bas_opd.data.writing import SetWriter, staged_set
 from bas_opd.errors import DataError
@@ -75,7 +75,7 @@ def test_a_full_disk_is_explained_and_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing.Path, "write_bytes", full)
+    monkeypatch.setattr(disk.OpenFile, "write", full)
     with pytest.raises(DataError, match=r"could not be written.*No space left"):
         write(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bas_opd import disk
 from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks import SEVEN, LoadedSet
@@ -87,9 +88,9 @@ def write_tasks(
                 fingerprint=loaded.fingerprint,
                 is_partial=json.dumps(loaded.is_partial),
             )
-            (staged.folder / f"{task}.yaml").write_text(text, "utf-8")
-        (staged.folder / f"{PREFIX}.yaml").write_text(_group(sets, tasks), "utf-8")
-        (staged.folder / "functions.py").write_text(_FUNCTIONS, "utf-8")
+            disk.write_file(staged.folder / f"{task}.yaml", text)
+        disk.write_file(staged.folder / f"{PREFIX}.yaml", _group(sets, tasks))
+        disk.write_file(staged.folder / "functions.py", _FUNCTIONS)
     return [*tasks, PREFIX]
 
 

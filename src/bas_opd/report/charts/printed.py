@@ -11,6 +11,7 @@ from string import ascii_lowercase
 
 from markupsafe import Markup
 
+from bas_opd import disk
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.files import write_text
 from bas_opd.report.charts.model import Chart
@@ -84,7 +85,7 @@ def save(figure: str, path: Path) -> tuple[Path, Path]:
     from reportlab.pdfgen.canvas import Canvas
     from svglib.svglib import register_font, svg2rlg
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(path.parent, parents=True, exist_ok=True)
     svg, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("svg", "pdf"))
     write_text(svg, figure)
     register_font(FONT, "Vera.ttf")

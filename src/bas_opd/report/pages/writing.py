@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from bas_opd import __version__
+from bas_opd import __version__, disk
 from bas_opd.audit.summary import RANKINGS
 from bas_opd.config.loading import dump, flat
 from bas_opd.errors import BasOpdError
@@ -193,7 +193,7 @@ def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
         template(f"{name}.{kind}.jinja").render(SHARED | facts) + "\n" for kind in ("html", "md")
     )
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(out, parents=True, exist_ok=True)
         write_text(written.page, page)
         write_text(written.card, card)
     except OSError as error:
