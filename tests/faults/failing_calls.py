@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from process import Ended, Fault, die
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bas_opd import disk
 from bas_opd.run.checkpoint import is_intact, published
@@ -21,6 +22,11 @@ from bas_opd.run.checkpoint import is_intact, published
 KINDS = ("ENOSPC", "EIO", "EINTR", "ESTALE", "short", "full")
 """Errors of one call, a write of half of the data, and a disk that is full from a call on."""
 NEED_SPACE = {"write", "mkdir", "fsync", "library", "copy"}
+
+NO_MEMORY = (
+    "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 4096 bytes. Error code 12 (Cannot allocate memory)"
+)
 
 Run = Callable[[Fault], Ended]
 
@@ -76,6 +82,26 @@ def assert_unharmed(ended: Ended, run: Path) -> None:
     assert "Traceback" not in ended.output, ended.output
     assert ended.code in (0, 1, 2, 3), ended.output
     assert all(is_intact(path) for path in published(run / "checkpoints"))
+
+
+class FailingAllocation(TorchDispatchMode):
+    """Memory of the host runs out at the n-th operation on tensors."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.seen = number, 0
+
+    def __call__(self) -> None:
+        """Arm it in the child."""
+        self.__enter__()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen += 1
+        if self.seen == self.number:
+            raise RuntimeError(NO_MEMORY)
+        return func(*args, **(kwargs or {}))
 
 
 class PowerCut:

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from process import Fault, Train, at, changed, fail
+from failing_calls import NO_MEMORY, FailingAllocation
+from process import Fault, Train, at, changed, fail, resumes_to
 from run_states import assert_same_end, step_records
 
 from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
+from bas_opd.run import checkpoint, state
 from bas_opd.run.checkpoint import published
+from bas_opd.run.record import RecordWriter
 from bas_opd.run.verify import verify
+from bas_opd.select import LearnedSelector
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Rollouts
 
@@ -33,6 +37,44 @@ def always(owner: Any, name: str) -> Fault:
         setattr(owner, name, crowded)
 
     return arm
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        *((torch.nn.utils, "clip_grad_norm_"), (torch.optim.AdamW, "step")),
+        *((SelfTeacher, "follow"), (LearnedSelector, "select"), (LearnedSelector, "learn")),
+        *((state, "_on_host"), (checkpoint, "save_file"), (RecordWriter, "write")),
+    ],
+)
+@pytest.mark.parametrize("error", [RuntimeError(NO_MEMORY), MemoryError()], ids=["torch", "python"])
+def test_memory_that_runs_out_where_no_batch_helps_is_a_sentence_and_the_run_resumes(
+    owner: Any, name: str, error: Exception, train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=at(owner, name, fail(error), call=2))
+    assert ended.is_explained(1, "ran out of memory where no smaller batch helps"), ended
+    resumes_to(run, whole, train)
+
+
+def test_memory_of_the_host_that_ran_out_halves_batches_too(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=at(SelfTeacher, "_score", fail(RuntimeError(NO_MEMORY)), before=True))
+    assert ended.code == 0, ended.output
+    assert "Out of memory in the teacher pass; continuing with batches of at most" in ended.output
+    assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize("number", [200, 2_000, 6_000, 10_000, 15_000, 20_000])
+def test_any_allocation_may_fail(number: int, train: Train, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = train(run, fault=FailingAllocation(number))
+    assert "Traceback" not in ended.output, ended.output
+    assert ended.code in (0, 1), ended.output
+    assert train(run).code == 0
+    assert verify(run).is_sound
 
 
 def in_the_middle_of_the_teacher() -> None:

@@ -1,4 +1,4 @@
-"""Surviving a full GPU: the same work in smaller batches."""
+"""Surviving full memory, of a GPU or of the host: the same work in smaller batches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from typing import TypeVar
 
 import torch
 
-from bas_opd.errors import OutOfMemory
+from bas_opd.errors import BasOpdError, OutOfMemory
 
 Result = TypeVar("Result")
+
+
+def ran_out(error: Exception) -> bool:
+    """Return whether an error means that memory ran out; on a CPU, torch has no class for it."""
+    if isinstance(error, BasOpdError):
+        return False  # It was explained already.
+    is_named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return is_named or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def in_smaller_batches(
@@ -28,7 +36,9 @@ def in_smaller_batches(
     while True:
         try:
             return run(limit), limit
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
+                raise
             reason = str(error)
             if limit <= smallest:
                 raise OutOfMemory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections import Counter
@@ -106,6 +107,9 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
     place = Path(os.path.abspath(out))
     # With the process id: two commands may write to the same place, and only one can publish.
     staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
+    for leftover in place.parent.glob(f".{glob.escape(place.name)}.*.partial"):
+        if not _is_alive(leftover.suffixes[-2].removeprefix(".")):
+            disk.remove_tree(leftover, ignore_errors=True)  # A kill has left it.
     try:
         disk.make_folder(staging, parents=True)
         yield SetWriter(folder=staging, place=place)
@@ -117,3 +121,16 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
         ) from error
     finally:
         disk.remove_tree(staging, ignore_errors=True)
+
+
+def _is_alive(process: str) -> bool:
+    """Return whether a process of this machine, by its id, may still be running."""
+    if not process.isdecimal():
+        return True  # Not a name that is given here.
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

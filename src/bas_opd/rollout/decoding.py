@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from bas_opd.compute.memory import ran_out
 from bas_opd.model.cache import cache_bytes, fill, fixed_cache
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.types import Hooks, Prompt
@@ -106,9 +107,9 @@ class Decoder:
         if steps is None:
             try:
                 steps = FixedSteps(self.model, self.choose, prefix, capacity, self.limit, size)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
+                if ran_out(error):
+                    raise
                 self._can_capture = False
                 self.hooks.notice(
                     f"Decoding goes on without a CUDA graph, which is slower: {error}"

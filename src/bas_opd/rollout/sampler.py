@@ -143,7 +143,7 @@ class Sampler:
         prefix = prefix.rows(torch.arange(rows, device=device) // each)
         try:
             tokens, lengths = self._decode(prefix, fixed=self.use_graphs)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError):  # Memory that ran out is what they hold.
             self._decode.release()
             raise
         # Rows that have ended are measured until they leave; nothing of that is theirs.

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from safetensors import SafetensorError
 
 from bas_opd import __version__, disk
+from bas_opd.compute.memory import ran_out
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
@@ -22,6 +23,7 @@ from bas_opd.errors import (
     CheckpointError,
     ConfigError,
     DataError,
+    OutOfMemory,
     PreemptionError,
     RunDirectoryError,
 )
@@ -97,6 +99,7 @@ def train(
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
     with (
+        _full_memory_explained(path),
         _disk_failures_explained(path),
         RunDirectory.held(path) as run,
         stop.listening(),
@@ -383,6 +386,25 @@ def _disk_failures_explained(path: Path) -> Iterator[None]:
         raise BasOpdError(
             f"The run in {path} cannot be read or written: {error}. Its published checkpoints are "
             "as they were; after fixing the disk, rerun the same command to resume from the newest."
+        ) from error
+
+
+@contextmanager
+def _full_memory_explained(path: Path) -> Iterator[None]:
+    """Turn memory that ran out where no smaller batch helps into a sentence.
+
+    The step in progress may be half done, so no checkpoint is made of it.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
+        raise OutOfMemory(
+            f"The run in {path} ran out of memory where no smaller batch helps, as in the "
+            f"optimizer, the EMA teacher or a checkpoint: {error} Its published checkpoints are as "
+            "they were; with more memory, or with lora.rank in another run.output, rerun the "
+            "command."
         ) from error
 
 
