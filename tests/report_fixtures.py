@@ -32,7 +32,8 @@ from bas_opd.evaluate.results import REPORT
 from bas_opd.evaluate.samples import SCORES
 from bas_opd.files import sha256
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import RecordWriter, parse_step
+from bas_opd.run.record import parse_step
+from bas_opd.run.record_file import RecordWriter
 
 REPLAY_START = 8
 MODEL = ("config.json", "model.safetensors")

@@ -18,14 +18,13 @@ from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import (
     EvaluationRecord,
     Finished,
-    IncompleteLineError,
     QueryRecord,
     Resumed,
     Started,
     StepRecord,
     parse_step,
-    read_records,
 )
+from bas_opd.run.record_file import IncompleteLineError, read_records
 from bas_opd.validation import first_problem
 
 
