@@ -95,6 +95,7 @@ class Grpo:
         with self.clock.phase("student"):
             old, rescored = self._old_logprobs(rollouts, learned if len(parts) > 1 else [])
             updates: list[tuple[tuple[int, ...], StudentUpdate]] = []
+            measured: dict[int, tuple[float, float]] = {}
             for part in parts or [()]:  # without prompts there is still a learning rate on record
                 rows = self._rows(rollouts, part, found)
                 objective = ClippedPolicy(
@@ -106,6 +107,7 @@ class Grpo:
                     sampled=_by_row(rollouts, rows),
                     old=old,
                     reference=reference,
+                    measured=measured,
                     chunk=self.settings.tokens_per_chunk,
                 )
                 update = self.learner.update(rollouts, rows, objective)
@@ -113,6 +115,7 @@ class Grpo:
                 updates.append((rows, update))
         self.poll.waits = False
         update = as_one_update([each for _, each in updates])
+        tokens = max(1, int(rollouts.lengths[learned].sum()))
         return StepReport(
             rollouts=rollouts,
             rows=tuple(learned),
@@ -129,6 +132,9 @@ class Grpo:
                 reference_tokens=reference_tokens,
                 rescored_tokens=rescored,
                 logprob_gap=_gap(rollouts, old, update),
+                kl=sum(apart for apart, _ in measured.values()) / tokens if reference else None,
+                clip_share=sum(cut for _, cut in measured.values()) / tokens if old else None,
+                entropy=_entropy(rollouts),
             ),
         )
 
@@ -231,6 +237,13 @@ def _rows_of(rollouts: Rollouts, prompts: Sequence[int]) -> list[int]:
 
 def _by_row(rollouts: Rollouts, rows: Sequence[int]) -> dict[int, Tensor]:
     return {row: rollouts.logprobs[row, : int(rollouts.lengths[row])] for row in rows}
+
+
+def _entropy(rollouts: Rollouts) -> float | None:
+    """Return the mean entropy of the sampled tokens, where the sampler measured it."""
+    if rollouts.entropies is None or not rollouts.mask.any():
+        return None
+    return float(rollouts.entropies[rollouts.mask].mean())
 
 
 def _gap(rollouts: Rollouts, old: dict[int, Tensor] | None, update: StudentUpdate) -> float | None:

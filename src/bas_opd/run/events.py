@@ -56,7 +56,7 @@ def step_event(
         "learning_rate": update.learning_rate,
         "is_valid": update.is_valid,
     }
-    shown = [_shown(report, row, decode, data_folder) for row in report.rows[:examples]]
+    shown = [_shown(report, row, decode, data_folder) for row in _rows_to_show(report)[:examples]]
     closing = {"seconds": report.seconds, "shown": shown}
     if report.queries is None:
         own = _policy(report.policy) if report.policy else {}
@@ -65,6 +65,12 @@ def step_event(
         return {**core, "rows": list(report.rows), **own, **outcome, **closing}
     asked, learned = _queries(report, report.queries)
     return {**core, **asked, **outcome, **learned, **closing}
+
+
+def _rows_to_show(report: StepReport) -> list[int]:
+    """Return the rows that were learned from; without queries also the others, after them."""
+    others = () if report.queries else range(len(report.rollouts))
+    return list(dict.fromkeys((*report.rows, *others)))
 
 
 def _teacher_tokens(report: StepReport) -> int:
@@ -100,6 +106,9 @@ def _policy(policy: PolicyReport) -> dict[str, Any]:
         "reference_tokens": policy.reference_tokens,
         "rescored_tokens": policy.rescored_tokens,
         "logprob_gap": policy.logprob_gap,
+        "kl": policy.kl,
+        "clip_share": policy.clip_share,
+        "entropy": policy.entropy,
     }
 
 

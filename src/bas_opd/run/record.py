@@ -401,6 +401,12 @@ class PolicyRecord(GradedRecord):
     """Tokens of the pass that measured log-probs before several updates."""
     logprob_gap: float | None = None
     """Mean distance between the log-probs of learner and sampler."""
+    kl: float | None = None
+    """Mean of k3 against the initial model over the learned tokens, where that is a penalty."""
+    clip_share: float | None = Field(default=None, ge=0, le=1)
+    """Share of the learned tokens whose gradient was clipped away, with several updates a step."""
+    entropy: float | None = None
+    """Mean entropy of the sampled tokens, in nats."""
 
     @model_validator(mode="after")
     def _columns_fit(self) -> PolicyRecord:
