@@ -39,7 +39,8 @@ POLICY_STEP: dict[str, Any] = {
     "seconds": {"rollout": 2.0},
 }
 """A step of GRPO with a KL penalty."""
-WRONG = "nothing of the kind"
+GUESSES = ("yes", "no", "2", "3", "red", "blue", "square", "star", "triangle")
+"""Of which some are wrong, whatever the question."""
 
 
 def reward_steps(
@@ -77,9 +78,10 @@ def _step(
         for example in batch:
             key = answer_key(example.question, example.answer)
             assert key is not None
+            wrong = next(guess for guess in GUESSES if key.grade(guess) == "wrong")
             ease = draw.choice([0.0, 0.5, 1.0]) if is_dapo else 0.5
             for _ in range(rollout.per_prompt):
-                texts.append(example.answer if draw.random() < ease else WRONG)
+                texts.append(example.answer if draw.random() < ease else wrong)
                 grades.append(key.grade(texts[-1]))
         examples += batch
         rounds.append(len(batch))

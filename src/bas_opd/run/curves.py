@@ -30,6 +30,8 @@ class Curve:
     value: Callable[[StepRecord], float | None]
     idle: float | None = None
     """What it is where nothing happened; a curve that never left it is not drawn."""
+    idle_words: str = ""
+    """What is said in place of such a curve."""
     is_share: bool = False
     hidden_for: tuple[type[StepRecord], ...] = ()
     """Steps of which it says nothing, though they have it."""
@@ -41,18 +43,24 @@ class Curve:
 
 
 def drawn_curves(steps: Sequence[StepRecord]) -> list[Curve]:
-    """Return the curves of a run that are worth drawing, in their order."""
-    return [
-        curve
-        for curve in CURVES
-        if curve.title and not any(isinstance(step, curve.hidden_for) for step in steps[:1])
-        if set(curve.of(steps)) - {None, curve.idle}
-    ]
+    """Return the curves of a run that are worth drawing, in their order, and no two that are equal.
+
+    Where responses earn 1 or 0, their mean reward is also the share that is right.
+    """
+    drawn: list[Curve] = []
+    for curve in CURVES:
+        is_hidden = not curve.title or any(isinstance(step, curve.hidden_for) for step in steps[:1])
+        values = curve.of(steps)
+        if is_hidden or not set(values) - {None, curve.idle}:
+            continue
+        if values not in [each.of(steps) for each in drawn]:
+            drawn.append(curve)
+    return drawn
 
 
-def idle_curves(steps: Sequence[StepRecord]) -> list[Curve]:
-    """Return the curves that are known and never left the value at which nothing happens."""
-    return [c for c in CURVES if c.idle is not None and set(c.of(steps)) - {None} == {c.idle}]
+def idle_words(steps: Sequence[StepRecord]) -> list[str]:
+    """Return sentences on what could have happened in a run, and never did."""
+    return [c.idle_words for c in CURVES if c.idle_words and set(c.of(steps)) - {None} == {c.idle}]
 
 
 def _reward(step: StepRecord) -> float | None:
@@ -101,7 +109,7 @@ CURVES = (
         name="reward",
         title="Mean reward",
         unit="mean reward",
-        note="Of all rollouts of a step, those of dropped prompts included.",
+        note="Of all rollouts of a step, those of dropped prompts included. A right one earns 1.",
         value=_reward,
     ),
     Curve(
@@ -121,6 +129,7 @@ CURVES = (
         note="They earn nothing, unless a judge decided.",
         value=_deferred,
         idle=0.0,
+        idle_words="Every response could be read by rule.",
         is_share=True,
     ),
     Curve(
@@ -135,7 +144,7 @@ CURVES = (
         key="loss",
         name="loss",
         title="Loss",
-        unit="loss",
+        unit="mean over tokens, nats",
         value=lambda step: step.loss,
         # At a ratio of 1 its value is that of the mean advantage, whatever its gradient.
         hidden_for=(PolicyRecord,),
@@ -145,7 +154,7 @@ CURVES = (
         name="gradient norm",
         title="Gradient norm",
         unit="norm",
-        note="Before clipping; of several updates, the mean.",
+        note="Before clipping, the mean of a step's updates.",
         value=lambda step: step.gradient_norm,
     ),
     Curve(
@@ -156,6 +165,7 @@ CURVES = (
         note="Tokens whose gradient the clipped ratio takes away.",
         value=_policy("clip_share"),
         idle=0.0,
+        idle_words="No token was clipped.",
         is_share=True,
     ),
     Curve(
