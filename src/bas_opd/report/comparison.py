@@ -221,7 +221,7 @@ def headline(comparison: RunComparison) -> str:
     if comparison.contrasts:
         return _over_seeds(comparison.contrasts[0])
     lead = next(iter(comparison.pairs), None)
-    if lead is None or not lead.b.run.is_full:
+    if lead is None or not lead.b.run.is_full or _is_of_methods(comparison):
         return _neutral(comparison)
     same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
     if len(same) == 1:
@@ -238,7 +238,7 @@ def headline(comparison: RunComparison) -> str:
 def cost_sentence(comparison: RunComparison) -> str:
     """Return what the run of the headline cost, as shares of full querying."""
     entry = next((each for each in comparison.entries if each.full is not None), None)
-    if entry is None or entry.full is None:
+    if entry is None or entry.full is None or _is_of_methods(comparison):
         return ""
     mine, full = entry.run.totals, entry.full.totals
     share = percent(mine["total_tokens"], full["total_tokens"])
@@ -266,6 +266,12 @@ def entry_tiles(comparison: RunComparison) -> list[tuple[str, str, str]]:
     return tiles
 
 
+def _is_of_methods(comparison: RunComparison) -> bool:
+    """Return whether several methods are compared, of which no one pair says most."""
+    methods = {entry.run.method for entry in comparison.entries}
+    return len(methods) > 1 and len(comparison.entries) > 2
+
+
 def _work(run: Run) -> tuple[int, str]:
     """Return how much of what its method pays for a run took."""
     if run.has_queries:
@@ -285,7 +291,8 @@ def _neutral(comparison: RunComparison) -> str:
         if (accuracy := entry.accuracy) is not None and accuracy.value is not None
     }
     if len(reached) > FEW:
-        ends = f"{100 * min(reached.values()):.1f} to {percent(max(reached.values()), 1)}"
+        low, high = (pick(reached, key=reached.__getitem__) for pick in (min, max))
+        ends = f"{percent(reached[low])} ({low}) to {percent(reached[high])} ({high})"
         right = f"{len(reached)} runs reach {ends}"
     else:
         right = ", ".join(f"{label} reaches {percent(each)}" for label, each in reached.items())

@@ -79,7 +79,7 @@ def result(run: Run) -> str:
             if run.evaluations:
                 last = run.evaluations[-1]
                 what = f"evaluated during training, it had {last.words} after step {last.step:,}"
-        return f"{run.policy} trained for {steps} {asked}; {what}."
+        return f"{run.policy} trained for {steps} {asked}{_reward_change(run)}; {what}."
     return (
         f"{run.policy} reaches {_accuracy(evaluation)} on {evaluation.headline_name} "
         f"after {steps}, {_from_base(run)}{asked}."
@@ -102,7 +102,7 @@ def _learned_from(run: Run) -> str:
             f"on {_learned_rows(run):,} of {sums['generated']:,} responses of the initial model to "
             "the crop"
         )
-    return f"on {sums['rollouts']:,} graded rollouts{_reward_change(run)}"
+    return f"on {sums['rollouts']:,} graded rollouts"
 
 
 def _learned_rows(run: Run) -> int:

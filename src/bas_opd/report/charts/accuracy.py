@@ -54,10 +54,10 @@ def policy_style(policy: str) -> str:
     return "third" if policy_rule(policy).ranks_by else "explored"
 
 
-def accuracy_cost(arms: Sequence[Arm]) -> Chart:
+def accuracy_cost(arms: Sequence[Arm], cost: str = "scored tokens vs. full") -> Chart:
     """Draw accuracy beside the share of tokens the teacher scored, a row for each arm (Figure 5).
 
-    Arms that were not trained are vertical lines.
+    Arms that were not trained are vertical lines. `cost` names the shares, if they are others.
     """
     trained = [arm for arm in arms if arm.budget is not None]
     if not any(arm.token_share is not None for arm in trained):
@@ -98,13 +98,12 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     )
     return Chart(
         title="Accuracy and cost",
-        label=f"Accuracy ({_metric(arms)}), and scored tokens as a share of full querying. "
-        f"{spoken}.",
+        label=f"Accuracy ({_metric(arms)}), and {cost}. {spoken}.",
         panels=(
             Panel(x=accuracy, y=rows, shapes=tuple(reached)),
             Panel(
                 x=Axis(
-                    name="scored tokens vs. full",
+                    name=cost,
                     high=1.35 * most,
                     ticks=((0.5, "50 %"), (1.0, "100 %")),
                 ),

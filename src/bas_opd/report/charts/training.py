@@ -273,7 +273,18 @@ def evaluation_chart(run: Run) -> Chart | None:
 
 
 def cost_chart(entries: Sequence[Entry]) -> Chart | None:
-    """Draw accuracy and cost of runs, numbered as in their table; none if none was evaluated."""
+    """Draw accuracy and cost of runs, numbered as in their table; none if none was evaluated.
+
+    Where a method queries no teacher, the cost of all is their total tokens.
+    """
+    cost = "scored tokens vs. full"
+    shares = {entry.number: entry.token_share for entry in entries}
+    if not all(entry.run.has_queries for entry in entries):
+        totals = {entry.number: entry.run.totals["total_tokens"] for entry in entries}
+        full = [totals[entry.number] for entry in entries if entry.run.is_full]
+        cost = f"total tokens vs. {'full' if full else 'most'}"
+        whole = max(full or totals.values()) or 1
+        shares = {number: total / whole for number, total in totals.items()}
     arms = [
         Arm(
             name=f"{entry.number} {entry.label}",
@@ -282,14 +293,14 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
             parts={},
             accuracy=reached,
             metric=entry.accuracy.name,
-            token_share=entry.token_share,
+            token_share=shares[entry.number],
         )
         for entry in entries
         if entry.accuracy is not None
         and (reached := estimate_of(entry.accuracy)) is not None
-        and entry.token_share is not None
+        and shares[entry.number] is not None
     ]
-    return accuracy_cost(arms) if arms else None
+    return accuracy_cost(arms, cost) if arms else None
 
 
 def compared_curves(entries: Sequence[Entry]) -> list[Chart]:

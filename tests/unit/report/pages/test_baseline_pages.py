@@ -210,3 +210,19 @@ def test_a_comparison_of_methods_has_their_curves_and_no_empty_parts(
     assert 'id="budget"' not in page
     assert "reference" in words_of(section(page, "cost"))
     assert "0 times" not in page + card
+    assert "Accuracy and cost" in drawn
+    assert "total tokens vs. most" in page
+
+
+def test_several_methods_are_named_by_what_they_reached(make: Any, tmp_path: Path) -> None:
+    runs = [make(method) for method in FULL_AND_BASELINES]
+    for number, run in enumerate(runs):
+        evaluate(run, [True] * (20 + number) + [False] * (20 - number))
+    few = compare_runs([read_run(run) for run in runs[:3]])
+    assert headline(few).startswith("full reaches 50.0 %, grpo reaches 52.5 %, dapo reaches 55.0 %")
+    assert cost_sentence(few) == ""
+    every = compare_runs([read_run(run) for run in runs])
+    assert headline(every).startswith("5 runs reach 50.0 % (full) to 60.0 % (opsd) (mean of kinds)")
+    page, _ = comparison_of(tmp_path / "out", *runs)
+    assert "total tokens vs. full" in page
+    assert "scored tokens vs. full" not in page
