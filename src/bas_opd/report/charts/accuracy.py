@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import get_args
 
 from bas_opd.errors import DataError
@@ -38,6 +39,8 @@ PANELS_PER_ROW = 4
 TOTAL_WIDTH, TOTAL_HEIGHT = 620, 340
 TOTAL_INSIDE = (566, 282)
 """The part of it that is left for points, about."""
+STRIDE = 6.0
+"""Pixels between the points of a line that names keep off."""
 Box = tuple[float, float, float, float]
 LONG_NAME = 90
 """Pixels of a page; a chart is wider for the rest of a longer name."""
@@ -142,7 +145,8 @@ def accuracy_total(arms: Sequence[Arm]) -> Chart:
         if reach := _ends(arm.accuracy):
             shapes.append(whisker(at[0], reach, style))
         shapes.append(Mark(at=at, style=style, size=1.3))
-    shapes += _labels([arm for arm, _ in points], x, y)
+    shapes += _labels([arm for arm, _ in points], x, y, line=whole)
+    kinds = {_kind(arm.policy): policy_style(arm.policy) for arm, _ in points}
     spoken = "; ".join(
         f"{arm.name}: {percent(accuracy)} at {percent(share)} of the tokens"
         for arm, (share, accuracy) in points
@@ -156,16 +160,36 @@ def accuracy_total(arms: Sequence[Arm]) -> Chart:
         label=f"Accuracy ({_metric(arms)}) over total tokens as a share of full querying. "
         f"{spoken}.",
         panels=(Panel(x=x, y=y, shapes=tuple(shapes)),),
+        keys=tuple(Key(label=kind, style=kinds[kind], forms=("mark",)) for kind in sorted(kinds)),
         caption=f"{caption} Without training: {untrained}." if untrained else caption,
         width=TOTAL_WIDTH,
         height=TOTAL_HEIGHT,
     )
 
 
-def _labels(arms: Sequence[Arm], x: Axis, y: Axis) -> Iterator[Text]:
-    """Yield the names of arms, each beside its point where it covers least."""
+def _kind(policy: str) -> str:
+    """Return how an arm chooses what it queries, as a legend names it."""
+    if policy not in get_args(PolicyName):
+        return "another method"
+    if policy_rule(policy).asks_everything:
+        return "queries every rollout"
+    if policy_rule(policy).learns:
+        return "learns what to query"
+    return "ranks by a fixed rule" if policy_rule(policy).ranks_by else "queries at random"
+
+
+def _labels(
+    arms: Sequence[Arm], x: Axis, y: Axis, *, line: Sequence[tuple[float, float]]
+) -> Iterator[Text]:
+    """Yield the names of arms, each beside its point where it covers least, also of the line."""
     across, up = TOTAL_INSIDE[0] / (x.high - x.low), TOTAL_INSIDE[1] / (y.high - y.low)
     taken = [(TOTAL_INSIDE[0] + 45.0, TOTAL_INSIDE[1] / 2, 80.0, 1e4)]  # the right edge
+    for (left, low), (right, high) in pairwise(line):
+        parts = max(1, round((right - left) * across / STRIDE))
+        for part in range(parts + 1):
+            share = part / parts
+            at = (left + share * (right - left), low + share * (high - low))
+            taken.append(((at[0] - x.low) * across, (at[1] - y.low) * up, STRIDE, 5.0))
     whiskers = []
     for arm in arms:
         left = ((arm.total_share or 0.0) - x.low) * across
@@ -175,7 +199,8 @@ def _labels(arms: Sequence[Arm], x: Axis, y: Axis) -> Iterator[Text]:
     for name, left, low, at, high in whiskers:
         width = len(name) * TEXT_WIDTH
         aside = width / 2 + 9
-        places = [(left + side, at + rise) for rise in (0, 13, -13) for side in (aside, -aside)]
+        rises = (0, 13, -13, 22, -22)
+        places = [(left + side, at + rise) for rise in rises for side in (aside, -aside)]
         places += [(left, high + 9), (left, low - 9)]
         best = min(places, key=lambda place: _covered((*place, width, 11.0), taken))
         taken.append((*best, width, 11.0))
