@@ -197,8 +197,9 @@ def test_kl_clipping_and_entropy_are_on_record_where_a_method_has_them(config: M
     assert grpo[0].kl == pytest.approx(0, abs=1e-6)  # it starts as the reference
     assert grpo[-1].kl > 1e-4
     assert all(step.clip_share is None for step in grpo)  # one update, whose ratio is 1
+    assert all("reference" in step.seconds for step in grpo)
     released = steps_of(train(config("grpo-released", "released", *STRONG)))
-    assert all(step.kl is None for step in released)
+    assert all(step.kl is None and "reference" not in step.seconds for step in released)
     assert 0 < max(step.clip_share for step in released) < 1
     assert all(step.entropy > 0 for step in (*grpo, *released))
 

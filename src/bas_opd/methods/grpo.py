@@ -90,8 +90,7 @@ class Grpo:
         found = advantages(sampled.rewards, rollouts.per_prompt, scale=self.settings.scale)
         parts = self._mini_batches(sampled.kept)
         learned = [row for part in parts for row in self._rows(rollouts, part, found)]
-        with self.clock.phase("reference"):
-            reference, reference_tokens = self._reference_logprobs(rollouts, learned)
+        reference, reference_tokens = self._reference_logprobs(rollouts, learned)
         with self.clock.phase("student"):
             old, rescored = self._old_logprobs(rollouts, learned if len(parts) > 1 else [])
             updates: list[tuple[tuple[int, ...], StudentUpdate]] = []
@@ -213,15 +212,16 @@ class Grpo:
     ) -> tuple[dict[int, Tensor] | None, int]:
         if self.reference is None:
             return None, 0
-        scores, size = self.reference.score(rollouts, rows), self.settings.tokens_per_chunk
+        logprobs, size = self.settings.logprobs, self.settings.tokens_per_chunk
         found = {}
-        for row in scores.rows:
-            tokens = rollouts.tokens[row, : int(rollouts.lengths[row])].split(size)
-            chunks = scores.chunks([row], size)
-            logprobs = self.settings.logprobs
-            found[row] = torch.cat(
-                [logprobs(each.logits, t) for each, t in zip(chunks, tokens, strict=True)]
-            )
+        with self.clock.phase("reference"):
+            scores = self.reference.score(rollouts, rows)
+            for row in scores.rows:
+                tokens = rollouts.tokens[row, : int(rollouts.lengths[row])].split(size)
+                chunks = scores.chunks([row], size)
+                found[row] = torch.cat(
+                    [logprobs(each.logits, t) for each, t in zip(chunks, tokens, strict=True)]
+                )
         return found, scores.processed_tokens
 
 

@@ -368,7 +368,7 @@ def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
     ):
         if len(values) > 1:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
-    if not any(run.is_full for run in runs):
+    if any(run.has_queries for run in runs) and not any(run.is_full for run in runs):
         yield ("No run has full querying, so shares are of each run's own candidates.")
     for entry in entries:
         evaluation = entry.run.own_evaluation

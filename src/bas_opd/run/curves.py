@@ -33,6 +33,8 @@ class Curve:
     idle_words: str = ""
     """What is said in place of such a curve."""
     is_share: bool = False
+    repeats: str = ""
+    """Key of a curve that it may be equal to; then that one is drawn alone."""
     hidden_for: tuple[type[StepRecord], ...] = ()
     """Steps of which it says nothing, though they have it."""
 
@@ -43,19 +45,15 @@ class Curve:
 
 
 def drawn_curves(steps: Sequence[StepRecord]) -> list[Curve]:
-    """Return the curves of a run that are worth drawing, in their order, and no two that are equal.
-
-    Where responses earn 1 or 0, their mean reward is also the share that is right.
-    """
-    drawn: list[Curve] = []
-    for curve in CURVES:
-        is_hidden = not curve.title or any(isinstance(step, curve.hidden_for) for step in steps[:1])
-        values = curve.of(steps)
-        if is_hidden or not set(values) - {None, curve.idle}:
-            continue
-        if values not in [each.of(steps) for each in drawn]:
-            drawn.append(curve)
-    return drawn
+    """Return the curves of a run that are worth drawing, in their order."""
+    values = {curve.key: curve.of(steps) for curve in CURVES}
+    return [
+        curve
+        for curve in CURVES
+        if curve.title and not any(isinstance(step, curve.hidden_for) for step in steps[:1])
+        if set(values[curve.key]) - {None, curve.idle}
+        if values[curve.key] != values.get(curve.repeats)
+    ]
 
 
 def idle_words(steps: Sequence[StepRecord]) -> list[str]:
@@ -120,6 +118,7 @@ CURVES = (
         note="As graded for training, on other questions in every step.",
         value=_right,
         is_share=True,
+        repeats="reward/mean",  # where a right response earns 1 and any other 0
     ),
     Curve(
         key="reward/deferred",

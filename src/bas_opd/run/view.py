@@ -103,8 +103,7 @@ class RunView:
         step = self.recent[-1]
         parts = [f"step {self.done}/{self.total}"]
         if step.is_empty:
-            is_query = isinstance(step, QueryRecord)
-            parts.append(f"empty: no row {'was selected' if is_query else 'to learn from'}")
+            parts.append(f"empty: {_why_empty(step)}")
         elif step.is_skipped:
             parts.append("skipped: the loss or its gradient is not finite")
         parts += [part.text for part in _parts(step)]
@@ -192,6 +191,14 @@ def _parts(step: StepRecord) -> list[Part]:
     elif isinstance(step, GradedRecord):
         parts += _grade_parts(step)
     return parts
+
+
+def _why_empty(step: StepRecord) -> str:
+    if isinstance(step, QueryRecord):
+        return "no row was selected"
+    if isinstance(step, PolicyRecord):
+        return "no prompt has rewards that differ"
+    return "no row to learn from"
 
 
 def _policy_parts(step: PolicyRecord) -> list[Part]:

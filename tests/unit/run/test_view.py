@@ -169,6 +169,13 @@ def test_a_line_names_clipping_rounds_and_unread_responses_where_there_are_any()
     )
 
 
+def test_a_step_whose_rewards_are_equal_says_so() -> None:
+    assert rewarded(rows=[], is_valid=False, updates=[], kl=None).line() == (
+        "step 3/9  empty: no prompt has rewards that differ  reward 0.250  right 1/4  2.0 s  "
+        "eta 12 s"
+    )
+
+
 def test_records_from_before_kl_was_on_record_still_have_a_line() -> None:
     old = {name: value for name, value in POLICY_STEP.items() if name != "kl"}
     view = RunView(total=9)
@@ -178,7 +185,9 @@ def test_records_from_before_kl_was_on_record_still_have_a_line() -> None:
 
 def test_a_view_draws_the_curves_of_rewards() -> None:
     names = [line.split("  ")[0] for line in rewarded().lines()[2:-1]]
-    assert names == ["reward", "right", "KL", "gradient norm", "response tokens"]
+    assert names == ["reward", "KL", "gradient norm", "response tokens"]
+    shaped = rewarded(rewards=[0.5, 0.0, 0.0, 0.0]).lines()
+    assert [line.split("  ")[0] for line in shaped[2:4]] == ["reward", "right"]
     curves = "\n".join(rewarded(clip_share=0.5, rounds=[1, 1], kept=[0]).lines())
     assert "prompts kept      ▁▁▁  0.5" in curves
     assert "clipped           ▁▁▁  0.5" in curves

@@ -154,9 +154,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
                 len(group.members),
                 group.metric or "-",
                 plus_minus(group.accuracy, ".1f", 100) if group.accuracy else "-",
-                plus_minus(group.total("scored_tokens"), ",.0f"),
-                plus_minus(group.total("processed_tokens"), ",.0f"),
-                plus_minus(group.total("total_tokens"), ",.0f"),
+                *group.tokens,
                 plus_minus(group.seconds, ",.1f"),
             )
             for group in comparison.groups

@@ -14,6 +14,7 @@ from report_fixtures import evaluate, synthetic_run
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import compare_runs, cost_sentence, entry_tiles, headline, run_table
 from bas_opd.report.costs import token_parts
+from bas_opd.report.pages.comparison_text import comparison_text
 from bas_opd.report.run import read_run
 
 METHODS = ("grpo", "dapo", "sft", "opsd")
@@ -212,6 +213,21 @@ def test_a_comparison_of_methods_has_their_curves_and_no_empty_parts(
     assert "0 times" not in page + card
     assert "Accuracy and cost" in drawn
     assert "total tokens vs. most" in page
+
+
+def test_seeds_of_a_method_without_queries_have_no_tokens_of_a_teacher(
+    make: Any, tmp_path: Path
+) -> None:
+    runs = [make("grpo", f"grpo{seed}", seed=seed) for seed in range(2)]
+    for run in runs:
+        evaluate(run, [True, False] * 20)
+    page, _ = comparison_of(tmp_path / "out", *runs)
+    text = comparison_text(compare_runs([read_run(run) for run in runs]))
+    assert re.search(
+        r"grpo over 2 seeds: 50.0 % \(mean of kinds\), [\d,]+ ± [\d,]+ total tokens\.", text
+    )
+    assert "full querying" not in text
+    assert re.search(r"grpo 2 mean of kinds 50.0 - - [\d,]+ ±", words_of(page))
 
 
 def test_several_methods_are_named_by_what_they_reached(make: Any, tmp_path: Path) -> None:
