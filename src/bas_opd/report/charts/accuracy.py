@@ -36,9 +36,16 @@ from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
 PANELS_PER_ROW = 4
-TOTAL_WIDTH, TOTAL_HEIGHT = 620, 340
-TOTAL_INSIDE = (566, 282)
+TOTAL_WIDTH, TOTAL_HEIGHT = 720, 460
+TOTAL_INSIDE = (666, 402)
 """The part of it that is left for points, about."""
+RISES = (0, 13, -13, 22, -22, 32, -32)
+"""Pixels by which a name may stand above or below its point."""
+DISTANCE = 0.5
+"""Square pixels of cover that a pixel of distance from the point is worth."""
+PASSES = 4
+APART = 44.0
+"""Pixels around a point that the names of others keep off."""
 STRIDE = 6.0
 """Pixels between the points of a line that names keep off."""
 Box = tuple[float, float, float, float]
@@ -196,17 +203,27 @@ def _labels(
         low, at, high = ((end - y.low) * up for end in _low_to_high(arm.accuracy))
         whiskers.append((arm.name, left, low, at, high))
         taken += [(left, at, 11.0, 11.0), (left, (low + high) / 2, 6.0, high - low)]
-    for name, left, low, at, high in whiskers:
-        width = len(name) * TEXT_WIDTH
-        aside = width / 2 + 9
-        rises = (0, 13, -13, 22, -22)
-        places = [(left + side, at + rise) for rise in rises for side in (aside, -aside)]
-        places += [(left, high + 9), (left, low - 9)]
-        best = min(places, key=lambda place: _covered((*place, width, 11.0), taken))
-        taken.append((*best, width, 11.0))
+    boxes = {}
+    for _ in range(PASSES):  # a name that was placed early may find a better place later
+        for name, left, low, at, high in whiskers:
+            width = len(name) * TEXT_WIDTH
+            others = [*taken, *(box for other, box in boxes.items() if other != name)]
+            # Beside the point of another arm it would be read as that one's name.
+            others += [(a, b, APART, 12.0) for other, a, _, b, _ in whiskers if other != name]
+            aside = width / 2 + 9
+            places = [(left + side, at + rise) for rise in RISES for side in (aside, -aside)]
+            places += [(left, end) for end in (high + 9, low - 9, high + 20, low - 20)]
+            boxes[name] = min(
+                ((*place, width, 11.0) for place in places),
+                key=lambda box, at=at, others=others: (
+                    _covered(box, others) + DISTANCE * abs(box[1] - at)
+                ),
+            )
+    for name, (left, middle, _, _) in boxes.items():
         # A text stands 4 pixels above its point, and half its height is above its middle.
-        point = (x.low + best[0] / across, y.low + (best[1] - 7.5) / up)
-        yield Text(at=point, words=name, is_above=True)
+        yield Text(
+            at=(x.low + left / across, y.low + (middle - 7.5) / up), words=name, is_above=True
+        )
 
 
 def _low_to_high(estimate: Estimate) -> tuple[float, float, float]:
