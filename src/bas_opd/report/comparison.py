@@ -292,8 +292,10 @@ def _neutral(comparison: RunComparison) -> str:
     }
     if len(reached) > FEW:
         low, high = (pick(reached, key=reached.__getitem__) for pick in (min, max))
-        ends = f"{percent(reached[low])} ({low}) to {percent(reached[high])} ({high})"
-        right = f"{len(reached)} runs reach {ends}"
+        right = (
+            f"Of {len(reached)} runs, {low} reaches least, {percent(reached[low])}, and {high} "
+            f"most, {percent(reached[high])}"
+        )
     else:
         right = ", ".join(f"{label} reaches {percent(each)}" for label, each in reached.items())
     significant = sum(pair.is_significant for pair in comparison.pairs)

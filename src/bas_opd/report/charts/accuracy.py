@@ -36,6 +36,8 @@ from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
 PANELS_PER_ROW = 4
+CROWDED = 1.3
+"""Share of full querying beyond which 50 % and 100 % stand too close for two ticks."""
 TOTAL_WIDTH, TOTAL_HEIGHT = 720, 460
 TOTAL_INSIDE = (666, 402)
 """The part of it that is left for points, about."""
@@ -115,7 +117,7 @@ def accuracy_cost(arms: Sequence[Arm], cost: str = "scored tokens vs. full") -> 
                 x=Axis(
                     name=cost,
                     high=1.35 * most,
-                    ticks=((0.5, "50 %"), (1.0, "100 %")),
+                    ticks=(*([(0.5, "50 %")] if most < CROWDED else []), (1.0, "100 %")),
                 ),
                 y=replace(rows, ticks=()),
                 shapes=tuple(scored),

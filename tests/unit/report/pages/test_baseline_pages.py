@@ -238,7 +238,9 @@ def test_several_methods_are_named_by_what_they_reached(make: Any, tmp_path: Pat
     assert headline(few).startswith("full reaches 50.0 %, grpo reaches 52.5 %, dapo reaches 55.0 %")
     assert cost_sentence(few) == ""
     every = compare_runs([read_run(run) for run in runs])
-    assert headline(every).startswith("5 runs reach 50.0 % (full) to 60.0 % (opsd) (mean of kinds)")
+    assert headline(every).startswith(
+        "Of 5 runs, full reaches least, 50.0 %, and opsd most, 60.0 % (mean of kinds); "
+    )
     page, _ = comparison_of(tmp_path / "out", *runs)
     assert "total tokens vs. full" in page
     assert "scored tokens vs. full" not in page
