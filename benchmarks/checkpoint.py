@@ -25,7 +25,8 @@ from bas_opd.config import load_config, preset
 from bas_opd.data.order import step_indices
 from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import Snapshot, write_checkpoint
-from bas_opd.run.record import RecordWriter, step_event
+from bas_opd.run.events import step_event
+from bas_opd.run.record_file import RecordWriter
 from bas_opd.run.state import build_method
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, PromptBatch

@@ -27,7 +27,8 @@ from bas_opd.data.writing import staged_set
 from bas_opd.files import sha256, write_json
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.manifest import MANIFEST, STATE
-from bas_opd.run.record import RecordWriter, parse_step
+from bas_opd.run.record import parse_step
+from bas_opd.run.record_file import RecordWriter
 from tests.synthetic_steps import synthetic_steps
 
 FEW = 10

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from audit_fixtures import PROVENANCE
+from synthetic_rewards import reward_steps
 from synthetic_steps import synthetic_steps
 
 from bas_opd.audit.records import (
@@ -32,7 +33,8 @@ from bas_opd.evaluate.results import REPORT
 from bas_opd.evaluate.samples import SCORES
 from bas_opd.files import sha256
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import RecordWriter, parse_step
+from bas_opd.run.record import parse_step
+from bas_opd.run.record_file import RecordWriter
 
 REPLAY_START = 8
 MODEL = ("config.json", "model.safetensors")
@@ -51,17 +53,24 @@ def synthetic_run(
     texts: Mapping[str, str] | None = None,
     shown: int = 2,
     ratio: str = "0.25",
+    method: str = "bas-opd",
+    settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the directory of a run; it has not finished where more steps were planned."""
+    """Write the directory of a run; it has not finished where more steps were planned.
+
+    `settings` are sections of another method than BAS-OPD.
+    """
     ratio = "1" if policy == "full" else ratio
     planned = planned or steps
+    own = {"select": {"policy": policy, "query_ratio": ratio, "replay_start": REPLAY_START}}
     config = Config.model_validate(
         {
             "model": {"path": "somewhere/base"},
             "data": {"path": str(data.folder)},
             "rollout": {"prompts_per_step": prompts, "per_prompt": per_prompt},
-            "select": {"policy": policy, "query_ratio": ratio, "replay_start": REPLAY_START},
             "run": {"steps": planned, "seed": seed, "output": str(path)},
+            "method": {"name": method},
+            **(own if method == "bas-opd" else settings or {}),
         }
     )
     identity = {
@@ -77,8 +86,11 @@ def synthetic_run(
     }
     path.mkdir(parents=True)
     (path / "run.json").write_text(json.dumps(identity))
-    draw = random.Random(seed)
-    events = list(synthetic_steps(config, data, steps, draw, dict(texts or {}), shown))
+    draw, written = random.Random(seed), dict(texts or {})
+    if config.queries is None:
+        events = list(reward_steps(config, data, steps, draw, shown))
+    else:
+        events = list(synthetic_steps(config, data, steps, draw, written, shown))
     with RecordWriter(path / "records.jsonl") as writer:
         folder = {"folder": str(data.folder), **identity["dataset"]}
         writer.write({"event": "started", **identity, "data": folder})

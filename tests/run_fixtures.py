@@ -12,7 +12,8 @@ from shapes import make_pictures
 from bas_opd.config import Config, load_config
 from bas_opd.errors import PreemptionError
 from bas_opd.run import loop
-from bas_opd.run.record import EvaluationRecord, RecordWriter, StepRecord, read_records
+from bas_opd.run.record import EvaluationRecord, StepRecord
+from bas_opd.run.record_file import RecordWriter, read_records
 from bas_opd.run.stopping import StopFlag
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny.toml"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bas_opd.run.checkpoint import published, read_checkpoint
-from bas_opd.run.record import read_records
+from bas_opd.run.record_file import read_records
 
 
 def final_state(run: Path) -> dict[str, Any]:

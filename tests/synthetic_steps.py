@@ -30,7 +30,8 @@ def synthetic_steps(
     for step in range(steps):
         event = _step(config, data, step, draw, texts, shown, is_trained=is_trained)
         held = min(config.select.replay_capacity, held + len(event["selected"]))
-        learned = policy_rule(config.select.policy).learns and held >= config.select.replay_start
+        policy = (config.queries or config.select).policy
+        learned = policy_rule(policy).learns and held >= config.select.replay_start
         event["learned"] = learned
         is_trained |= learned
         yield event
@@ -46,11 +47,12 @@ def _step(
     *,
     is_trained: bool,
 ) -> dict[str, Any]:
-    select, per_prompt = config.select, config.rollout.per_prompt
+    select, per_prompt = config.queries or config.select, config.rollout.per_prompt
     places = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
     examples = [data.examples[place] for place in places]
     lengths = [draw.randint(2, 40) for _ in range(len(examples) * per_prompt)]
-    rows = [row for row in range(len(lengths)) if examples[row // per_prompt].has_crop]
+    sees_all = config.method.name == "opsd"
+    rows = [r for r in range(len(lengths)) if sees_all or examples[r // per_prompt].has_crop]
     worth = {row: draw.random() ** 3 / lengths[row] for row in rows}
     budget = query_budget(select.query_ratio, len(rows))
     scores: dict[int, float] = {}
@@ -99,6 +101,7 @@ def _step(
         "prefilled_prompts": len({row // per_prompt for row in selected}),
         "student_tokens": tokens - len(selected) + sum(prompt(row) for row in selected),
         "loss": 0.1 / (step + 1),
+        "gradient_norm": 1.0 / (step + 1),
         "is_valid": True,
         "dropped_labels": 0,
         "seconds": dict(PHASES),

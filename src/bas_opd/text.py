@@ -53,6 +53,11 @@ def counted(n: int, noun: str, plural: str = "") -> str:
     return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
 
 
+def listed(words: Sequence[str]) -> str:
+    """Several things in a sentence: a, b and c."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def finite_ends(low: float, high: float) -> Ends | None:
     """Both ends of an interval; none unless both are finite, as with a single value."""
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None

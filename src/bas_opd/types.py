@@ -463,6 +463,12 @@ class PolicyReport:
     """Tokens of the pass that measured log-probs before several updates."""
     logprob_gap: float | None
     """Mean distance between the log-probs of learner and sampler; None where none was computed."""
+    kl: float | None
+    """Mean of k3 against the initial model over the learned tokens; None without a penalty."""
+    clip_share: float | None
+    """Share of the learned tokens whose gradient was clipped away; None with one update a step."""
+    entropy: float | None
+    """Mean entropy of the sampled tokens, in nats; None where the sampler cannot give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

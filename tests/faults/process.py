@@ -21,7 +21,7 @@ from typing import IO, Any, NoReturn
 import torch
 from run_states import assert_same_end
 
-from bas_opd.run.record import RecordWriter
+from bas_opd.run.record_file import RecordWriter
 
 Fault = Callable[[], None]
 """Called in the child before the command; arms what is to go wrong."""

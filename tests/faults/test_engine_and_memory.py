@@ -18,7 +18,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint, state
 from bas_opd.run.checkpoint import published
-from bas_opd.run.record import RecordWriter
+from bas_opd.run.record_file import RecordWriter
 from bas_opd.run.verify import verify
 from bas_opd.select import LearnedSelector
 from bas_opd.teacher import SelfTeacher

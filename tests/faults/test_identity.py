@@ -16,7 +16,7 @@ from bas_opd.errors import ModelError
 from bas_opd.evaluate.weights import find_checkpoint
 from bas_opd.files import sha256
 from bas_opd.rollout import Sampler
-from bas_opd.run.record import read_records
+from bas_opd.run.record_file import read_records
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint, loop
 from bas_opd.run.checkpoint import published
 from bas_opd.run.directory import RunDirectory
-from bas_opd.run.record import RecordWriter, read_records
+from bas_opd.run.record_file import RecordWriter, read_records
 from bas_opd.run.state import TrainState
 from bas_opd.run.verify import verify
 from bas_opd.select import LearnedSelector

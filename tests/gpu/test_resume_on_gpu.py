@@ -12,7 +12,7 @@ from shapes import make_pictures
 from bas_opd.errors import PreemptionError
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
-from bas_opd.run.record import read_records
+from bas_opd.run.record_file import read_records
 
 pytestmark = [
     pytest.mark.gpu,

@@ -192,6 +192,28 @@ def test_several_updates_use_old_probabilities_of_the_learner(config: Make) -> N
     assert all(step.logprob_gap == pytest.approx(0, abs=1e-4) for step in single)
 
 
+def test_kl_clipping_and_entropy_are_on_record_where_a_method_has_them(config: Make) -> None:
+    grpo = steps_of(train(config("grpo", "grpo", *STRONG)))
+    assert grpo[0].kl == pytest.approx(0, abs=1e-6)  # it starts as the reference
+    assert grpo[-1].kl > 1e-4
+    assert all(step.clip_share is None for step in grpo)  # one update, whose ratio is 1
+    assert all("reference" in step.seconds for step in grpo)
+    released = steps_of(train(config("grpo-released", "released", *STRONG)))
+    assert all(step.kl is None and "reference" not in step.seconds for step in released)
+    assert 0 < max(step.clip_share for step in released) < 1
+    assert all(step.entropy > 0 for step in (*grpo, *released))
+
+
+@pytest.mark.parametrize("name", ["grpo-released", "dapo", "sft"])
+def test_texts_are_on_record_though_nothing_was_learned(
+    name: str, config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward(monkeypatch, "wrong")
+    (step,) = steps_of(train(config(name, "run", "run.steps=1")))
+    assert step.is_empty
+    assert [shown.row for shown in step.shown] == [0, 1, 2, 3]
+
+
 def test_a_request_to_stop_waits_for_the_last_update_of_a_step(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

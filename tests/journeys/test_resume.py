@@ -29,7 +29,7 @@ from bas_opd.learn.learner import Learner
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.lock import locked
-from bas_opd.run.record import read_records
+from bas_opd.run.record_file import read_records
 from bas_opd.run.verify import verify
 
 

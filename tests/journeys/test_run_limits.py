@@ -13,7 +13,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.errors import CheckpointError, ConfigError
 from bas_opd.rollout import Sampler
 from bas_opd.run import loop
-from bas_opd.run.record import read_records
+from bas_opd.run.record_file import read_records
 from bas_opd.run.state import TrainState, build_method
 
 

@@ -22,7 +22,7 @@ from bas_opd.errors import BasOpdError, DataError, ModelError, RunDirectoryError
 from bas_opd.methods import bas_opd as bas_opd_method
 from bas_opd.model.processing import Processor
 from bas_opd.run import loop
-from bas_opd.run.record import read_records
+from bas_opd.run.record_file import read_records
 from bas_opd.select import query_budget
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import FEATURES, StepReport

@@ -10,7 +10,7 @@ import pytest
 from run_fixtures import small_run
 
 from bas_opd.run.lock import locked
-from bas_opd.run.record import RecordWriter, read_records
+from bas_opd.run.record_file import RecordWriter, read_records
 
 
 def bas_opd(*arguments: str) -> list[str]:

@@ -178,6 +178,21 @@ def test_equal_rewards_have_an_advantage_of_exactly_zero(reward: float, scale: A
         assert found.tolist() == [0.0] * 8
 
 
+def test_a_reward_of_minus_one_changes_advantages_only_beside_a_penalty() -> None:
+    """DAPO's paper rewards +1 and -1, the trainer 1 and 0."""
+    right = [True, False, False, True, True, True, False, True]
+    ours, theirs = [float(r) for r in right], [2.0 * r - 1 for r in right]
+    assert advantages(ours, 8) == pytest.approx(advantages(theirs, 8), rel=1e-5)
+    penalised = [0.0] * 7 + [-1.0]
+    with_penalty, paper = (
+        advantages([r + p for r, p in zip(each, penalised, strict=True)], 8)
+        for each in (ours, theirs)
+    )
+    twice = advantages([r + 2 * p for r, p in zip(theirs, penalised, strict=True)], 8)
+    assert with_penalty != pytest.approx(paper, rel=0.1)
+    assert with_penalty == pytest.approx(twice, rel=1e-5)
+
+
 def test_advantages_belong_to_their_group() -> None:
     assert advantages([1, 0, 5, 5], 2, scale="none") == [0.5, -0.5, 0.0, 0.0]
     assert mixed_groups([True, False, True, True, False, False], 2) == [0]

@@ -12,7 +12,8 @@ from bas_opd.run.console import Console
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.journal import with_repeated
 from bas_opd.run.lock import owner_of
-from bas_opd.run.record import EvaluationRecord, RecordFollower, parse_step
+from bas_opd.run.record import EvaluationRecord, parse_step
+from bas_opd.run.record_file import RecordFollower
 from bas_opd.run.view import Past, RunView
 
 

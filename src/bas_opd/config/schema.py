@@ -481,7 +481,9 @@ class RunConfig(Section):
         description="Run directory; unset: runs/<name of the config file>.",
     )
     examples_per_step: int = Field(
-        default=4, ge=0, description="Selected rows per step whose text is recorded."
+        default=4,
+        ge=0,
+        description="Rows per step whose text is recorded, those learned from first.",
     )
     checkpoint_every: int = Field(
         default=10, gt=0, description="Steps between checkpoints; the last step always writes one."

@@ -41,21 +41,22 @@ def markdown(model: str, summaries: Sequence[Summary]) -> str:
         *([f"{name} (quoted from the paper)", *row] for name, row in quoted.items()),
     ]
     notes = "".join(f"\n\n{note}" for note in _notes(summaries, cells))
-    overview = _table(["model", *titles, "average of seven"], rows) + notes
+    header = ["model", *titles, "average of seven"][: len(cells) + 1]
+    overview = _table(header, rows) + notes
     return "\n\n".join([overview, *map(_details, summaries)]) + "\n"
 
 
 def latex(model: str, summaries: Sequence[Summary]) -> str:
     """Return a booktabs table in the paper's layout; the paper's rows are marked as quoted."""
     titles, cells, quoted = _overview(summaries)
-    width = len(titles) + 2
+    width = len(cells) + 1
     lines = [
         r"\begin{tabular}{l" + "c" * (width - 1) + "}",
         r"\toprule",
-        _tex_row("Model", [*map(_tex, titles), "Avg."]),
+        _tex_row("Model", [*map(_tex, titles), "Avg."][: len(cells)]),
         r"\midrule",
         *(_tex_row(f"{name} (quoted)", map(_tex_number, row)) for name, row in quoted.items()),
-        r"\midrule",
+        *([r"\midrule"] if quoted else []),
         _tex_row(_line(model), map(_tex_number, cells)),
         r"\bottomrule",
         *(
@@ -70,16 +71,20 @@ def latex(model: str, summaries: Sequence[Summary]) -> str:
 def _overview(summaries: Sequence[Summary]) -> tuple[list[str], list[str], dict[str, list[str]]]:
     """Return the titles of the columns but the last, the model's cells, and the paper's rows.
 
-    The columns are the seven benchmarks, any others, and the average of the seven.
+    The columns are the seven benchmarks, any others, and the average of the seven. Where none of
+    the seven was asked, there is nothing to set beside the paper's rows, and they are left out.
     """
     by_name = {summary.benchmark: summary for summary in summaries}
     others = [name for name in by_name if name not in SEVEN]
-    names = [*SEVEN, *others]
+    is_papers = not summaries or len(others) < len(by_name)
+    names = [*(SEVEN if is_papers else ()), *others]
     average = overall(summaries)
     cells = [
         _marked(by_name[name].primary, [by_name[name]]) if name in by_name else "-"
         for name in names
     ]
+    if not is_papers:
+        return [benchmark(name).title for name in names], cells, {}
     cells.append("-" if average is None else _marked(average, [by_name[name] for name in SEVEN]))
     quoted = {
         name: [*(f"{value:.2f}" for value in values), *"-" * len(others), f"{fmean(values):.2f}"]

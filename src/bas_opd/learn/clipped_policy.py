@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from bas_opd.learn.likelihood import TokenLogprobs
 from bas_opd.learn.objective import ObjectivePart, PackedRows, backward_in_chunks
-from bas_opd.learn.policy_loss import Aggregate, clipped_terms, k3
+from bas_opd.learn.policy_loss import Aggregate, clipped_terms, clipped_tokens, k3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ class ClippedPolicy:
     old: Mapping[int, Tensor] | None = None
     """Row -> log-probs before the first update; None: this is the first, and the ratio is 1."""
     reference: Mapping[int, Tensor] | None = None
+    measured: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Row -> the sum of k3 and the number of clipped tokens; filled by the calls."""
     chunk: int = 512
 
     def __call__(self, hidden: Tensor, packed: PackedRows) -> ObjectivePart:
@@ -71,17 +73,23 @@ class ClippedPolicy:
         def compute(states: Tensor) -> tuple[Tensor, Tensor]:
             tokens, advantages, weights, sampled, old, reference = next(chunks)
             logprobs = self.logprobs(self.head(states), tokens)
-            terms = clipped_terms(
-                logprobs,
-                logprobs.detach() if self.old is None else old,
-                advantages,
-                epsilon_low=settings.clip_low,
-                epsilon_high=settings.clip_high,
-                dual_clip=settings.dual_clip,
-            )
+            now = logprobs.detach()
+            before = now if self.old is None else old
+            clips = {
+                "epsilon_low": settings.clip_low,
+                "epsilon_high": settings.clip_high,
+                "dual_clip": settings.dual_clip,
+            }
+            terms = clipped_terms(logprobs, before, advantages, **clips)
+            clipped = clipped_tokens(now, before, advantages, **clips).float()
+            apart = torch.zeros_like(now)
             if settings.beta:
-                terms = terms + settings.beta * k3(logprobs, reference)
-            return (terms * weights).sum(), (logprobs.detach() - sampled).abs()
+                penalty = k3(logprobs, reference)
+                terms, apart = terms + settings.beta * penalty, penalty.detach()
+            return (terms * weights).sum(), torch.stack(((now - sampled).abs(), apart, clipped), 1)
 
-        loss, apart = backward_in_chunks(hidden, self.chunk, compute)
-        return ObjectivePart(loss=loss, observed=packed.row_means(apart))
+        loss, values = backward_in_chunks(hidden, self.chunk, compute)
+        sums = torch.stack([part.sum(0) for part in values[:, 1:].split(packed.lengths)])
+        for row, (apart, clipped) in zip(packed.rows, sums.tolist(), strict=True):
+            self.measured[row] = (apart, clipped)
+        return ObjectivePart(loss=loss, observed=packed.row_means(values[:, 0].contiguous()))

@@ -86,6 +86,24 @@ def clipped_terms(
     return torch.where(advantages < 0, torch.minimum(terms, -dual_clip * advantages), terms)
 
 
+def clipped_tokens(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+    dual_clip: float | None = None,
+) -> Tensor:
+    """Return whether clipping takes the gradient of each token away, dual clip included."""
+    ratio = (logprobs - old_logprobs).exp()
+    too_likely = (advantages > 0) & (ratio > 1 + epsilon_high)
+    too_unlikely = (advantages < 0) & (ratio < 1 - epsilon_low)
+    if dual_clip is None:
+        return too_likely | too_unlikely
+    return too_likely | too_unlikely | ((advantages < 0) & (ratio > dual_clip))
+
+
 def k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     """Return exp(d) - d - 1 with d = log p_ref - log p, an estimate of KL(p || p_ref).
 

@@ -90,11 +90,11 @@ class Grpo:
         found = advantages(sampled.rewards, rollouts.per_prompt, scale=self.settings.scale)
         parts = self._mini_batches(sampled.kept)
         learned = [row for part in parts for row in self._rows(rollouts, part, found)]
-        with self.clock.phase("reference"):
-            reference, reference_tokens = self._reference_logprobs(rollouts, learned)
+        reference, reference_tokens = self._reference_logprobs(rollouts, learned)
         with self.clock.phase("student"):
             old, rescored = self._old_logprobs(rollouts, learned if len(parts) > 1 else [])
             updates: list[tuple[tuple[int, ...], StudentUpdate]] = []
+            measured: dict[int, tuple[float, float]] = {}
             for part in parts or [()]:  # without prompts there is still a learning rate on record
                 rows = self._rows(rollouts, part, found)
                 objective = ClippedPolicy(
@@ -106,6 +106,7 @@ class Grpo:
                     sampled=_by_row(rollouts, rows),
                     old=old,
                     reference=reference,
+                    measured=measured,
                     chunk=self.settings.tokens_per_chunk,
                 )
                 update = self.learner.update(rollouts, rows, objective)
@@ -113,6 +114,7 @@ class Grpo:
                 updates.append((rows, update))
         self.poll.waits = False
         update = as_one_update([each for _, each in updates])
+        tokens = max(1, int(rollouts.lengths[learned].sum()))
         return StepReport(
             rollouts=rollouts,
             rows=tuple(learned),
@@ -129,6 +131,9 @@ class Grpo:
                 reference_tokens=reference_tokens,
                 rescored_tokens=rescored,
                 logprob_gap=_gap(rollouts, old, update),
+                kl=sum(apart for apart, _ in measured.values()) / tokens if reference else None,
+                clip_share=sum(cut for _, cut in measured.values()) / tokens if old else None,
+                entropy=_entropy(rollouts),
             ),
         )
 
@@ -207,15 +212,16 @@ class Grpo:
     ) -> tuple[dict[int, Tensor] | None, int]:
         if self.reference is None:
             return None, 0
-        scores, size = self.reference.score(rollouts, rows), self.settings.tokens_per_chunk
+        logprobs, size = self.settings.logprobs, self.settings.tokens_per_chunk
         found = {}
-        for row in scores.rows:
-            tokens = rollouts.tokens[row, : int(rollouts.lengths[row])].split(size)
-            chunks = scores.chunks([row], size)
-            logprobs = self.settings.logprobs
-            found[row] = torch.cat(
-                [logprobs(each.logits, t) for each, t in zip(chunks, tokens, strict=True)]
-            )
+        with self.clock.phase("reference"):
+            scores = self.reference.score(rollouts, rows)
+            for row in scores.rows:
+                tokens = rollouts.tokens[row, : int(rollouts.lengths[row])].split(size)
+                chunks = scores.chunks([row], size)
+                found[row] = torch.cat(
+                    [logprobs(each.logits, t) for each, t in zip(chunks, tokens, strict=True)]
+                )
         return found, scores.processed_tokens
 
 
@@ -231,6 +237,13 @@ def _rows_of(rollouts: Rollouts, prompts: Sequence[int]) -> list[int]:
 
 def _by_row(rollouts: Rollouts, rows: Sequence[int]) -> dict[int, Tensor]:
     return {row: rollouts.logprobs[row, : int(rollouts.lengths[row])] for row in rows}
+
+
+def _entropy(rollouts: Rollouts) -> float | None:
+    """Return the mean entropy of the sampled tokens, where the sampler measured it."""
+    if rollouts.entropies is None or not rollouts.mask.any():
+        return None
+    return float(rollouts.entropies[rollouts.mask].mean())
 
 
 def _gap(rollouts: Rollouts, old: dict[int, Tensor] | None, update: StudentUpdate) -> float | None:

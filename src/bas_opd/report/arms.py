@@ -20,6 +20,7 @@ from bas_opd.report.run import Run
 from bas_opd.select.rules import reference_order
 from bas_opd.stats.intervals import Interval, mean_interval
 from bas_opd.stats.resampling import Estimate
+from bas_opd.text import plus_minus
 
 SEEDS = ("run.seed", "select.seed")
 PATHS = ("model.path", "data.path", "run.output", "eval.data")
@@ -135,6 +136,13 @@ class ArmRuns:
     @property
     def seconds(self) -> Interval:
         return mean_interval([entry.run.seconds for entry in self.members])
+
+    @property
+    def tokens(self) -> tuple[str, str, str]:
+        """Scored, processed and total tokens; a dash for what the method has not."""
+        names = ("scored_tokens", "processed_tokens", "total_tokens")
+        scored, processed, total = (plus_minus(self.total(name), ",.0f") for name in names)
+        return (scored, processed, total) if self.first.has_queries else ("-", "-", total)
 
     def total(self, name: str) -> Interval:
         """Return the mean of a total over the runs, such as `scored_tokens`."""

@@ -17,7 +17,7 @@ from bas_opd.report.findings import interval_text, stale_sentence, value_text, v
 from bas_opd.report.run import Run
 from bas_opd.stats.intervals import Interval, paired_difference
 from bas_opd.stats.resampling import holm
-from bas_opd.text import clock, counted, percent, plus_minus, points
+from bas_opd.text import clock, counted, listed, percent, plus_minus, points
 
 FEW = 4
 """Runs that a heading names one by one."""
@@ -182,9 +182,7 @@ def run_table(comparison: RunComparison) -> list[tuple[str, ...]]:
             interval_text(entry.accuracy),
             *(value_text(entry.before) for _ in base),
             *(value_text(entry.beside) for _ in every),
-            _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
-            _with_share(sums["scored_tokens"], entry.token_share),
-            _with_share(sums["processed_tokens"], entry.processed_share),
+            *_teacher_cells(entry),
             _with_share(sums["total_tokens"], entry.total_share),
             clock(entry.run.seconds),
         )
@@ -193,6 +191,17 @@ def run_table(comparison: RunComparison) -> list[tuple[str, ...]]:
     ]
     costs = ("scored tokens", "processed tokens", "total tokens", "time")
     return [(*header, *costs), *rows]
+
+
+def _teacher_cells(entry: Entry) -> tuple[str, str, str]:
+    if not entry.run.has_queries:
+        return "-", "-", "-"
+    sums = entry.run.totals
+    return (
+        _with_share(sums["calls"], sums["calls"] / (sums["candidates"] or 1)),
+        _with_share(sums["scored_tokens"], entry.token_share),
+        _with_share(sums["processed_tokens"], entry.processed_share),
+    )
 
 
 def _with_share(count: int, share: float | None) -> str:
@@ -212,7 +221,7 @@ def headline(comparison: RunComparison) -> str:
     if comparison.contrasts:
         return _over_seeds(comparison.contrasts[0])
     lead = next(iter(comparison.pairs), None)
-    if lead is None or not lead.b.run.is_full:
+    if lead is None or not lead.b.run.is_full or _is_of_methods(comparison):
         return _neutral(comparison)
     same = [pair for pair in comparison.pairs if (pair.a, pair.b) == (lead.a, lead.b)]
     if len(same) == 1:
@@ -229,33 +238,51 @@ def headline(comparison: RunComparison) -> str:
 def cost_sentence(comparison: RunComparison) -> str:
     """Return what the run of the headline cost, as shares of full querying."""
     entry = next((each for each in comparison.entries if each.full is not None), None)
-    if entry is None or entry.full is None:
+    if entry is None or entry.full is None or _is_of_methods(comparison):
         return ""
     mine, full = entry.run.totals, entry.full.totals
+    share = percent(mine["total_tokens"], full["total_tokens"])
+    if not entry.run.has_queries:
+        return f"{entry.label} took {share} of the total tokens of full querying."
     return (
         f"{entry.label} made {percent(mine['calls'], full['calls'])} of the teacher calls and took "
-        f"{percent(mine['total_tokens'], full['total_tokens'])} of the total tokens."
+        f"{share} of the total tokens."
     )
 
 
 def entry_tiles(comparison: RunComparison) -> list[tuple[str, str, str]]:
-    """Return a tile for each run, if they are few: accuracy, or else calls, and cost."""
+    """Return a tile for each run, if they are few: accuracy, or else its work, and cost."""
     if len(comparison.entries) > FEW:
         return []
     tiles = []
     for entry in comparison.entries:
-        sums, reached = entry.run.totals, entry.accuracy
-        calls, total = f"{sums['calls']:,}", f"{sums['total_tokens']:,} total tokens"
+        reached, (count, what) = entry.accuracy, _work(entry.run)
+        total = f"{entry.run.totals['total_tokens']:,} total tokens"
         if reached is None or reached.value is None:
-            tiles.append((f"{entry.label}, teacher calls", calls, total))
+            tiles.append((f"{entry.label}, {what}", f"{count:,}", total))
         else:
-            cost = f"{calls} calls, {total}"
+            cost = f"{count:,} {what}, {total}"
             tiles.append((f"{entry.label}, {reached.name}", percent(reached.value), cost))
     return tiles
 
 
+def _is_of_methods(comparison: RunComparison) -> bool:
+    """Return whether several methods are compared, of which no one pair says most."""
+    methods = {entry.run.method for entry in comparison.entries}
+    return len(methods) > 1 and len(comparison.entries) > 2
+
+
+def _work(run: Run) -> tuple[int, str]:
+    """Return how much of what its method pays for a run took."""
+    if run.has_queries:
+        return run.totals["calls"], "teacher calls"
+    if run.method == "sft":
+        return run.totals["generated"], "responses of the teacher"
+    return run.totals["rollouts"], "graded rollouts"
+
+
 def _neutral(comparison: RunComparison) -> str:
-    """Return the accuracies, or else the calls, of all runs alike."""
+    """Return the accuracies, or else the work, of all runs alike."""
     if not comparison.pairs:
         return _unpaired(comparison)
     reached = {
@@ -264,8 +291,11 @@ def _neutral(comparison: RunComparison) -> str:
         if (accuracy := entry.accuracy) is not None and accuracy.value is not None
     }
     if len(reached) > FEW:
-        ends = f"{100 * min(reached.values()):.1f} to {percent(max(reached.values()), 1)}"
-        right = f"{len(reached)} runs reach {ends}"
+        low, high = (pick(reached, key=reached.__getitem__) for pick in (min, max))
+        right = (
+            f"Of {len(reached)} runs, {low} reaches least, {percent(reached[low])}, and {high} "
+            f"most, {percent(reached[high])}"
+        )
     else:
         right = ", ".join(f"{label} reaches {percent(each)}" for label, each in reached.items())
     significant = sum(pair.is_significant for pair in comparison.pairs)
@@ -285,15 +315,13 @@ def _unpaired(comparison: RunComparison) -> str:
     ]
     if means:
         return f"{', '.join(means)}."
-    asked = [
-        f"{entry.label} {counted(entry.run.totals['calls'], 'time')}"
-        for entry in comparison.entries
-    ]
-    if len(asked) > FEW:
-        asked = [*asked[:FEW], counted(len(asked) - FEW, "more run")]
+    works = [(entry.label, *_work(entry.run)) for entry in comparison.entries]
+    with_work = [f"{label} with {count:,} {what}" for label, count, what in works]
+    if len(with_work) > FEW:
+        with_work = [*with_work[:FEW], f"{len(works) - FEW} more"]
     return (
-        f"The teacher was asked by {', '.join(asked)}; no two of them can be paired on the same "
-        "questions."
+        f"{len(works)} runs, no two of which can be paired on the same questions: "
+        f"{listed(with_work)}."
     )
 
 
@@ -342,7 +370,7 @@ def _notes(entries: Sequence[Entry], arms: Sequence[ArmRuns]) -> Iterator[str]:
     ):
         if len(values) > 1:
             yield f"The runs were trained {what}; their numbers differ for that reason too."
-    if not any(run.is_full for run in runs):
+    if any(run.has_queries for run in runs) and not any(run.is_full for run in runs):
         yield ("No run has full querying, so shares are of each run's own candidates.")
     for entry in entries:
         evaluation = entry.run.own_evaluation

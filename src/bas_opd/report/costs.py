@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bas_opd.report.run import Run
+from bas_opd.run.record import STUDENT_PASSES
 from bas_opd.text import percent
 
 ODDITIES = (
@@ -63,24 +65,44 @@ def time_table(runs: dict[str, Run]) -> CostTable:
     )
 
 
+def token_parts(run: Run) -> list[tuple[str, str, str, str]]:
+    """Return who processed tokens, how many, what they count and their share of the total."""
+    sums = run.totals
+    sampler = "the teacher" if run.method == "sft" else "the sampler"
+    parts = {
+        f"prompts of {sampler}": (sums["prefilled_tokens"], 1),
+        f"responses of {sampler}": (sums["sampled_tokens"], 1),
+        "the teacher, prompts included": (sums["processed_tokens"], 1),
+        "the initial model, for the KL": (sum(each.reference_tokens for each in run.rewarded), 1),
+        "the student before its updates": (sum(each.rescored_tokens for each in run.rewarded), 1),
+        "the student, forward and backward": (sums["student_tokens"], STUDENT_PASSES),
+    }
+    everything = (sum(tokens for tokens, _ in parts.values()), sums["total_tokens"])
+    counted = {name: (tokens, times * tokens) for name, (tokens, times) in parts.items() if tokens}
+    return [
+        (name, f"{tokens:,}", f"{counts:,}", percent(counts, sums["total_tokens"]))
+        for name, (tokens, counts) in (*counted.items(), ("total", everything))
+    ]
+
+
 def token_table(runs: dict[str, Run], full: dict[str, Run]) -> CostTable:
-    """Return all tokens that sampler, teacher and student processed, prompts included.
+    """Return all tokens that sampler, teacher, reference and student processed, with prompts.
 
     A run without a full-query reference has no share: it never counted unselected prompts.
     """
     header = ("prefilled", "sampled", "scored", "processed", "processed vs. full", "student")
+    again = any(run.rewarded for run in runs.values())
     wholes = {label: run.totals for label, run in full.items()}
     return CostTable(
-        header=("policy", *header, "total", "total vs. full"),
+        header=("policy", *header, *(("reference",) if again else ()), "total", "total vs. full"),
         rows=[
             (
                 label,
                 f"{sums['prefilled_tokens']:,}",
                 f"{sums['sampled_tokens']:,}",
-                f"{sums['scored_tokens']:,}",
-                f"{sums['processed_tokens']:,}",
-                percent(sums["processed_tokens"], whole.get("processed_tokens", 0), 2),
+                *_teacher_tokens(run, whole),
                 f"{sums['student_tokens']:,}",
+                *((_reference_tokens(run),) if again else ()),
                 f"{sums['total_tokens']:,}",
                 percent(sums["total_tokens"], whole.get("total_tokens", 0), 2),
             )
@@ -88,6 +110,17 @@ def token_table(runs: dict[str, Run], full: dict[str, Run]) -> CostTable:
             for sums, whole in [(run.totals, wholes.get(label, {}))]
         ],
     )
+
+
+def _teacher_tokens(run: Run, whole: Mapping[str, int]) -> tuple[str, str, str]:
+    if not run.has_queries:
+        return "-", "-", "-"
+    scored, processed = run.totals["scored_tokens"], run.totals["processed_tokens"]
+    return f"{scored:,}", f"{processed:,}", percent(processed, whole.get("processed_tokens", 0), 2)
+
+
+def _reference_tokens(run: Run) -> str:
+    return f"{sum(step.teacher_tokens for step in run.rewarded):,}" if run.rewarded else "-"
 
 
 def _supervision(label: str, run: Run, full: Run | None) -> tuple[str, ...]:
@@ -106,6 +139,6 @@ def _supervision(label: str, run: Run, full: Run | None) -> tuple[str, ...]:
 
 def _time(label: str, run: Run) -> tuple[str, ...]:
     steps = len(run.steps) or 1
-    teacher = run.totals["seconds"].get("teacher", 0.0)
-    values = (teacher, teacher / steps, run.seconds / steps, run.seconds)
-    return (label, *(f"{value:,.2f} s" for value in values))
+    teacher = run.totals["seconds"].get("teacher", 0.0) if run.has_teacher else None
+    values = (teacher, teacher and teacher / steps, run.seconds / steps, run.seconds)
+    return (label, *("-" if value is None else f"{value:,.2f} s" for value in values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
 from bas_opd.evaluate.benchmarks import Measure, Summary
 from bas_opd.evaluate.results import Comparison, RunEvaluation, compare
@@ -66,19 +67,10 @@ def verdict(difference: Interval) -> str:
 
 def result(run: Run) -> str:
     """Return the result of a run in one sentence, with its interval if there is one."""
-    sums = run.totals
     steps = counted(len(run.steps), "step")
     if not run.is_finished:
         steps = f"{len(run.steps):,} of {run.planned_steps:,} steps"
-    asked = (
-        f"with its teacher asked about {percent(sums['calls'], sums['candidates'])} of the "
-        f"rollouts and {percent(sums['scored_tokens'], sums['candidate_tokens'])} of their tokens"
-    )
-    if not run.has_queries:
-        made = f"{sums['rollouts']:,} rollouts"
-        if sums["generated"]:
-            made = f"{sums['generated']:,} responses of the initial model from the crop"
-        asked = f"with {made}, {sums['rewards']:,} of them graded, and {sums['updates']:,} updates"
+    asked = _learned_from(run)
     evaluation = run.own_evaluation
     if evaluation is None:
         what = "its evaluation is stale"
@@ -87,11 +79,52 @@ def result(run: Run) -> str:
             if run.evaluations:
                 last = run.evaluations[-1]
                 what = f"evaluated during training, it had {last.words} after step {last.step:,}"
-        return f"{run.policy} trained for {steps}, {asked}; {what}."
+        return f"{run.policy} trained for {steps} {asked}{_reward_change(run)}; {what}."
     return (
         f"{run.policy} reaches {_accuracy(evaluation)} on {evaluation.headline_name} "
         f"after {steps}, {_from_base(run)}{asked}."
     )
+
+
+def _learned_from(run: Run) -> str:
+    """Return what a run learned from, as part of a sentence."""
+    sums = run.totals
+    if run.selects:
+        return (
+            f"with its teacher asked about {percent(sums['calls'], sums['candidates'])} of the "
+            f"rollouts and {percent(sums['scored_tokens'], sums['candidate_tokens'])} of their "
+            "tokens"
+        )
+    if run.has_queries:
+        return f"with all {sums['calls']:,} rollouts scored by a teacher that is told the answer"
+    if run.method == "sft":
+        return (
+            f"on {_learned_rows(run):,} of {sums['generated']:,} responses of the initial model to "
+            "the crop"
+        )
+    return f"on {sums['rollouts']:,} graded rollouts"
+
+
+def _learned_rows(run: Run) -> int:
+    return sum(len(step.rows or ()) for step in run.steps)
+
+
+def _reward_change(run: Run) -> str:
+    parts = first_and_last(run)
+    if parts is None:
+        return ""
+    first, last, steps = parts
+    return (
+        f", whose mean reward went from {first:.2f} in the first {counted(steps, 'step')} to "
+        f"{last:.2f} in the last"
+    )
+
+
+def first_and_last(run: Run) -> tuple[float, float, int] | None:
+    """Return the mean reward in the first and in the last quarter of the steps, and its steps."""
+    means = [fmean(step.rewards) for step in run.rewarded if step.rewards]
+    steps = len(means) // 4
+    return (fmean(means[:steps]), fmean(means[-steps:]), steps) if steps else None
 
 
 def _from_base(run: Run) -> str:
@@ -148,36 +181,63 @@ def stale_sentence(run: Run) -> str:
 
 
 def tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
-    """Return accuracy, calls, tokens and time: the name, the value, and what it is a share of."""
-    teacher = run.totals["seconds"].get("teacher", 0.0)
+    """Return accuracy, what was learned from, its cost and time: name, value and detail of each."""
+    phase, words = ("teacher", "the teacher") if run.has_teacher else ("rollout", "sampling")
+    spent = run.totals["seconds"].get(phase, 0.0)
+    learned = _query_tiles if run.has_queries else _reward_tiles
+    if run.method == "sft":
+        learned = _generation_tiles
     return (
         ("accuracy", *_accuracy_tile(run)),
-        *(_query_tiles(run) if run.has_queries else _reward_tiles(run)),
+        *learned(run),
         (
             "training time",
             clock(run.seconds),
-            f"{percent(teacher, run.seconds)} of it the teacher, {clock(teacher)}",
+            f"{percent(spent, run.seconds)} of it {words}, {clock(spent)}",
         ),
     )
 
 
 def _reward_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
-    sums = run.totals
-    what, count = "rollouts", sums["rollouts"]
-    if sums["generated"]:
-        what, count = "responses of the teacher", sums["generated"]
-    graded = f"{sums['rewards']:,} graded, {sums['deferred']:,} of them not readable by rule"
+    sums, parts = run.totals, first_and_last(run)
     dropped = f"; {sums['dropped_groups']:,} prompts dropped" if sums["dropped_groups"] else ""
+    reward = ("mean reward", "-", "too few steps to compare")
+    if parts is not None:
+        first, last, steps = parts
+        over = counted(steps, "step")
+        reward = ("mean reward", f"{last:.2f}", f"in the last {over}; {first:.2f} in the first")
     return (
-        (what, f"{count:,}", f"{graded}{dropped}; {sums['updates']:,} optimizer updates"),
+        reward,
+        (
+            "rollouts",
+            f"{sums['rollouts']:,}",
+            f"{sums['rewards']:,} graded, {_unread(run)}{dropped}; "
+            f"{counted(sums['updates'], 'optimizer update')}; {sums['total_tokens']:,} total "
+            "tokens",
+        ),
+    )
+
+
+def _generation_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
+    sums, learned = run.totals, _learned_rows(run)
+    detail = "ungraded, all of them learned from"
+    if sums["rewards"]:
+        detail = f"{percent(learned, sums['generated'])} of them right and learned from, "
+        detail += _unread(run)
+    return (
+        ("responses of the teacher", f"{sums['generated']:,}", detail),
         (
             "total tokens",
             f"{sums['total_tokens']:,}",
-            f"{sums['sampled_tokens']:,} of them sampled; {sums['student_tokens']:,} processed by "
-            f"the student, counted three times; {sums['reference_rows']:,} rows scored by the "
-            "initial model",
+            f"{sums['sampled_tokens']:,} of them sampled by the teacher; "
+            f"{counted(sums['updates'], 'optimizer update')}",
         ),
     )
+
+
+def _unread(run: Run) -> str:
+    deferred = run.totals["deferred"]
+    return f"{deferred:,} of them not readable by rule" if deferred else "all readable by rule"
 
 
 def _query_tiles(run: Run) -> tuple[tuple[str, str, str], ...]:
@@ -220,8 +280,6 @@ def _accuracy_tile(run: Run) -> tuple[str, str]:
 
 def budget_sentence(run: Run) -> str:
     """Return whether any step asked more of the teacher than its budget allowed."""
-    if not run.has_queries:
-        return f"The method {run.method} queries no teacher, so there is no budget to keep."
     steps = run.queries
     if not steps:
         return "No step is on record yet, so nothing was asked."
@@ -260,20 +318,20 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     yield from checked.remarks
     yield from _evaluation_gaps(run)
     sources = {audit.source for audit in run.utility_audits}
-    has_audits = run.method == "bas-opd"
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):
-        if source not in sources and has_audits:
+        if source not in sources and run.selects:
             yield f"No utility audit on {source} batches; `bas-opd audit RUN{wanted}` makes one."
-    if run.geometry is None and not run.leaves_nothing and has_audits:
+    if run.geometry is None and not run.leaves_nothing and run.selects:
         yield (
             "No audit of the gradients; `bas-opd audit RUN` makes one if the run kept several "
             "checkpoints (`run.keep_every`)."
         )
     if not run.shown:
         yield "No rollout's text is on record (run.examples_per_step was 0), so none is shown."
+    other = "full querying or random selection" if run.selects else "another method"
     yield (
         "No comparison with another run; `bas-opd report RUN RUN` makes one, for example with "
-        "full querying or random selection."
+        f"{other}."
     )
 
 

@@ -17,7 +17,14 @@ from bas_opd.evaluate.results import RunEvaluation, read_evaluation
 from bas_opd.run.history import RunHistory, read_history
 from bas_opd.run.journal import read_journal
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import EvaluationRecord, QueryRecord, ShownRow, Started, StepRecord
+from bas_opd.run.record import (
+    EvaluationRecord,
+    PolicyRecord,
+    QueryRecord,
+    ShownRow,
+    Started,
+    StepRecord,
+)
 from bas_opd.select.rules import PolicyRule, policy_rule
 
 
@@ -73,6 +80,16 @@ class Run:
         return self.config.queries is not None
 
     @property
+    def selects(self) -> bool:
+        """Whether its method chooses what the teacher is asked about, under a budget."""
+        return self.method == "bas-opd"
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether a teacher scored or generated responses."""
+        return self.has_queries or self.method == "sft"
+
+    @property
     def select(self) -> SelectConfig:
         """How its queries are selected, if its method makes any."""
         return self.config.queries or self.config.select
@@ -85,12 +102,12 @@ class Run:
     @property
     def is_full(self) -> bool:
         """Whether it is BAS-OPD with full querying, the reference of costs."""
-        return self.method == "bas-opd" and self.rule.asks_everything
+        return self.selects and self.rule.asks_everything
 
     @property
     def kind(self) -> str:
         """Its policy, or its method if that is not BAS-OPD."""
-        return self.select.policy if self.method == "bas-opd" else self.method
+        return self.select.policy if self.selects else self.method
 
     @property
     def query_share(self) -> float:
@@ -98,9 +115,14 @@ class Run:
         return float(self.select.query_ratio) if self.has_queries else 0.0
 
     @property
+    def rewarded(self) -> tuple[PolicyRecord, ...]:
+        """The steps that were rewarded."""
+        return tuple(step for step in self.steps if isinstance(step, PolicyRecord))
+
+    @property
     def policy(self) -> str:
         """How rows were selected, in the paper's words: full, learned-25; or the method."""
-        if self.method != "bas-opd":
+        if not self.selects:
             return self.method
         select = self.select
         kind = "" if select.budget == "calls" else f" of {select.budget.replace('_', ' ')}"

@@ -38,7 +38,7 @@ class Console:
         self._out = _Output(file=file, markup=False, highlight=False, emoji=False)
         self._live: Live | None = None
         self._status = ""
-        self._is_explained = False
+        self._explained: set[str] = set()
         self.view = RunView()
 
     def __enter__(self) -> Console:
@@ -68,9 +68,8 @@ class Console:
 
     def step(self, step: StepRecord) -> None:
         """Show one step, given its record."""
-        if self._run is not None and not self._is_explained:
-            self.message(legend(step))
-            self._is_explained = True
+        if self._run is not None and (words := legend(step, self._explained)):
+            self.message(words)
         self.view.add(step)
         if self._live is None:
             self.message(self.view.line())

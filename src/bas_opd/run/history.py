@@ -23,16 +23,13 @@ from bas_opd.run.manifest import STATE, published, read_json
 from bas_opd.run.record import (
     EvaluationRecord,
     Finished,
-    IncompleteLineError,
-    Line,
     QueryRecord,
     Resumed,
     Started,
     StepRecord,
-    claims_place,
     parse_step,
-    read_lines,
 )
+from bas_opd.run.record_file import IncompleteLineError, Line, claims_place, read_lines
 from bas_opd.validation import first_problem
 
 

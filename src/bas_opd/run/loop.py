@@ -33,12 +33,14 @@ from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
+from bas_opd.run.events import step_event
 from bas_opd.run.forecast import check_queries, never_ranks, planned_batches, seldom_asks
 from bas_opd.run.history import collect_outline, read_outline
 from bas_opd.run.journal import CallJournal, with_repeated
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
-from bas_opd.run.record import EvaluationRecord, RecordWriter, holds_place, parse_step, step_event
+from bas_opd.run.record import EvaluationRecord, parse_step
+from bas_opd.run.record_file import RecordWriter, holds_place
 from bas_opd.run.state import (
     ROUNDING,
     TrainState,

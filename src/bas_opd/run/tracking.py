@@ -15,14 +15,9 @@ from typing import Any, Protocol
 
 from bas_opd.config import Config, dump
 from bas_opd.errors import ConfigError
+from bas_opd.run.curves import CURVES
 from bas_opd.run.progress import RunProgress
-from bas_opd.run.record import (
-    EvaluationRecord,
-    GradedRecord,
-    PolicyRecord,
-    QueryRecord,
-    StepRecord,
-)
+from bas_opd.run.record import EvaluationRecord, StepRecord
 
 PROJECT = "bas-opd"
 
@@ -157,32 +152,6 @@ class Tracked:
 
 def tracked_values(step: StepRecord) -> dict[str, float]:
     """Return the numbers of a step that a curve can be drawn of; what is not known is left out."""
-    values: dict[str, float | None] = {
-        "loss": step.loss,
-        "gradient_norm": step.gradient_norm,
-        "learning_rate": step.learning_rate,
-    }
-    if isinstance(step, QueryRecord):
-        ranked, explored = step.mean_utility
-        tokens = step.candidate_tokens
-        values |= {
-            "queries/calls": step.calls,
-            "queries/budget": step.budget,
-            "queries/scored_tokens": step.scored_tokens,
-            "queries/share_of_full_tokens": step.scored_tokens / tokens if tokens else None,
-            "utility/ranked": ranked,
-            "utility/explored": explored,
-        }
-    if isinstance(step, GradedRecord) and step.grades:
-        values |= {
-            "reward/right": step.right / len(step.grades),
-            "reward/deferred": step.deferred,
-        }
-    if isinstance(step, PolicyRecord):
-        values |= {
-            "reward/updates": step.updates_made,
-            "reward/dropped_groups": step.dropped_groups,
-            "reward/logprob_gap": step.logprob_gap,
-        }
+    values = {curve.key: value for curve in CURVES for value in curve.of([step])}
     values |= {f"seconds/{phase}": spent for phase, spent in step.seconds.items()}
     return {name: float(value) for name, value in values.items() if value is not None}

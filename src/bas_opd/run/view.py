@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from bas_opd.run.curves import drawn_curves
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.history import summed_steps
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import (
     EvaluationRecord,
     GradedRecord,
-    Line,
     PolicyRecord,
     QueryRecord,
     StepRecord,
     parse_step,
-    read_lines,
 )
-from bas_opd.text import counted, duration
+from bas_opd.run.record_file import Line, read_lines
+from bas_opd.text import counted, duration, listed, percent
 
 LEDGER = {
     "steps": "steps",
@@ -59,10 +59,10 @@ QUERIES = frozenset(
     }
 )
 """Totals of methods that query a teacher."""
-REWARDS = frozenset(
-    {"generated", "rewards", "deferred", "judged", "reference_rows", "dropped_groups"}
-)
-"""Totals of methods that grade responses or generate them with a teacher."""
+REWARDS = frozenset({"rewards", "deferred"})
+"""Totals of methods that grade responses."""
+RARE = frozenset({"rollouts", "generated", "judged", "reference_rows", "dropped_groups"})
+"""Totals that are shown where there is something to count."""
 SHARES = {"calls": "candidates", "scored_tokens": "candidate_tokens"}
 """Totals that are shown as a share of what full querying costs."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -119,16 +119,10 @@ class RunView:
         step = self.recent[-1]
         parts = [f"step {self.done}/{self.total}"]
         if step.is_empty:
-            is_query = isinstance(step, QueryRecord)
-            parts.append(f"empty: no row {'was selected' if is_query else 'to learn from'}")
+            parts.append(f"empty: {_why_empty(step)}")
         elif step.is_skipped:
             parts.append("skipped: the loss or its gradient is not finite")
-        elif step.loss is not None and math.isfinite(step.loss):
-            parts.append(f"loss {step.loss:.4f}")
-        if isinstance(step, QueryRecord):
-            parts += _query_parts(step)
-        elif isinstance(step, GradedRecord):
-            parts += _reward_parts(step)
+        parts += [part.text for part in _parts(step)]
         spent = [sum(each.seconds.values()) for each in self.recent[-PACE:]]
         remaining = fmean(spent) * max(0, self.total - self.done)
         parts += [duration(spent[-1]), f"eta {duration(remaining)}"]
@@ -141,18 +135,8 @@ class RunView:
         ledger = self.ledger
         totals = ledger.totals()
         lines = [self.title] if self.title else []
-        lines += [
-            self.line(),
-            _summary(totals),
-            _curve("loss", [step.loss for step in self.recent]),
-        ]
-        graded = [s for s in self.recent if isinstance(s, GradedRecord) and s.grades]
-        if graded:
-            lines.append(_curve("right", [s.right / len(s.grades or ()) for s in graded]))
-        utilities = [step.mean_utility for step in self.recent if isinstance(step, QueryRecord)]
-        if any(ranked is not None for ranked, _ in utilities):
-            lines.append(_curve("utility, ranked", [ranked for ranked, _ in utilities]))
-            lines.append(_curve("utility, explored", [explored for _, explored in utilities]))
+        lines += [self.line(), _summary(totals)]
+        lines += [_curve(curve.name, curve.of(self.recent)) for curve in drawn_curves(self.recent)]
         if self.evaluations:
             values = [each.accuracy for each in self.evaluations]
             lines.append(_curve(self.evaluations[-1].metric, values))
@@ -188,17 +172,20 @@ class Past:
         return self._summed.ledger if line.end == self._summed.end else None
 
 
-def legend(step: StepRecord) -> str:
-    """Return what the words in the line of a step mean, for a method with such steps."""
-    if isinstance(step, QueryRecord):
-        return (
-            "In the line of a step, queries are teacher calls made / allowed (K), tokens are those "
-            "the teacher scored, and u is the mean utility of rows chosen by score / at random."
-        )
-    return (
-        "In the line of a step, right are responses that are right / graded, updates those of the "
-        "optimizer, and rounds the batches of prompts that were sampled, with prompts kept / drawn."
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the line of a step."""
+
+    text: str
+    meaning: str = ""
+    """What its word means, where that must be said."""
+
+
+def legend(step: StepRecord, explained: set[str]) -> str:
+    """Return what the words in the line of a step mean that were not explained before."""
+    new = [part.meaning for part in _parts(step) if part.meaning not in {"", *explained}]
+    explained.update(new)
+    return f"In the line of a step, {listed(new)}." if new else ""
 
 
 def shown_total(name: str, totals: Mapping[str, Any]) -> str:
@@ -210,9 +197,11 @@ def shown_total(name: str, totals: Mapping[str, Any]) -> str:
 
 def shown_totals(totals: Mapping[str, Any]) -> list[str]:
     """Return the totals that a method has, in the order of the closing table."""
-    absent = (REWARDS if not any(totals[name] for name in REWARDS) else frozenset()) | (
-        QUERIES if not totals["candidates"] and totals["steps"] else frozenset()
-    )
+    absent = {name for name in RARE if not totals[name]}
+    if not totals["rewards"]:
+        absent |= REWARDS
+    if not totals["candidates"] and totals["steps"]:
+        absent |= QUERIES
     return [name for name in LEDGER if name in totals and name not in absent]
 
 
@@ -226,28 +215,107 @@ def _summary(totals: Mapping[str, Any]) -> str:
     return "  ".join(f"{LEDGER[name].strip()} {shown_total(name, totals)}" for name in shown)
 
 
-def _reward_parts(step: GradedRecord) -> list[str]:
-    parts = []
-    if step.grades:
-        parts.append(f"right {step.right}/{len(step.grades)}")
+def _parts(step: StepRecord) -> list[Part]:
+    """Return what the line of a step says of it; what is not known is left out."""
     if isinstance(step, PolicyRecord):
-        parts.append(f"updates {step.updates_made}")
-        if len(step.rounds) > 1:
-            parts.append(f"rounds {len(step.rounds)}, kept {len(step.kept)}/{len(step.examples)}")
+        return _policy_parts(step)
+    parts = []
+    if step.updates_made and step.loss is not None and math.isfinite(step.loss):
+        parts.append(Part(text=f"loss {step.loss:.4f}"))
+    if isinstance(step, QueryRecord):
+        parts += _query_parts(step)
+    elif isinstance(step, GradedRecord):
+        parts += _grade_parts(step)
     return parts
 
 
-def _query_parts(step: QueryRecord) -> list[str]:
+def _why_empty(step: StepRecord) -> str:
+    if isinstance(step, QueryRecord):
+        return "no row was selected"
+    if isinstance(step, PolicyRecord):
+        return "no prompt has rewards that differ"
+    return "no row to learn from"
+
+
+def _policy_parts(step: PolicyRecord) -> list[Part]:
+    """Lead with the reward: with one update a step the loss is 0 but for the KL penalty."""
+    parts = [
+        Part(
+            text=f"reward {fmean(step.rewards or [0.0]):.3f}",
+            meaning="reward is the mean of all rollouts",
+        ),
+        *_grade_parts(step),
+    ]
+    if step.kl is not None:
+        parts.append(Part(text=f"KL {step.kl:.2g}", meaning="KL is that to the initial model"))
+    if step.updates_made and step.gradient_norm is not None:
+        parts.append(
+            Part(
+                text=f"gradient {step.gradient_norm:.3g}",
+                meaning="gradient is its norm before clipping",
+            )
+        )
+    if step.clip_share is not None:
+        parts.append(
+            Part(
+                text=f"clipped {percent(step.clip_share)}",
+                meaning="clipped are the tokens whose gradient the clipped ratio takes away",
+            )
+        )
+    if step.dropped_groups or len(step.rounds) > 1:
+        parts.append(
+            Part(
+                text=f"rounds {len(step.rounds)}, kept {len(step.kept)}/{len(step.examples)}",
+                meaning="rounds are batches of prompts that were sampled, with prompts kept / "
+                "drawn",
+            )
+        )
+    return parts
+
+
+def _grade_parts(step: GradedRecord) -> list[Part]:
+    if not step.grades:
+        return []
+    parts = [
+        Part(
+            text=f"right {step.right}/{len(step.grades)}",
+            meaning="right are responses that are right / graded",
+        )
+    ]
+    if step.deferred:
+        parts.append(
+            Part(
+                text=f"deferred {step.deferred}",
+                meaning="deferred are responses that no rule could read",
+            )
+        )
+    return parts
+
+
+def _query_parts(step: QueryRecord) -> list[Part]:
     queries = f"queries {step.calls}/{step.budget}"
+    meaning = "queries are teacher calls made / allowed (K)"
     if step.budget_kind != "calls":
         unit = step.budget_kind.replace("_", " ")
         queries = f"queries {step.calls}, {step.used:,}/{step.budget:,} {unit}"
+        meaning = f"queries are teacher calls, with {unit} used / allowed (K)"
     if step.explored:
         queries += f" ({len(step.explored)} explored)"
-    parts = [queries, f"tokens {_share(step.scored_tokens, step.candidate_tokens)}"]
+    parts = [
+        Part(text=queries, meaning=meaning),
+        Part(
+            text=f"tokens {_share(step.scored_tokens, step.candidate_tokens)}",
+            meaning="tokens are those the teacher scored",
+        ),
+    ]
     ranked, explored = step.mean_utility
     if ranked is not None and explored is not None:
-        parts.append(f"u {_scientific(ranked)} / {_scientific(explored)}")
+        parts.append(
+            Part(
+                text=f"u {_scientific(ranked)} / {_scientific(explored)}",
+                meaning="u is the mean utility of rows chosen by score / at random",
+            )
+        )
     return parts
 
 

@@ -46,6 +46,16 @@ def test_the_papers_rows_are_marked_as_quoted_and_a_partial_set_as_partial() -> 
     assert table.count("(quoted)") == len(QUOTED)
 
 
+def test_the_papers_rows_are_left_out_where_none_of_its_benchmarks_was_asked() -> None:
+    summaries = [summary("finesearch", correct=4)]
+    text, table = markdown("m", summaries), latex("m", summaries)
+    assert text.splitlines()[:3] == ["| model | FineSearch |", "| --- | --: |", "| m | 100.00 |"]
+    assert "quoted" not in text + table
+    assert r"Model & FineSearch \\" in table
+    assert r"\begin{tabular}{lc}" in table
+    assert table.count("midrule") == 1
+
+
 def test_the_quoted_rows_average_to_what_the_paper_states() -> None:
     # The paper prints 81.60 for its learned selector at 4B.
     assert row(latex("m", []), "BAS-OPD (4B)").endswith(r"& 81.60 \\")

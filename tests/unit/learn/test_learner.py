@@ -224,11 +224,28 @@ def test_the_policy_objective_equals_the_loss_that_equals_trls(
         dual_clip=3.0,
         aggregate=aggregate,
     )
-    penalty = k3(new, reference).masked_fill(~rollouts.mask, 0.0) * weights[:, None]
-    loss = loss + beta * penalty.sum()
+    distance = k3(new, reference).masked_fill(~rollouts.mask, 0.0)
+    loss = loss + beta * (distance * weights[:, None]).sum()
     loss.backward()
+    gradient = _gradient_by_ratio(new.detach(), old, advantages)
+    stopped = ((gradient == 0) & rollouts.mask).sum(1).tolist()
+    assert 0 < sum(stopped) < int(rollouts.mask.sum())
+    for row, (total, clipped) in objective.measured.items():
+        assert total == pytest.approx(float(distance[row].detach().sum()), rel=1e-3, abs=1e-5)
+        assert clipped == stopped[row]
     assert float(found.loss) == pytest.approx(float(loss.detach()), rel=1e-4, abs=1e-6)
     assert_equal_gradients(ours, _gradients(qwen35.model))
+
+
+def _gradient_by_ratio(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
+    """What clipping leaves of the gradient of each token by its ratio."""
+    ratio = (new - old).exp().requires_grad_()
+    clipped = ratio.clamp(0.8, 1.28)
+    terms = torch.maximum(-ratio * advantages[:, None], -clipped * advantages[:, None])
+    capped = torch.minimum(terms, -3.0 * advantages[:, None])
+    torch.where(advantages[:, None] < 0, capped, terms).sum().backward()
+    assert ratio.grad is not None
+    return ratio.grad
 
 
 def test_micro_batches_change_neither_loss_nor_gradient(case: Case) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bas_opd.errors import DataError
-from bas_opd.run.record import RecordFollower, RecordWriter
+from bas_opd.run.record_file import RecordFollower, RecordWriter
 
 
 def numbers(follower: RecordFollower) -> tuple[bool, list[int]]:

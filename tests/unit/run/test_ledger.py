@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bas_opd.run.events import step_event
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import QueryRecord, parse_step, step_event
+from bas_opd.run.record import QueryRecord, parse_step
 from bas_opd.teacher import LocalScores
 from bas_opd.types import (
     Budget,

@@ -19,11 +19,11 @@ from bas_opd.report.charts.model import DRAWN, Bar, line_chart
 from bas_opd.report.charts.model import Line as Drawn
 from bas_opd.report.charts.training import budget_chart
 from bas_opd.report.run import read_run
-from bas_opd.run import record
+from bas_opd.run import record_file
 from bas_opd.run.console import Console
 from bas_opd.run.history import collect_outline, read_history, read_outline
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record import RecordWriter, holds_place, read_lines
+from bas_opd.run.record_file import RecordWriter, holds_place, read_lines
 from bas_opd.run.verify import verify
 from bas_opd.run.view import WIDTH
 
@@ -55,14 +55,14 @@ def run(pictures: PreparedSet, tmp_path: Path) -> Path:
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Counts the lines that were parsed."""
-    count, parse = 0, record._parse
+    count, parse = 0, record_file._parse
 
     def counting(line: bytes, where: str) -> dict[str, object]:
         nonlocal count
         count += 1
         return parse(line, where)
 
-    monkeypatch.setattr(record, "_parse", counting)
+    monkeypatch.setattr(record_file, "_parse", counting)
     return lambda: count
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bas_opd.errors import DataError
-from bas_opd.run.record import RecordWriter, holds_place, read_records
+from bas_opd.run.record_file import RecordWriter, holds_place, read_records
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from run_fixtures import Silent, events_of, small_config
+from synthetic_rewards import POLICY_STEP
 
 from bas_opd.errors import ConfigError
 from bas_opd.run import loop
@@ -139,4 +140,24 @@ def test_what_is_not_known_is_not_sent() -> None:
         "queries/budget": 0.0,
         "queries/scored_tokens": 0.0,
         "seconds/rollout": 1.5,
+    }
+
+
+def test_a_tracker_gets_the_curves_of_rewards() -> None:
+    step = parse_step({**POLICY_STEP, "clip_share": 0.02, "entropy": 1.5, "learning_rate": 1e-6})
+    assert tracked_values(step) == {
+        "reward/mean": 0.25,
+        "reward/right": 0.25,
+        "reward/deferred": 0.0,
+        "policy/kl": 0.00123,
+        "policy/clip_share": 0.02,
+        "policy/entropy": 1.5,
+        "policy/kept": 1.0,
+        "policy/rounds": 1.0,
+        "policy/updates": 1.0,
+        "response_tokens": 5.0,
+        "loss": 0.0,
+        "gradient_norm": 0.8,
+        "learning_rate": 1e-6,
+        "seconds/rollout": 2.0,
     }

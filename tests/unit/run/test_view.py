@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from synthetic_rewards import POLICY_STEP
 from synthetic_steps import A_STEP
 
 from bas_opd.run.record import StepRecord, parse_step
-from bas_opd.run.view import WIDTH, RunView
+from bas_opd.run.view import WIDTH, RunView, legend
 
 
 def step(number: int, **changes: Any) -> dict[str, Any]:
@@ -138,3 +140,81 @@ def test_a_step_of_a_method_without_queries_has_its_core_alone() -> None:
     view = RunView(total=38)
     view.add(plain)
     assert view.line() == "step 37/38  loss 0.0412  41 s  eta 41 s"
+
+
+def rewarded(**changes: Any) -> RunView:
+    view = RunView(total=9)
+    for number in range(3):
+        view.add(parse_step({**POLICY_STEP, "step": number, **changes}))
+    return view
+
+
+def test_a_step_with_rewards_leads_with_them_and_not_with_its_loss() -> None:
+    assert rewarded().line() == (
+        "step 3/9  reward 0.250  right 1/4  KL 0.0012  gradient 0.8  2.0 s  eta 12 s"
+    )
+
+
+def test_a_line_names_clipping_rounds_and_unread_responses_where_there_are_any() -> None:
+    changes = {
+        "kl": None,
+        "clip_share": 0.021,
+        "rounds": [1, 1],
+        "kept": [0],
+        "grades": ["right", "unread", "wrong", "wrong"],
+    }
+    assert rewarded(**changes).line() == (
+        "step 3/9  reward 0.250  right 1/4  deferred 1  gradient 0.8  clipped 2.1 %  "
+        "rounds 2, kept 1/2  2.0 s  eta 12 s"
+    )
+
+
+def test_a_step_whose_rewards_are_equal_says_so() -> None:
+    assert rewarded(rows=[], is_valid=False, updates=[], kl=None).line() == (
+        "step 3/9  empty: no prompt has rewards that differ  reward 0.250  right 1/4  2.0 s  "
+        "eta 12 s"
+    )
+
+
+def test_records_from_before_kl_was_on_record_still_have_a_line() -> None:
+    old = {name: value for name, value in POLICY_STEP.items() if name != "kl"}
+    view = RunView(total=9)
+    view.add(parse_step(old))
+    assert "reward 0.250  right 1/4  gradient 0.8" in view.line()
+
+
+def test_a_view_draws_the_curves_of_rewards() -> None:
+    names = [line.split("  ")[0] for line in rewarded().lines()[2:-1]]
+    assert names == ["reward", "KL", "gradient norm", "response tokens"]
+    shaped = rewarded(rewards=[0.5, 0.0, 0.0, 0.0]).lines()
+    assert [line.split("  ")[0] for line in shaped[2:4]] == ["reward", "right"]
+    curves = "\n".join(rewarded(clip_share=0.5, rounds=[1, 1], kept=[0]).lines())
+    assert "prompts kept      ▁▁▁  0.5" in curves
+    assert "clipped           ▁▁▁  0.5" in curves
+    assert "rounds            ▁▁▁  2" in curves
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"kl": None, "clip_share": 0.1}, {"rounds": [1, 1], "kept": [0]}]
+)
+def test_a_legend_explains_what_is_shown_and_nothing_else(changes: dict[str, Any]) -> None:
+    record = parse_step({**POLICY_STEP, **changes})
+    view = RunView(total=9)
+    view.add(record)
+    shown = view.line()
+    words = legend(record, set())
+    for word in ("reward", "right", "KL", "gradient", "clipped", "rounds", "deferred", "queries"):
+        assert (f"{word} is " in words or f"{word} are " in words) == (f"  {word} " in shown), word
+
+
+def test_a_word_is_explained_when_it_first_appears_and_only_then() -> None:
+    explained: set[str] = set()
+    early = A_STEP.model_copy(update={"scores": [None] * 224, "explored": []})
+    assert legend(early, explained) == (
+        "In the line of a step, queries are teacher calls made / allowed (K) and tokens are those "
+        "the teacher scored."
+    )
+    assert legend(early, explained) == ""
+    assert legend(A_STEP, explained) == (
+        "In the line of a step, u is the mean utility of rows chosen by score / at random."
+    )

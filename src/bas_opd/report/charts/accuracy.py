@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import get_args
 
 from bas_opd.errors import DataError
@@ -35,9 +36,20 @@ from bas_opd.stats.resampling import Estimate
 from bas_opd.text import percent
 
 PANELS_PER_ROW = 4
-TOTAL_WIDTH, TOTAL_HEIGHT = 620, 340
-TOTAL_INSIDE = (566, 282)
+CROWDED = 1.3
+"""Share of full querying beyond which 50 % and 100 % stand too close for two ticks."""
+TOTAL_WIDTH, TOTAL_HEIGHT = 720, 460
+TOTAL_INSIDE = (666, 402)
 """The part of it that is left for points, about."""
+RISES = (0, 13, -13, 22, -22, 32, -32)
+"""Pixels by which a name may stand above or below its point."""
+DISTANCE = 0.5
+"""Square pixels of cover that a pixel of distance from the point is worth."""
+PASSES = 4
+APART = 44.0
+"""Pixels around a point that the names of others keep off."""
+STRIDE = 6.0
+"""Pixels between the points of a line that names keep off."""
 Box = tuple[float, float, float, float]
 LONG_NAME = 90
 """Pixels of a page; a chart is wider for the rest of a longer name."""
@@ -54,10 +66,10 @@ def policy_style(policy: str) -> str:
     return "third" if policy_rule(policy).ranks_by else "explored"
 
 
-def accuracy_cost(arms: Sequence[Arm]) -> Chart:
+def accuracy_cost(arms: Sequence[Arm], cost: str = "scored tokens vs. full") -> Chart:
     """Draw accuracy beside the share of tokens the teacher scored, a row for each arm (Figure 5).
 
-    Arms that were not trained are vertical lines.
+    Arms that were not trained are vertical lines. `cost` names the shares, if they are others.
     """
     trained = [arm for arm in arms if arm.budget is not None]
     if not any(arm.token_share is not None for arm in trained):
@@ -98,15 +110,14 @@ def accuracy_cost(arms: Sequence[Arm]) -> Chart:
     )
     return Chart(
         title="Accuracy and cost",
-        label=f"Accuracy ({_metric(arms)}), and scored tokens as a share of full querying. "
-        f"{spoken}.",
+        label=f"Accuracy ({_metric(arms)}), and {cost}. {spoken}.",
         panels=(
             Panel(x=accuracy, y=rows, shapes=tuple(reached)),
             Panel(
                 x=Axis(
-                    name="scored tokens vs. full",
+                    name=cost,
                     high=1.35 * most,
-                    ticks=((0.5, "50 %"), (1.0, "100 %")),
+                    ticks=(*([(0.5, "50 %")] if most < CROWDED else []), (1.0, "100 %")),
                 ),
                 y=replace(rows, ticks=()),
                 shapes=tuple(scored),
@@ -143,7 +154,8 @@ def accuracy_total(arms: Sequence[Arm]) -> Chart:
         if reach := _ends(arm.accuracy):
             shapes.append(whisker(at[0], reach, style))
         shapes.append(Mark(at=at, style=style, size=1.3))
-    shapes += _labels([arm for arm, _ in points], x, y)
+    shapes += _labels([arm for arm, _ in points], x, y, line=whole)
+    kinds = {_kind(arm.policy): policy_style(arm.policy) for arm, _ in points}
     spoken = "; ".join(
         f"{arm.name}: {percent(accuracy)} at {percent(share)} of the tokens"
         for arm, (share, accuracy) in points
@@ -157,32 +169,63 @@ def accuracy_total(arms: Sequence[Arm]) -> Chart:
         label=f"Accuracy ({_metric(arms)}) over total tokens as a share of full querying. "
         f"{spoken}.",
         panels=(Panel(x=x, y=y, shapes=tuple(shapes)),),
+        keys=tuple(Key(label=kind, style=kinds[kind], forms=("mark",)) for kind in sorted(kinds)),
         caption=f"{caption} Without training: {untrained}." if untrained else caption,
         width=TOTAL_WIDTH,
         height=TOTAL_HEIGHT,
     )
 
 
-def _labels(arms: Sequence[Arm], x: Axis, y: Axis) -> Iterator[Text]:
-    """Yield the names of arms, each beside its point where it covers least."""
+def _kind(policy: str) -> str:
+    """Return how an arm chooses what it queries, as a legend names it."""
+    if policy not in get_args(PolicyName):
+        return "another method"
+    if policy_rule(policy).asks_everything:
+        return "queries every rollout"
+    if policy_rule(policy).learns:
+        return "learns what to query"
+    return "ranks by a fixed rule" if policy_rule(policy).ranks_by else "queries at random"
+
+
+def _labels(
+    arms: Sequence[Arm], x: Axis, y: Axis, *, line: Sequence[tuple[float, float]]
+) -> Iterator[Text]:
+    """Yield the names of arms, each beside its point where it covers least, also of the line."""
     across, up = TOTAL_INSIDE[0] / (x.high - x.low), TOTAL_INSIDE[1] / (y.high - y.low)
     taken = [(TOTAL_INSIDE[0] + 45.0, TOTAL_INSIDE[1] / 2, 80.0, 1e4)]  # the right edge
+    for (left, low), (right, high) in pairwise(line):
+        parts = max(1, round((right - left) * across / STRIDE))
+        for part in range(parts + 1):
+            share = part / parts
+            at = (left + share * (right - left), low + share * (high - low))
+            taken.append(((at[0] - x.low) * across, (at[1] - y.low) * up, STRIDE, 5.0))
     whiskers = []
     for arm in arms:
         left = ((arm.total_share or 0.0) - x.low) * across
         low, at, high = ((end - y.low) * up for end in _low_to_high(arm.accuracy))
         whiskers.append((arm.name, left, low, at, high))
         taken += [(left, at, 11.0, 11.0), (left, (low + high) / 2, 6.0, high - low)]
-    for name, left, low, at, high in whiskers:
-        width = len(name) * TEXT_WIDTH
-        aside = width / 2 + 9
-        places = [(left + side, at + rise) for rise in (0, 13, -13) for side in (aside, -aside)]
-        places += [(left, high + 9), (left, low - 9)]
-        best = min(places, key=lambda place: _covered((*place, width, 11.0), taken))
-        taken.append((*best, width, 11.0))
+    boxes = {}
+    for _ in range(PASSES):  # a name that was placed early may find a better place later
+        for name, left, low, at, high in whiskers:
+            width = len(name) * TEXT_WIDTH
+            others = [*taken, *(box for other, box in boxes.items() if other != name)]
+            # Beside the point of another arm it would be read as that one's name.
+            others += [(a, b, APART, 12.0) for other, a, _, b, _ in whiskers if other != name]
+            aside = width / 2 + 9
+            places = [(left + side, at + rise) for rise in RISES for side in (aside, -aside)]
+            places += [(left, end) for end in (high + 9, low - 9, high + 20, low - 20)]
+            boxes[name] = min(
+                ((*place, width, 11.0) for place in places),
+                key=lambda box, at=at, others=others: (
+                    _covered(box, others) + DISTANCE * abs(box[1] - at)
+                ),
+            )
+    for name, (left, middle, _, _) in boxes.items():
         # A text stands 4 pixels above its point, and half its height is above its middle.
-        point = (x.low + best[0] / across, y.low + (best[1] - 7.5) / up)
-        yield Text(at=point, words=name, is_above=True)
+        yield Text(
+            at=(x.low + left / across, y.low + (middle - 7.5) / up), words=name, is_above=True
+        )
 
 
 def _low_to_high(estimate: Estimate) -> tuple[float, float, float]:

@@ -144,33 +144,49 @@ def percent_tick(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def round_step(width: float) -> float:
-    """Return the smallest of 1, 2, 2.5, 5 and 10 times a power of ten not below a width."""
+def round_step(width: float, *, whole: bool = False) -> float:
+    """Return the smallest of 1, 2, 2.5, 5 and 10 times a power of ten not below a width.
+
+    Of what is counted in `whole` numbers, it is one of these.
+    """
+    width = max(width, 1.0) if whole else width
     if width <= 0:
         return 1.0
     power = 10 ** math.floor(math.log10(width))
+    steps = [power * digit for digit in (1, 2, 2.5, 5, 10)]
     return next(
-        power * digit for digit in (1, 2, 2.5, 5, 10) if power * digit >= width * (1 - 1e-9)
+        step for step in steps if step >= width * (1 - 1e-9) and not (whole and step != round(step))
     )
 
 
-def round_ends(values: Sequence[float], *, zero: bool = True) -> Ends:
+def are_whole(values: Sequence[float]) -> bool:
+    """Return whether values are counted in whole numbers."""
+    return all(float(value).is_integer() for value in values)
+
+
+def round_ends(values: Sequence[float], *, zero: bool = True, whole: bool = False) -> Ends:
     """Return the ends of an axis that holds all values, on round numbers."""
     low, high = min(values), max(values)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
         low, high = low - (0.0 if zero else 0.5), high + (1.0 if zero else 0.5)
-    step = round_step((high - low) / 4)
+    step = round_step((high - low) / 4, whole=whole)
     return step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
 
 
 def axis(
-    name: str, ends: Ends, *, tick: Tick = short_number, wanted: int = 5, grid: bool = False
+    name: str,
+    ends: Ends,
+    *,
+    tick: Tick = short_number,
+    wanted: int = 5,
+    grid: bool = False,
+    whole: bool = False,
 ) -> Axis:
     """Return an axis with about so many ticks, at round values."""
     low, high = ends
-    step = round_step((high - low) / wanted)
+    step = round_step((high - low) / wanted, whole=whole)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     values = [number * step for number in range(first, last + 1)]
     return Axis(
@@ -186,7 +202,9 @@ def value_axis(
     name: str, values: Sequence[float], *, zero: bool = True, tick: Tick = short_number
 ) -> Axis:
     """Return an axis with grid lines whose round ends hold all values."""
-    return axis(name, round_ends(values, zero=zero), tick=tick, wanted=4, grid=True)
+    whole = tick is short_number and are_whole(values)
+    ends = round_ends(values, zero=zero, whole=whole)
+    return axis(name, ends, tick=tick, wanted=4, grid=True, whole=whole)
 
 
 def named_columns(names: Sequence[str], name: str = "") -> Axis:
@@ -244,7 +262,7 @@ def line_chart(
             ]
     if isinstance(x, str):
         values = [value for value, _ in points]
-        x = axis(x, (min(values), max(values)))
+        x = axis(x, (min(values), max(values)), whole=are_whole(values))
     if isinstance(y, str):
         y = value_axis(
             y, [*(value for _, value in points), *(end for each in intervals for end in each or ())]

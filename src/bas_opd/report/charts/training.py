@@ -17,13 +17,16 @@ from bas_opd.report.charts.model import (
     Line,
     Mark,
     Panel,
+    Point,
     Shape,
     axis,
     column_chart,
     line_chart,
     named_rows,
     neighbours,
+    percent_tick,
     row_bars,
+    short_number,
     value_axis,
 )
 from bas_opd.report.findings import budget_sentence
@@ -36,7 +39,8 @@ from bas_opd.report.selection import (
     shares_by_length,
     utility_by_step,
 )
-from bas_opd.run.record import QueryRecord
+from bas_opd.run.curves import CURVES, drawn_curves
+from bas_opd.run.record import GenerationRecord, QueryRecord
 from bas_opd.select.rules import PolicyRule
 from bas_opd.text import ends_of, percent
 
@@ -49,6 +53,23 @@ STATES = {
     "passed-over": "not asked",
     "no-crop": "no crop, cannot be asked",
 }
+SELECTION_CURVES = ("utility/ranked", "utility/explored")
+"""Drawn together, where a page shows what was selected."""
+PHASES = {
+    "rollout": 0,
+    "select": 1,
+    "reward": 1,
+    "teacher": 2,
+    "reference": 2,
+    "student": 3,
+    "ema": 4,
+    "learn": 5,
+}
+"""Phase -> its colour, the same for every method."""
+LEAST_SECONDS = 5e-4
+"""Of a phase in a step; one that took less is not shown."""
+COMPARED = ("reward/mean", "reward/right", "policy/kl", "gradient_norm", "response_tokens")
+"""Curves of which several runs share a chart."""
 SHARE_BARS = {"of the candidates": "faded", "of the rows asked about": "ranked"}
 
 
@@ -75,8 +96,6 @@ def budget_chart(run: Run) -> Chart | None:
             )
         )
         edge += [(low, step.budget), (high, step.budget)]
-    steps = axis("step", (0.5, len(queries) + 0.5))
-    whole = tuple((value, name) for value, name in steps.ticks if value == int(value))
     highest = max(max(step.used, step.budget) for step in queries)
     unit = run.select.budget.replace("_", " ")
     return Chart(
@@ -84,8 +103,8 @@ def budget_chart(run: Run) -> Chart | None:
         label=f"Teacher {unit} of each step against its budget. {budget_sentence(run)}",
         panels=(
             Panel(
-                x=Axis(name="step", low=steps.low, high=steps.high, ticks=whole),
-                y=value_axis(f"teacher {unit}", [0, 1.04 * highest]),
+                x=axis("step", (0.5, len(run.queries) + 0.5), whole=True),
+                y=value_axis(f"teacher {unit}", [0, math.ceil(1.04 * highest)]),
                 shapes=(*bars, Line(points=tuple(edge), style="edge")),
             ),
         ),
@@ -156,7 +175,12 @@ def step_drawing(step: QueryRecord, rule: PolicyRule) -> Chart:
 
 
 def run_cost_chart(run: Run) -> Chart | None:
-    """Draw accuracy and cost of one run and the accuracy of its base; none if not evaluated."""
+    """Draw accuracy and cost of one run and the accuracy of its base; none if not evaluated.
+
+    Cost is what was saved by asking less, so a method that selects nothing has none.
+    """
+    if not run.selects:
+        return None
     evaluations = {"base": run.before, run.policy: run.own_evaluation}
     arms = []
     for name, evaluation in evaluations.items():
@@ -180,6 +204,12 @@ def run_cost_chart(run: Run) -> Chart | None:
     return accuracy_cost(arms) if any(arm.budget is not None for arm in arms) else None
 
 
+def shown_phases(run: Run) -> dict[str, float]:
+    """Return the seconds of each phase that took any time, in the order of a step."""
+    steps = len(run.steps) or 1
+    return {n: s for n, s in run.totals["seconds"].items() if s / steps >= LEAST_SECONDS}
+
+
 def phase_chart(run: Run, longest: float | None = None) -> Chart | None:
     """Draw where the time went, as one bar; its keys are in the order of the phases.
 
@@ -190,8 +220,8 @@ def phase_chart(run: Run, longest: float | None = None) -> Chart | None:
     bars = []
     done = 0.0
     keys = []
-    for number, (name, seconds) in enumerate(run.totals["seconds"].items()):
-        style, share = f"part-{number % PARTS}", seconds / run.seconds
+    for name, seconds in shown_phases(run).items():
+        style, share = f"part-{PHASES.get(name, 1)}", seconds / run.seconds
         title = f"{name} {percent(share)}"
         width = seconds / (longest or run.seconds)
         bars.append(Bar(x=(done, done + width), y=(0.0, 1.0), style=style, title=title))
@@ -208,23 +238,30 @@ def phase_chart(run: Run, longest: float | None = None) -> Chart | None:
     )
 
 
-def loss_chart(run: Run) -> Chart | None:
-    """Draw the loss of each step that has one."""
-    points = [
-        (float(number), step.loss)
-        for number, step in enumerate(run.steps, start=1)
-        if step.loss is not None and math.isfinite(step.loss)
-    ]
-    if len(points) < 2:
-        return None
-    return line_chart(
-        {("", "ranked"): points},
-        title="Loss",
-        label=f"Loss of each step, from {points[0][1]:.3g} at the first to {points[-1][1]:.3g} at "
-        "the last.",
-        x="step",
-        y="distillation loss on selected tokens" if run.has_queries else f"loss of {run.method}",
-    )
+def curve_charts(run: Run) -> list[Chart]:
+    """Draw what the method of a run follows from step to step, as far as it is on record."""
+    charts = []
+    for curve in drawn_curves(run.steps):
+        if curve.key in SELECTION_CURVES:
+            continue
+        values = enumerate(curve.of(run.steps), start=1)
+        points = [(float(number), value) for number, value in values if value is not None]
+        if len(points) < 2:
+            continue
+        written = percent if curve.is_share else "{:.3g}".format
+        tick = percent_tick if curve.is_share else short_number
+        charts.append(
+            line_chart(
+                {("", "ranked"): points},
+                title=curve.title,
+                label=f"{curve.title}: {written(points[0][1])} at step {points[0][0]:.0f}, "
+                f"{written(points[-1][1])} at step {points[-1][0]:.0f}.",
+                x="step",
+                y=value_axis(curve.unit, [value for _, value in points], tick=tick),
+                caption=curve.note,
+            )
+        )
+    return charts
 
 
 def evaluation_chart(run: Run) -> Chart | None:
@@ -246,7 +283,18 @@ def evaluation_chart(run: Run) -> Chart | None:
 
 
 def cost_chart(entries: Sequence[Entry]) -> Chart | None:
-    """Draw accuracy and cost of runs, numbered as in their table; none if none was evaluated."""
+    """Draw accuracy and cost of runs, numbered as in their table; none if none was evaluated.
+
+    Where a method queries no teacher, the cost of all is their total tokens.
+    """
+    cost = "scored tokens vs. full"
+    shares = {entry.number: entry.token_share for entry in entries}
+    if not all(entry.run.has_queries for entry in entries):
+        totals = {entry.number: entry.run.totals["total_tokens"] for entry in entries}
+        full = [totals[entry.number] for entry in entries if entry.run.is_full]
+        cost = f"total tokens vs. {'full' if full else 'most'}"
+        whole = max(full or totals.values()) or 1
+        shares = {number: total / whole for number, total in totals.items()}
     arms = [
         Arm(
             name=f"{entry.number} {entry.label}",
@@ -255,23 +303,72 @@ def cost_chart(entries: Sequence[Entry]) -> Chart | None:
             parts={},
             accuracy=reached,
             metric=entry.accuracy.name,
-            token_share=entry.token_share,
+            token_share=shares[entry.number],
         )
         for entry in entries
         if entry.accuracy is not None
         and (reached := estimate_of(entry.accuracy)) is not None
-        and entry.token_share is not None
+        and shares[entry.number] is not None
     ]
-    return accuracy_cost(arms) if arms else None
+    return accuracy_cost(arms, cost) if arms else None
+
+
+def compared_curves(entries: Sequence[Entry]) -> list[Chart]:
+    """Draw what several runs have in common from step to step: accuracy, rewards, lengths."""
+    numbered = [(f"{entry.number} {entry.label}", entry.run) for entry in entries]
+    accuracies = {
+        name: [(float(each.step), each.accuracy) for each in run.evaluations]
+        for name, run in numbered
+        if run.evaluations and run.evaluations[-1].questions == _asked(entries)
+    }
+    charts = [_compared("Accuracy during training", "accuracy", accuracies, is_share=True)]
+    for curve in CURVES:
+        if curve.key in COMPARED:
+            lines = {
+                name: [
+                    (float(number), value)
+                    for number, value in enumerate(curve.of(run.steps), start=1)
+                    if value is not None and not isinstance(run.steps[0], GenerationRecord)
+                ]
+                for name, run in numbered
+            }
+            charts.append(_compared(curve.title, curve.unit, lines, is_share=curve.is_share))
+    return [chart for chart in charts if chart is not None]
+
+
+def _asked(entries: Sequence[Entry]) -> str:
+    """Return the questions of the first run that was evaluated during training."""
+    return next((e.run.evaluations[-1].questions for e in entries if e.run.evaluations), "")
+
+
+def _compared(
+    title: str, unit: str, lines: Mapping[str, Sequence[Point]], *, is_share: bool
+) -> Chart | None:
+    drawn = {name: line for name, line in lines.items() if len(line) > 1}
+    if not drawn:
+        return None
+    values = [value for line in drawn.values() for _, value in line]
+    return line_chart(
+        {
+            (name, f"part-{place % PARTS}"): line
+            for place, name in enumerate(lines)
+            if (line := drawn.get(name))
+        },
+        title=title,
+        label=f"{title} of {', '.join(drawn)}.",
+        x="step",
+        y=value_axis(unit, values, tick=percent_tick if is_share else short_number),
+    )
 
 
 def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
-    """Draw the mean observed utility of each step's selected rows, for each run."""
+    """Draw the mean observed utility of each step's selected rows, for each run that selects."""
     lines = {
         (f"{entry.number} {entry.label}", policy_style(entry.run.kind)): [
             (float(each.step), each.mean) for each in utility_by_step(entry.run.queries)
         ]
         for entry in entries
+        if entry.run.selects
     }
     lines = {key: points for key, points in lines.items() if len(points) > 1}
     if not lines:
@@ -327,7 +424,7 @@ def _band_chart(run: Run, bands: Sequence[Band]) -> Chart | None:
         [band.name for band in bands],
         [band.utility.mean for band in bands],
         [ends_of(band.utility) for band in bands],
-        title="Predicted against observed",
+        title="Observed utility, by rank",
         label=f"Mean observed utility by place in the ranking: {spoken}.",
         x_name="place in the ranking of its step",
         y_name="mean observed utility",

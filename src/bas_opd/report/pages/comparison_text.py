@@ -111,9 +111,7 @@ def _groups(groups: Sequence[ArmRuns]) -> Iterator[str]:
         accuracy = "not all evaluated on the same questions"
         if group.accuracy is not None:
             accuracy = f"{plus_minus(group.accuracy, '.1f', 100)} % ({group.metric})"
-        yield (
-            f"{group.name} over {len(group.members)} seeds: {accuracy}, "
-            f"{plus_minus(group.total('scored_tokens'), ',.0f')} scored tokens, "
-            f"{plus_minus(group.total('processed_tokens'), ',.0f')} processed, "
-            f"{plus_minus(group.total('total_tokens'), ',.0f')} in total."
-        )
+        scored, processed, total = group.tokens
+        teacher = f"{scored} scored tokens, {processed} processed, {total} in total"
+        cost = teacher if group.first.has_queries else f"{total} total tokens"
+        yield f"{group.name} over {len(group.members)} seeds: {accuracy}, {cost}."

@@ -7,7 +7,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.report.run import Run, ShownRow
 from bas_opd.report.selection import drawn_rows
-from bas_opd.run.record import QueryRecord
-from bas_opd.types import Example
+from bas_opd.run.record import GradedRecord, PolicyRecord, QueryRecord, StepRecord
+from bas_opd.types import Example, Grade
 
 WANTED = 12
+PROMPTS = 6
+"""Prompts that are shown with several responses each."""
 LARGEST = 560
 """Longest side of an embedded picture, in pixels."""
 QUALITY = 82
@@ -36,17 +38,19 @@ class Framed:
     box: Box | None
     picture: str
     """A data URL, as is `crop`."""
-    crop: str
+    crop: str | None
+    """None where the method shows it to nobody."""
 
 
-def framed(example: Example) -> Framed:
-    """Open and shrink the picture and the crop of an example that has one."""
+def framed(example: Example, *, with_crop: bool = True) -> Framed:
+    """Open and shrink the picture of an example and, if wanted, the crop that it has."""
     picture = open_image(example.image)
+    box = None if example.crop is None else example.crop.box
     return Framed(
         size=picture.size,
-        box=None if example.crop is None else example.crop.box,
+        box=box if with_crop else None,
         picture=_data_url(picture),
-        crop=_data_url(open_crop(example)),
+        crop=_data_url(open_crop(example)) if with_crop else None,
     )
 
 
@@ -103,6 +107,37 @@ class ShownExample:
     """None where the picture is not available."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradedRollout:
+    """One response to a prompt, and what it earned."""
+
+    response: str
+    grade: Grade | None
+    """None where responses are not graded."""
+    is_judged: bool
+    is_learned: bool
+    reward: float | None
+    advantage: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPrompt:
+    """A prompt with the responses to it that are on record, as the page shows it."""
+
+    step: int
+    """Counted from 1."""
+    question: str
+    answer: str
+    kind: str
+    rollouts: tuple[GradedRollout, ...]
+    framed: Framed | None
+
+    @property
+    def outcomes(self) -> int:
+        """How many different grades its responses have."""
+        return len({each.grade for each in self.rollouts})
+
+
 def training_set(run: Run, folder: Path | None = None) -> Mapping[str, Example]:
     """Return the examples a run was trained on by their ids; none if they are no longer there.
 
@@ -141,7 +176,7 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
             step=step.step + 1,
             kind=kinds[row.example],
             is_ranked=bool(step.score_of) and row.row not in drawn_rows(step),
-            framed=_framed(examples.get(row.example)),
+            framed=_framed(examples.get(row.example), with_crop=run.config.needs_crops),
         )
         for step, row in _spread(list(newest.values()), kinds)
     ]
@@ -163,11 +198,65 @@ def _spread(
     return chosen
 
 
-def _framed(example: Example | None) -> Framed | None:
-    if example is None or example.crop is None:
+def shown_prompts(run: Run, examples: Mapping[str, Example]) -> list[ShownPrompt]:
+    """Choose prompts whose responses are on record, from the first steps to the last.
+
+    Of neighbouring steps, the one whose responses differ most in their grades is shown.
+    """
+    prompts = [
+        (example, _prompt(step, rows, kind=examples[example].kind if example in examples else ""))
+        for step in run.steps
+        if isinstance(step, GradedRecord)
+        for example, rows in _by_example(step).items()
+    ]
+    wanted = min(PROMPTS, len(prompts))
+    parts = [
+        prompts[len(prompts) * part // wanted : len(prompts) * (part + 1) // wanted]
+        for part in range(wanted)
+    ]
+    chosen = [max(part, key=lambda pair: pair[1].outcomes) for part in parts]
+    with_crop = run.config.needs_crops
+    return [
+        replace(prompt, framed=_framed(examples.get(example), with_crop=with_crop))
+        for example, prompt in chosen
+    ]
+
+
+def _by_example(step: StepRecord) -> dict[str, list[ShownRow]]:
+    found: dict[str, list[ShownRow]] = {}
+    for row in step.shown:
+        found.setdefault(row.example, []).append(row)
+    return found
+
+
+def _prompt(step: GradedRecord, rows: Sequence[ShownRow], *, kind: str) -> ShownPrompt:
+    policy = step if isinstance(step, PolicyRecord) else None
+    learned = set(step.rows or ())
+    return ShownPrompt(
+        step=step.step + 1,
+        question=rows[0].question,
+        answer=rows[0].answer,
+        kind=kind,
+        rollouts=tuple(
+            GradedRollout(
+                response=each.response,
+                grade=step.grades[each.row] if step.grades else None,
+                is_judged=each.row in step.judged,
+                is_learned=each.row in learned,
+                reward=policy.rewards[each.row] if policy else None,
+                advantage=policy.advantages[each.row] if policy else None,
+            )
+            for each in rows
+        ),
+        framed=None,
+    )
+
+
+def _framed(example: Example | None, *, with_crop: bool) -> Framed | None:
+    if example is None or (with_crop and example.crop is None):
         return None
     try:
-        return framed(example)
+        return framed(example, with_crop=with_crop)
     except DataError:
         return None
 

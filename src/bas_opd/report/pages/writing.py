@@ -29,7 +29,7 @@ from bas_opd.report.comparison import (
     metric_name,
     run_table,
 )
-from bas_opd.report.costs import ODDITIES, supervision_table, time_table, token_table
+from bas_opd.report.costs import supervision_table, time_table, token_parts, token_table
 from bas_opd.report.findings import (
     budget_sentence,
     gains,
@@ -40,10 +40,11 @@ from bas_opd.report.findings import (
     tiles,
     value_text,
 )
-from bas_opd.report.pages.examples import shown_examples, training_set
+from bas_opd.report.pages.examples import shown_examples, shown_prompts, training_set
 from bas_opd.report.pages.templates import template
 from bas_opd.report.run import Run, read_run
 from bas_opd.report.selection import reach
+from bas_opd.run.curves import idle_words
 from bas_opd.run.verify import Verification, verify
 from bas_opd.text import clock, percent, plus_minus, points
 
@@ -64,7 +65,6 @@ SHARED = {
     "gained_header": GAINED,
     "version": __version__,
     "evaluated_header": EVALUATED,
-    "oddities": ODDITIES,
     "rankings": RANKINGS,
     "percent": percent,
     "clock": clock,
@@ -96,8 +96,8 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "result": result(run),
         "tiles": tiles(run),
         "cost_plot": training.run_cost_chart(run),
-        "budget": budget_sentence(run),
-        "budget_chart": training.budget_chart(run),
+        "budget": budget_sentence(run) if run.selects else "",
+        "budget_chart": training.budget_chart(run) if run.selects else None,
         "selection": training.selection_charts(run, kinds),
         "reach": reach(run.queries),
         "drawing": training.step_drawing(training.shown_step(run.queries), run.rule)
@@ -109,12 +109,13 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "gains": gains(run),
         "phases": _phases(run),
         "phase_chart": training.phase_chart(run),
-        "loss_chart": training.loss_chart(run),
+        "curves": training.curve_charts(run),
+        "idle": idle_words(run.steps),
         "evaluation_chart": training.evaluation_chart(run),
-        "supervision": supervision_table({run.policy: run}) if run.has_queries else None,
-        "times": time_table({run.policy: run}),
+        "tokens": token_parts(run),
         "has_examples": bool(examples),
         "shown": shown_examples(run, examples),
+        "prompts": shown_prompts(run, examples),
         "not_run": list(not_run(run, checked)),
         "environment": _environment(run),
         "settings": _settings(run),
@@ -128,6 +129,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     runs = {entry.label: entry.run for entry in comparison.entries}
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
     whole = {label: run for label, run in runs.items() if run.is_full}
+    asking = {label: run for label, run in runs.items() if run.has_queries}
     checked = {label: _checked(run) for label, run in runs.items()}
     header, *rows = run_table(comparison)
     facts = {
@@ -153,9 +155,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
                 len(group.members),
                 group.metric or "-",
                 plus_minus(group.accuracy, ".1f", 100) if group.accuracy else "-",
-                plus_minus(group.total("scored_tokens"), ",.0f"),
-                plus_minus(group.total("processed_tokens"), ",.0f"),
-                plus_minus(group.total("total_tokens"), ",.0f"),
+                *group.tokens,
                 plus_minus(group.seconds, ",.1f"),
             )
             for group in comparison.groups
@@ -165,8 +165,11 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
             for each in comparison.contrasts
         ],
         "plot": training.cost_chart(comparison.entries),
-        "budget_charts": {label: training.budget_chart(run) for label, run in runs.items()},
-        "budgets": {label: budget_sentence(run) for label, run in runs.items()},
+        "budget_charts": {
+            label: training.budget_chart(run) for label, run in runs.items() if run.selects
+        },
+        "budgets": {label: budget_sentence(run) for label, run in runs.items() if run.selects},
+        "curves": training.compared_curves(comparison.entries),
         "phase_charts": {
             label: training.phase_chart(run, max(each.seconds for each in runs.values()))
             for label, run in runs.items()
@@ -175,7 +178,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "utilities": training.utilities_chart(comparison.entries),
         "audits": [(label, each) for label, run in runs.items() for each in audit_figures(run)],
         "tokens": token_table(runs, {**whole, **full}),
-        "supervision": supervision_table(runs, full),
+        "supervision": supervision_table(asking, full) if asking else None,
         "times": time_table(runs),
         "environments": {label: _environment(run) for label, run in runs.items()},
         "differing": _differing_settings(runs),
@@ -227,7 +230,7 @@ def _phases(run: Run) -> list[tuple[str, str, str, str]]:
     steps = len(run.steps) or 1
     return [
         (name, f"{seconds:,.1f} s", percent(seconds, run.seconds), f"{seconds / steps:,.3f} s")
-        for name, seconds in run.totals["seconds"].items()
+        for name, seconds in training.shown_phases(run).items()
     ]
 
 

@@ -42,7 +42,7 @@ def test_the_headline_and_tiles_of_a_comparison_have_the_cost(
     assert entry_tiles(comparison)[0] == (
         "learned-25, mean of kinds",
         "50.0 %",
-        f"{mine['calls']:,} calls, {mine['total_tokens']:,} total tokens",
+        f"{mine['calls']:,} teacher calls, {mine['total_tokens']:,} total tokens",
     )
     page, _ = comparison_of(tmp_path / "out", *runs)
     assert sentence in page.partition("<h1>")[2].partition("</h1>")[0].replace("&nbsp;", " ")
