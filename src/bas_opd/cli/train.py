@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from bas_opd.config.schema import Config
 
 
 def _preset_names(incomplete: str) -> list[str]:
@@ -94,13 +99,26 @@ def train(
             evaluate=evaluator(settings),
             judge=reward_judge(settings),
         )
-    typer.echo(
-        f"Next:\n"
-        f"  bas-opd verify {done.directory}   # check its budget\n"
-        f"  bas-opd report {done.directory}   # a page of what happened\n"
-        f"  bas-opd eval {done.directory} --bench NAMES --data FOLDER\n"
-        f"  bas-opd export {done.directory} FOLDER   # the model for transformers"
-    )
+    typer.echo("\n  ".join(("Next:", *_next(settings, done.directory))))
+
+
+def _next(config: Config, directory: Path) -> Iterator[str]:
+    """Yield commands for a finished run that can be typed as they are."""
+    from bas_opd.data.records import read_manifest
+
+    run, checked = shlex.quote(str(directory)), "budget" if config.queries else "records"
+    yield f"bas-opd verify {run}   # check its {checked}"
+    yield f"bas-opd report {run}   # a page of what happened"
+    source = read_manifest(Path(config.data.path)).source
+    if source.startswith("FineSearch"):
+        version = 2 if source.startswith("FineSearch 2") else 1
+        test = f"data/finesearch{version if version > 1 else ''}-test"
+        if not Path(test).exists():
+            yield f"bas-opd data make finesearch {test} --split test --version {version} --n 400"
+        yield f"bas-opd eval {run} --bench finesearch --data finesearch={test}"
+    else:
+        yield "bas-opd eval --help   # accuracy on benchmarks"
+    yield f"bas-opd export {run} {run}-model   # the model for transformers"
 
 
 def quiet_transformers() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bas_opd.config.schema import Config
-from bas_opd.errors import DataError
+from bas_opd.errors import DataError, explain_failure
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record import (
     EvaluationRecord,
@@ -103,7 +103,7 @@ def collect_history(path: Path) -> RunHistory:
         for event in read_records(records):
             _add(history, event)
     except OSError as error:
-        raise DataError(f"{records} cannot be read: {error.strerror}.") from error
+        raise DataError(explain_failure(error)) from error
     except DataError as error:
         last = history.steps[-1].step if history.steps else None
         before = "before the first step" if last is None else f"after that of step {last}"
