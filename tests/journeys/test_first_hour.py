@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,10 @@ def test_a_preset_and_the_shipped_model_have_names_in_any_folder(tmp_path: Path)
 def test_the_list_names_every_preset_and_model() -> None:
     said = CliRunner().invoke(app, ["train", "--list"])
     assert said.exit_code == 0
-    assert all(f"\n  {name}\n" in said.stdout for name in presets())
+    order = re.findall(r"^  (\S+)$", said.stdout, re.M)
+    assert sorted(order) == sorted(presets())
+    assert order[:2] == ["tiny", "demo"]
+    assert order.index("learned25") < order.index("covering12")
     assert all(name in said.stdout for name in NAMES)
     assert all(sentence.endswith(".") and len(sentence) < 300 for sentence in presets().values())
 

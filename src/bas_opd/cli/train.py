@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from bas_opd.config.schema import Config
 
 
+GROUPS = {
+    "To try it": "tiny demo finesearch finesearch2",
+    "Models": "qwen3.5-4b-lora qwen3.5-4b qwen3.5-9b",
+    "The paper's policies": "full random25 entropy25 learned10 learned25 learned50",
+    "Its ablations": "learned25-without-overlap learned25-without-confidence "
+    "learned25-without-ranking learned25-without-exploration",
+    "Methods that it compares with": "sft sft-unfiltered grpo grpo-released dapo opsd opsd-frozen",
+    "Not in the paper": "covering12 covering25 regressed25 fewer1 fewer2 fewer4",
+}
+"""The presets in the order of their use."""
+
+
 def _preset_names(incomplete: str) -> list[str]:
     from bas_opd.config.loading import presets
 
@@ -39,10 +51,13 @@ def _list_presets(requested: bool) -> None:
     from bas_opd.config.loading import presets
     from bas_opd.model.base import NAMES
 
-    typer.echo("Presets, as in `bas-opd train learned25 model.path=MODEL data.path=DATA`:")
-    for name, sentence in presets().items():
-        text = textwrap.fill(sentence, 68, initial_indent="      ", subsequent_indent="      ")
-        typer.echo(f"  {name}\n{text}")
+    typer.echo("Presets, as in `bas-opd train learned25 model.path=MODEL data.path=DATA`.")
+    sentences = presets()
+    for group, names in GROUPS.items():
+        typer.echo(f"{group}:")
+        for name in names.split():
+            typer.echo(f"  {name}")
+            typer.echo(textwrap.indent(textwrap.fill(sentences[name], 66), " " * 6))
     typer.echo(f"Models in this package, as in model.path=small: {', '.join(NAMES)}.")
     typer.echo("Sets that are drawn, as in data.path=finesearch: finesearch, finesearch2.")
     raise typer.Exit

@@ -128,7 +128,6 @@ def _extra_of(requirement: Requirement) -> str | None:
 
 def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) -> Finding:
     name, allowed = requirement.name, str(requirement.specifier)
-    source = f"'bas-opd[{extra}]'" if extra else f"'{name}{allowed}'"
     try:
         version = importlib.metadata.version(name)
         if requirement.specifier.contains(version, prereleases=True):
@@ -137,7 +136,7 @@ def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) ->
     except importlib.metadata.PackageNotFoundError:
         text = "not installed" + ("" if extra is None else f", needed for {EXTRAS[name]}")
     level = "problem" if is_needed else "warning"
-    return _finding(name, text, f"Run `pip install {source}`.", level=level)
+    return _finding(name, text, f"Run `pip install '{name}{allowed}'`.", level=level)
 
 
 def _gpu(config: Config | None) -> Finding:

@@ -184,5 +184,5 @@ def _peft() -> Any:
         return importlib.import_module("peft")
     except ImportError as error:
         raise ModelError(
-            "LoRA needs the peft library, which is not installed. Run `pip install bas-opd[lora]`."
+            "LoRA needs the peft library, which is not installed. Run `pip install peft`."
         ) from error
