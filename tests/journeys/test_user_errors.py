@@ -233,3 +233,20 @@ def test_an_evaluation_in_a_place_where_nothing_can_be_made(
     command = ("eval", run, "--bench", "finesearch", "--data", f"finesearch={pairs}")
     says = "/proc/eval cannot continue: /proc/eval: No such file or directory. Check"
     refused(*command, "--out", "/proc/eval", cwd=tmp_path, says=says)
+
+
+@pytest.mark.parametrize("command", ["verify", "report", "watch"])
+def test_a_folder_of_runs_names_one(tmp_path: Path, run: Path, command: str) -> None:
+    says = f"{run.parent} is not a run, but holds 1 run. Name one, such as {run}."
+    refused(command, run.parent, cwd=tmp_path, says=says)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says", "code"),
+    [("model.path=smal", "smal does not exist", 1), ("select.query_ratio=0.001", "no query", 2)],
+)
+def test_nothing_is_drawn_for_a_run_that_would_be_refused(
+    tmp_path: Path, setting: str, says: str, code: int
+) -> None:
+    refused("train", "tiny", "model.path=small", setting, cwd=tmp_path, says=says, code=code)
+    assert not list(tmp_path.iterdir())

@@ -35,13 +35,14 @@ def _preset_names(incomplete: str) -> list[str]:
 ConfigFile = Annotated[
     Path,
     typer.Argument(
+        metavar="CONFIG",
         help="A preset, such as learned25, or a TOML file. train --list: presets.",
         autocompletion=_preset_names,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
+    typer.Argument(metavar="KEY=VALUE", help="Settings, such as select.query_ratio=0.1."),
 ]
 
 

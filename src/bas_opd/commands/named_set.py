@@ -11,7 +11,8 @@ from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
 from bas_opd.model.base import LEARNT_KINDS
-from bas_opd.run.forecast import undrawn_set
+from bas_opd.model.folder import local_folder
+from bas_opd.run.forecast import check_run, undrawn_set
 from bas_opd.run.progress import Progress
 
 KINDS = {
@@ -68,9 +69,11 @@ def with_named_set(config: Config, progress: Progress) -> Config:
     named = named_set(config)
     if named is None:
         return config
-    if named.is_drawn:
-        named.load()
-    else:
+    data = named.load()
+    if not named.is_drawn:
+        # Drawing may take minutes: first what would be refused after it.
+        check_run(config, data)
+        local_folder(config.model.path, has_tensors=False)
         progress.message(f"Drawing {named.n:,} pictures of {named.name}, to {named.folder}.")
         make_finesearch(
             named.folder,
@@ -81,5 +84,5 @@ def with_named_set(config: Config, progress: Progress) -> Config:
             version=named.name,
             workers=os.cpu_count() or 1,
         )
-    data = config.data.model_copy(update={"path": str(named.folder)})
-    return config.model_copy(update={"data": data})
+    place = config.data.model_copy(update={"path": str(named.folder)})
+    return config.model_copy(update={"data": place})

@@ -208,7 +208,7 @@ def _override(text: str, origin: str) -> tuple[str, Any, str]:
     key = key.strip()
     if not equals or not key:
         raise ConfigError(
-            f"{origin}, {text!r} sets nothing. Write key=value, as in select.query_ratio=0.1."
+            f"{origin}, {text!r} sets nothing. Write key=value without spaces, as in run.steps=3."
         )
     return key, _parse_value(key, value.strip()), origin
 

@@ -109,16 +109,22 @@ class RunDirectory:
 
     def existing_records(self) -> Path:
         """Return the records; raise if there is no run here."""
-        self.refuse_data()
+        self.refuse_other()
         if not self.records.is_file():
+            why = f"it has no {self.records.name}" if self.path.is_dir() else "it does not exist"
             raise DataError(
-                f"There is no run in {self.path}: it has no {self.records.name}. Give a run "
-                "directory, as `bas-opd train` writes it."
+                f"There is no run in {self.path}: {why}. Give a run directory, as `bas-opd train` "
+                "writes it."
             )
         return self.records
 
-    def refuse_data(self) -> None:
-        """Raise if this is a prepared set, whose records have the same name."""
+    def refuse_other(self) -> None:
+        """Raise if this is a folder of runs, or a prepared set: its records have the same name."""
+        if not self.records.exists() and (inside := sorted(self.path.glob("*/run.json"))):
+            raise DataError(
+                f"{self.path} is not a run, but holds {counted(len(inside), 'run')}. Name one, "
+                f"such as {inside[0].parent}."
+            )
         if (self.path / MANIFEST).is_file() and not self.identity.exists():
             raise DataError(
                 f"{self.path} is a prepared set, not a run. Give a run directory, as `bas-opd "
