@@ -5,6 +5,20 @@ A message is complete sentences: what happened, where (file, row or step), what 
 
 from __future__ import annotations
 
+import errno
+import os
+
+_ADVICE = {
+    errno.ENOENT: "Check the path, and that its folder exists.",
+    errno.EISDIR: "Name a file.",
+    errno.ENOTDIR: "Check the path: a part of it is a file, not a folder.",
+    errno.EACCES: "Change the permissions, or choose another place.",
+    errno.EPERM: "Change the permissions, or choose another place.",
+    errno.EROFS: "Choose a place that can be written to.",
+    errno.ENOSPC: "Free some space, or choose another place.",
+    errno.ELOOP: "Remove one of the links.",
+}
+
 
 class BasOpdError(Exception):
     """Base of all errors whose message is written for the user."""
@@ -48,3 +62,11 @@ class RunDirectoryError(BasOpdError, RuntimeError):
     """A run directory is in use, or contains something that would be lost."""
 
     exit_code = 3
+
+
+def explain_failure(error: OSError) -> str:
+    """Return what the system refused, of which file, and what to do."""
+    what = os.strerror(error.errno) if error.errno else str(error).rstrip(".")
+    place = " and ".join(str(name) for name in (error.filename, error.filename2) if name)
+    advice = _ADVICE.get(error.errno or 0, "Check the disk; --debug shows more.")
+    return f"{place}: {what}. {advice}" if place else f"{what}. {advice}"

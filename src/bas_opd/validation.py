@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 _EXPECTED = {
@@ -46,10 +47,7 @@ def explain(error: ValidationError, fields: Iterable[str] = ()) -> str:
     for detail in error.errors(include_url=False):
         name = _place(detail)
         sentence = _sentence(detail, f"Field {name!r}" if name else "") + "."
-        if detail["type"] == "extra_forbidden":
-            for nearest in get_close_matches(name, list(fields), n=1, cutoff=0.5):
-                sentence += f" Did you mean {nearest!r}?"
-        sentences.append(sentence)
+        sentences.append(sentence + _nearest(detail, fields))
     return " ".join(sentences)
 
 
@@ -59,8 +57,43 @@ def first_problem(error: ValidationError) -> str:
     return _sentence(detail, _place(detail))
 
 
+def explain_first(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return the first thing that was found, as a sentence, with the nearest field of a model."""
+    details = error.errors(include_url=False)
+    # A field that is not known says more than the one that is missing for it.
+    detail = next((each for each in details if each["type"] == "extra_forbidden"), details[0])
+    sentence = f"{_sentence(detail, _place(detail))}."
+    return sentence + _nearest(detail, _fields(model, detail["loc"][:-1]))
+
+
+def _nearest(detail: ErrorDetails, fields: Iterable[str]) -> str:
+    """Return a question after the nearest field, if the problem is one that is not known."""
+    if detail["type"] != "extra_forbidden":
+        return ""
+    nearest = get_close_matches(str(detail["loc"][-1]), list(fields), n=1, cutoff=0.5)
+    return "".join(f" Did you mean {name!r}?" for name in nearest)
+
+
+def _fields(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Return the names of the fields that a model has at a place."""
+    for name in place:
+        for known, field in model.model_fields.items():
+            if name in (known, field.alias):
+                types = (field.annotation, *get_args(field.annotation))
+                model = next(t for t in types if isinstance(t, type) and issubclass(t, BaseModel))
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
 def _place(detail: ErrorDetails) -> str:
-    return ".".join(map(str, detail["loc"]))
+    """Return where in the input it is: `arm 3, seeds`. Members of a list are counted from one."""
+    text = ""
+    for part in detail["loc"]:
+        if isinstance(part, int):
+            text += f" {part + 1}"
+        else:
+            separator = "" if not text else ", " if text[-1].isdigit() else "."
+            text += f"{separator}{part}"
+    return text.strip()
 
 
 def _sentence(detail: ErrorDetails, field: str) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,10 @@ def test_a_command_of_a_page_exists(page: str, line: str) -> None:
             assert not word.startswith("configs/") or (ROOT / word).is_file()
     elif program == "python":
         assert (ROOT / words[0]).is_file()
+    elif program == "pip":
+        offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = words[1].removeprefix(".[").removesuffix("]").split(",")
+        assert set(extras) <= offered["optional-dependencies"].keys()
     else:
         assert program == "source"
 

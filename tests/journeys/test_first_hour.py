@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,11 @@ def test_a_preset_and_the_shipped_model_have_names_in_any_folder(tmp_path: Path)
     assert "Drawing 4 pictures of finesearch, to data/finesearch-4." in lines
     assert "Loading the model small." in lines
     assert result.stdout.count("u is the mean utility of rows chosen by score / at random.") == 1
-    assert "  bas-opd report runs/tiny   # a page of what happened" in lines
+    following = [line.split("#")[0].split() for line in lines[lines.index("Next:") + 1 :]]
+    assert [command[1] for command in following] == ["verify", "report", "data", "eval", "export"]
+    for _, *command in following:
+        done = bas_opd(*("8" if word == "400" else word for word in command), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
     again = bas_opd("train", "tiny", "model.path=small", *SMALL, cwd=tmp_path)
     assert "has finished; nothing is left to do" in again.stdout
     export = bas_opd("export", "runs/tiny", "out", cwd=tmp_path)
@@ -48,7 +53,10 @@ def test_a_preset_and_the_shipped_model_have_names_in_any_folder(tmp_path: Path)
 def test_the_list_names_every_preset_and_model() -> None:
     said = CliRunner().invoke(app, ["train", "--list"])
     assert said.exit_code == 0
-    assert all(f"\n  {name}\n" in said.stdout for name in presets())
+    order = re.findall(r"^  (\S+)$", said.stdout, re.M)
+    assert sorted(order) == sorted(presets())
+    assert order[:2] == ["tiny", "demo"]
+    assert order.index("learned25") < order.index("covering12")
     assert all(name in said.stdout for name in NAMES)
     assert all(sentence.endswith(".") and len(sentence) < 300 for sentence in presets().values())
 
@@ -111,14 +119,44 @@ def test_a_model_that_has_no_name_stays_a_path() -> None:
     assert (Path(model_folder("small2")) / "config.json").is_file()
 
 
-def test_a_set_that_is_not_drawn_is_not_planned(
+def test_a_set_that_is_not_drawn_is_planned_without_its_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["plan", "tiny", "model.path=small"])
-    assert said.exit_code == 1
-    assert "`bas-opd train` draws it, to data/finesearch-96" in said.stderr
+    assert said.exit_code == 0, said.output
+    assert "teacher calls     96 of 384 candidates" in said.stdout
+    assert "not known before the set finesearch is drawn" in said.stdout
+    probed = CliRunner().invoke(app, ["plan", "tiny", "model.path=small", "--probe"])
+    assert probed.exit_code == 1
+    assert "the set finesearch has not been drawn yet" in probed.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_shows_the_settings_that_its_method_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["plan", "grpo", "model.path=small", "data.path=finesearch"]
+    said = CliRunner().invoke(app, command).stdout
+    assert "None" not in said
+    assert "False" not in said
+    sections = [line[1:-1] for line in said.splitlines() if line.startswith("[")]
+    assert sections == [
+        *("method", "model", "data", "rollout", "distill", "teacher", "grpo", "optim", "run")
+    ]
+    assert "[teacher]\n  tokens_per_batch = 16384\n[grpo]" in said
+    assert "teacher reads" not in said
+    assert "  reference  " in said
+
+
+def test_a_plan_of_a_budget_that_pays_for_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["plan", "tiny", "model.path=small", "select.query_ratio=0.001"])
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "Set select.query_ratio to at least 0.03125" in said.stderr
 
 
 def test_a_resumed_run_counts_the_calls_of_the_whole_run(

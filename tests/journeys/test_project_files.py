@@ -72,6 +72,16 @@ def test_an_image_copies_what_exists_and_is_not_ignored(name: str) -> None:
     assert copied
     assert all((ROOT / file).exists() and file in kept for file in copied)
     assert 'ENTRYPOINT ["bas-opd"]' in text
+    installed = text.index("pip install")
+    assert "--constraint /src/requirements.lock" in text[installed:]
+    assert text.index("USER 1000:1000") > installed
+    assert "HF_HOME=/cache/huggingface" in text
+
+
+def test_a_message_installs_what_an_index_has() -> None:
+    """The package itself is on none."""
+    for file in (ROOT / "src").rglob("*.py"):
+        assert file.parts[-2] == "charts" or "bas-opd[" not in file.read_text("utf-8"), file
 
 
 def test_the_first_screen_of_the_readme_shows_the_task_the_result_and_the_demo() -> None:

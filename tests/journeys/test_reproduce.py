@@ -107,7 +107,7 @@ def test_a_comparison_that_was_stopped_resumes_and_makes_its_table(
 def test_a_scale_without_weights_here_points_to_the_recipes(tmp_path: Path) -> None:
     result = bas_opd("reproduce", "policies", "--scale", "4b", "--out", "out", cwd=tmp_path)
     assert result.returncode == 2
-    assert "configs/qwen3.5-4b.toml" in result.stderr
+    assert "there are presets, qwen3.5-4b and qwen3.5-9b" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -153,6 +153,8 @@ def test_the_study_of_table_2_runs_from_its_first_run_to_its_table(
         "evaluate_every = 16": "evaluate_every = 2",
         "evaluate_on = 840": "evaluate_on = 8",
         '"200-207"': '"200-201"',
+        'name = "learned25"\n': 'name = "learned25"\nsettings = ["select.replay_start=2"]\n',
+        '"select.query_ratio=0.12"': '"select.query_ratio=0.12", "select.replay_start=2"',
     }
     for line, instead in small.items():
         assert line in declared

@@ -13,6 +13,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.errors import CheckpointError, ConfigError
 from bas_opd.rollout import Sampler
 from bas_opd.run import loop
+from bas_opd.run.forecast import planned_steps
 from bas_opd.run.record_file import read_records
 from bas_opd.run.state import TrainState, build_method
 
@@ -57,10 +58,10 @@ def test_a_run_without_a_number_of_steps_takes_its_epochs(
     )
     config = config.model_copy(update={"run": config.run.model_copy(update={"steps": None})})
     data = loop.PreparedSet.load(boxes)
-    assert loop.planned_steps(config, data) == 9
+    assert planned_steps(config, data) == 9
     falling = ("run.steps=9", "optim.decay_until=8")
     with pytest.raises(ConfigError, match=r"reaches 0 at step 8 .*run has 9 steps"):
-        loop.planned_steps(tiny(small_qwen35, boxes, tmp_path / "run", *falling), data)
+        planned_steps(tiny(small_qwen35, boxes, tmp_path / "run", *falling), data)
 
 
 def test_another_seed_gives_another_order(small_qwen35: Path, boxes: Path, tmp_path: Path) -> None:

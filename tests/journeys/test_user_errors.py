@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_fixtures import TINY, small_run, small_settings
@@ -86,9 +87,11 @@ def test_a_read_only_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no full device")
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["data", "check"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["data", "check"], ["watch", "--once"], ["watch"]]
+)
 def test_a_full_device_as_standard_output(
-    tmp_path: Path, pairs: Path, arguments: list[str | Path]
+    tmp_path: Path, pairs: Path, run: Path, arguments: list[str | Path]
 ) -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
@@ -96,6 +99,7 @@ def test_a_full_device_as_standard_output(
                 *(sys.executable, "-c", "from bas_opd.cli.main import app; app()"),
                 *arguments,
                 *([pairs] if "check" in arguments else []),
+                *([run] if "watch" in arguments else []),
             ],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -145,3 +149,104 @@ def test_a_run_is_not_overwritten_while_another_command_reads_it(
     assert result.exit_code == 3, result.output
     assert f"{run / busy} is in use by process {os.getpid()}" in result.stderr
     assert (run / "records.jsonl").read_bytes() == before
+
+
+def train(out: str | Path, data: Path, model: Path) -> list[str]:
+    small = ("rollout.prompts_per_step=2", "rollout.max_response_tokens=4", "run.steps=1")
+    return [
+        "train",
+        "tiny",
+        f"model.path={model}",
+        f"data.path={data}",
+        f"run.output={out}",
+        *small,
+    ]
+
+
+def test_a_run_in_a_place_where_nothing_can_be_made(
+    tmp_path: Path, pairs: Path, small_qwen35: Path
+) -> None:
+    says = "The run in /proc/x cannot go on. /proc/x: No such file or directory. Check the path"
+    refused(*train("/proc/x", pairs, small_qwen35), cwd=tmp_path, says=says)
+    (tmp_path / "file").touch()
+    says = "file/run: Not a directory. Check the path"
+    refused(*train("file/run", pairs, small_qwen35), cwd=tmp_path, says=says)
+
+
+def test_data_that_is_not_there_is_no_set_that_is_damaged(tmp_path: Path, run: Path) -> None:
+    settings = ("train", "tiny", "model.path=small")
+    says = "There is no folder nowhere. Give the folder of a prepared set"
+    refused(*settings, "data.path=nowhere", cwd=tmp_path, says=says)
+    says = f"{run} is not a prepared set: it has no manifest.json. Give"
+    refused(*settings, f"data.path={run}", cwd=tmp_path, says=says)
+
+
+@pytest.mark.parametrize("command", ["verify", "report", "watch", "export"])
+def test_a_prepared_set_is_not_taken_for_a_run(tmp_path: Path, pairs: Path, command: str) -> None:
+    says = f"{pairs} is a prepared set, not a run."
+    out = ["out"] if command == "export" else []
+    refused(command, pairs, *out, cwd=tmp_path, says=says)
+
+
+def test_records_that_may_not_be_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not by permissions, which do not bind the superuser.
+    real = Path.open
+
+    def denied(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "records.jsonl":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", denied)
+    for command in (["verify"], ["report"], ["watch", "--once"]):
+        result = CliRunner().invoke(app, [*command, str(run)])
+        assert result.exit_code == 1
+        says = f"{run / 'records.jsonl'}: Permission denied. Change the permissions"
+        assert result.stderr.startswith(f"bas-opd: {says}"), result.stderr
+
+
+def test_a_run_that_fails_before_it_begins_leaves_nothing(
+    tmp_path: Path, pairs: Path, small_qwen35: Path
+) -> None:
+    says = "nowhere does not exist"
+    refused(*train("new/run", pairs, Path("nowhere")), cwd=tmp_path, says=says)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    refused(*train("mine", pairs, Path("nowhere")), cwd=tmp_path, says=says)
+    (tmp_path / "mine" / "notes.txt").touch()
+    says = "mine holds something that is not a run"
+    refused(*train("mine", pairs, small_qwen35), cwd=tmp_path, says=says, code=3)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+
+
+def test_an_evaluation_of_nothing_leaves_nothing(tmp_path: Path, pairs: Path) -> None:
+    command = ("eval", "nowhere", "--bench", "finesearch", "--data", f"finesearch={pairs}")
+    refused(*command, cwd=tmp_path, says="nowhere is neither a finished run nor")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_evaluation_in_a_place_where_nothing_can_be_made(
+    tmp_path: Path, pairs: Path, run: Path
+) -> None:
+    command = ("eval", run, "--bench", "finesearch", "--data", f"finesearch={pairs}")
+    says = "/proc/eval cannot continue: /proc/eval: No such file or directory. Check"
+    refused(*command, "--out", "/proc/eval", cwd=tmp_path, says=says)
+
+
+@pytest.mark.parametrize("command", ["verify", "report", "watch"])
+def test_a_folder_of_runs_names_one(tmp_path: Path, run: Path, command: str) -> None:
+    says = f"{run.parent} is not a run, but holds 1 run. Name one, such as {run}."
+    refused(command, run.parent, cwd=tmp_path, says=says)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says", "code"),
+    [("model.path=smal", "smal does not exist", 1), ("select.query_ratio=0.001", "no query", 2)],
+)
+def test_nothing_is_drawn_for_a_run_that_would_be_refused(
+    tmp_path: Path, setting: str, says: str, code: int
+) -> None:
+    refused("train", "tiny", "model.path=small", setting, cwd=tmp_path, says=says, code=code)
+    assert not list(tmp_path.iterdir())

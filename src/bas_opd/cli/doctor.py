@@ -11,11 +11,13 @@ import typer
 def doctor(
     config: Annotated[
         Path | None,
-        typer.Argument(help="A preset or TOML file, to check its model and data."),
+        typer.Argument(
+            metavar="CONFIG", help="A preset or TOML file, to check its model and data."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as model.path=MODEL."),
+        typer.Argument(metavar="KEY=VALUE", help="Settings, such as model.path=MODEL."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -27,18 +26,7 @@ from bas_opd.cli import (
     verify,
     watch,
 )
-from bas_opd.errors import BasOpdError
-
-_ADVICE = {
-    errno.ENOENT: "Check the path, and that its folder exists.",
-    errno.EISDIR: "Name a file.",
-    errno.ENOTDIR: "Check the path: a part of it is a file, not a folder.",
-    errno.EACCES: "Change the permissions, or choose another place.",
-    errno.EPERM: "Change the permissions, or choose another place.",
-    errno.EROFS: "Choose a place that can be written to.",
-    errno.ENOSPC: "Free some space, or choose another place.",
-    errno.ELOOP: "Remove one of the links.",
-}
+from bas_opd.errors import BasOpdError, explain_failure
 
 
 class _Commands(TyperGroup):
@@ -84,10 +72,8 @@ def _message(error: Exception) -> str:
         return str(error)
     if not isinstance(error, OSError):
         return "An input is nested too deeply to be read. Simplify it; --debug shows where."
-    what = os.strerror(error.errno) if error.errno else str(error)
-    place = " and ".join(str(name) for name in (error.filename, error.filename2) if name)
-    advice = _ADVICE.get(error.errno or 0, "Check the disk; --debug shows more.")
-    return f"{place or 'The output cannot be written'}: {what}. {advice}"
+    explained = explain_failure(error)
+    return explained if error.filename else f"The output cannot be written: {explained}"
 
 
 def _print_version(requested: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,13 @@ from bas_opd.text import duration, printable
 
 if TYPE_CHECKING:
     from bas_opd.commands.plan import Plan
+    from bas_opd.config.schema import Config
+
+
+SWITCHES = {"lora": "rank", "judge": "url", "eval": "every"}
+"""Section -> the setting without which the others have no effect."""
+SECOND_MODEL = {"grpo": "reference", "dapo": "reference", "sft": "initial model"}
+"""Method -> what its second model is called, where that is not a teacher."""
 
 
 def plan(
@@ -30,11 +37,10 @@ def plan(
 
     settings = load_config(config, overrides or ())
 
-    from bas_opd.commands.named_set import with_named_set
     from bas_opd.commands.plan import plan as plan_run
 
     quiet_transformers()
-    result = plan_run(with_named_set(settings), probe=probe)
+    result = plan_run(settings, probe=probe)
     if as_json:
         typer.echo(json.dumps(asdict(result)))
     else:
@@ -44,10 +50,9 @@ def plan(
 
 def lines(plan: Plan) -> Iterator[str]:
     """Yield a plan as lines of text."""
-    for section, settings in plan.config.items():
-        yield f"[{section}]"
-        for name, value in settings.items():
-            yield f"  {name} = {value}"
+    from bas_opd.config.schema import Config
+
+    yield from _settings(Config.model_validate(plan.config), plan.config)
     yield f"config hash {plan.config_hash}"
     yield ""
     for name, value in (*_queries(plan), *_sizes(plan)):
@@ -58,6 +63,20 @@ def lines(plan: Plan) -> Iterator[str]:
         yield f"The model could not be measured. {plan.unknown}"
     for name, value in _time(plan):
         yield f"{name:<18}{value}"
+
+
+def _settings(config: Config, dumped: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the settings that the run uses, as the command line takes them."""
+    for section, settings in dumped.items():
+        shown = {
+            name: value
+            for name, value in settings.items()
+            if config.uses(f"{section}.{name}") and value not in (None, "")
+        }
+        if shown and settings.get(SWITCHES.get(section, ""), True):
+            yield f"[{section}]"
+            for name, value in shown.items():
+                yield f"  {name} = {str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -76,11 +95,11 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "sampled tokens", f"about {tokens.sampled:,}, if responses have {tokens.response}"
     for name, value in (
         ("sampler prefills", tokens.prefilled),
-        ("teacher reads", tokens.teacher),
+        (f"{SECOND_MODEL.get(plan.method, 'teacher')} reads", tokens.teacher),
         ("student reads", tokens.student),
         ("total tokens", tokens.total),
     ):
-        if value is not None:
+        if value:
             yield name, f"about {value:,} tokens, prompts measured"
 
 
@@ -88,7 +107,9 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
     if memory := plan.memory:
         yield "parameters", f"{memory.parameters:,}, {memory.trained:,} of them trained"
         for name in ("weights", "gradients", "adamw", "teacher", "casts"):
-            yield f"  {name}", _bytes(getattr(memory, name))
+            if size := getattr(memory, name):
+                label = SECOND_MODEL.get(plan.method, name) if name == "teacher" else name
+                yield f"  {label}", _bytes(size)
         yield "device memory", f"{_bytes(memory.device)}, and activations"
         yield "host memory", f"{_bytes(memory.host_copy)} while a checkpoint is written"
     if disk := plan.disk:

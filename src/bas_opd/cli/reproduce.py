@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of every run.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of every run.")
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Runs of each arm.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs in parallel; unset: one per CPU core.")]

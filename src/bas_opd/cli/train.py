@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from bas_opd.config.schema import Config
+
+
+GROUPS = {
+    "To try it": "tiny demo finesearch finesearch2",
+    "Models": "qwen3.5-4b-lora qwen3.5-4b qwen3.5-9b",
+    "The paper's policies": "full random25 entropy25 learned10 learned25 learned50",
+    "Its ablations": "learned25-without-overlap learned25-without-confidence "
+    "learned25-without-ranking learned25-without-exploration",
+    "Methods that it compares with": "sft sft-unfiltered grpo grpo-released dapo opsd opsd-frozen",
+    "Not in the paper": "covering12 covering25 regressed25 fewer1 fewer2 fewer4",
+}
+"""The presets in the order of their use."""
 
 
 def _preset_names(incomplete: str) -> list[str]:
@@ -18,13 +35,14 @@ def _preset_names(incomplete: str) -> list[str]:
 ConfigFile = Annotated[
     Path,
     typer.Argument(
+        metavar="CONFIG",
         help="A preset, such as learned25, or a TOML file. train --list: presets.",
         autocompletion=_preset_names,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as select.query_ratio=0.1."),
+    typer.Argument(metavar="KEY=VALUE", help="Settings, such as select.query_ratio=0.1."),
 ]
 
 
@@ -34,10 +52,13 @@ def _list_presets(requested: bool) -> None:
     from bas_opd.config.loading import presets
     from bas_opd.model.base import NAMES
 
-    typer.echo("Presets, as in `bas-opd train learned25 model.path=MODEL data.path=DATA`:")
-    for name, sentence in presets().items():
-        text = textwrap.fill(sentence, 68, initial_indent="      ", subsequent_indent="      ")
-        typer.echo(f"  {name}\n{text}")
+    typer.echo("Presets, as in `bas-opd train learned25 model.path=MODEL data.path=DATA`.")
+    sentences = presets()
+    for group, names in GROUPS.items():
+        typer.echo(f"{group}:")
+        for name in names.split():
+            typer.echo(f"  {name}")
+            typer.echo(textwrap.indent(textwrap.fill(sentences[name], 66), " " * 6))
     typer.echo(f"Models in this package, as in model.path=small: {', '.join(NAMES)}.")
     typer.echo("Sets that are drawn, as in data.path=finesearch: finesearch, finesearch2.")
     raise typer.Exit
@@ -94,13 +115,26 @@ def train(
             evaluate=evaluator(settings),
             judge=reward_judge(settings),
         )
-    typer.echo(
-        f"Next:\n"
-        f"  bas-opd verify {done.directory}   # check its budget\n"
-        f"  bas-opd report {done.directory}   # a page of what happened\n"
-        f"  bas-opd eval {done.directory} --bench NAMES --data FOLDER\n"
-        f"  bas-opd export {done.directory} FOLDER   # the model for transformers"
-    )
+    typer.echo("\n  ".join(("Next:", *_next(settings, done.directory))))
+
+
+def _next(config: Config, directory: Path) -> Iterator[str]:
+    """Yield commands for a finished run that can be typed as they are."""
+    from bas_opd.data.records import read_manifest
+
+    run, checked = shlex.quote(str(directory)), "budget" if config.queries else "records"
+    yield f"bas-opd verify {run}   # check its {checked}"
+    yield f"bas-opd report {run}   # a page of what happened"
+    source = read_manifest(Path(config.data.path)).source
+    if source.startswith("FineSearch"):
+        version = 2 if source.startswith("FineSearch 2") else 1
+        test = f"data/finesearch{version if version > 1 else ''}-test"
+        if not Path(test).exists():
+            yield f"bas-opd data make finesearch {test} --split test --version {version} --n 400"
+        yield f"bas-opd eval {run} --bench finesearch --data finesearch={test}"
+    else:
+        yield "bas-opd eval --help   # accuracy on benchmarks"
+    yield f"bas-opd export {run} {run}-model   # the model for transformers"
 
 
 def quiet_transformers() -> None:

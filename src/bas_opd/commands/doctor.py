@@ -8,17 +8,23 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bas_opd.errors import BasOpdError
+from bas_opd.commands.named_set import load_data
+from bas_opd.errors import BasOpdError, DataError, ModelError, explain_failure
+from bas_opd.run.directory import changes
+from bas_opd.run.forecast import check_lengths, check_run, planned_steps
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from bas_opd.config.schema import Config
+    from bas_opd.data.records import PreparedSet
+    from bas_opd.model.processing import Processor
 
 Level = Literal["ok", "warning", "problem"]
 EXTRAS = {
@@ -52,11 +58,33 @@ def _ok(what: str, text: str) -> Finding:
 
 
 def examine(config: Config | None = None) -> list[Finding]:
-    """Check the machine and, with a configuration, the files it names."""
-    findings = [_python(), *_packages(config), _gpu(config), *_runs_folder(config)]
-    if config is not None:
-        findings += [_model(config), _data(config)]
+    """Check the machine and, with a configuration, what `train` checks before its first step.
+
+    Nothing is written, and no weight is read.
+    """
+    findings = [_python(), *_packages(config), _gpu(config)]
+    if config is None:
+        return [*findings, *_folder(Path("runs"))]
+    from bas_opd.evaluate.during_training import evaluator
+    from bas_opd.evaluate.rewarding import reward_judge
+
+    data, about_data = _data(config)
+    findings += [*_run(config, data), _try("model", lambda: _model(config)), about_data]
+    if config.eval.every:
+        findings.append(_try("evaluation", lambda: f"{config.eval.data}" * bool(evaluator(config))))
+    if config.judge.url:
+        findings.append(_try("judge", lambda: f"{config.judge.url}" * bool(reward_judge(config))))
     return findings
+
+
+def _try(what: str, check: Callable[[], str]) -> Finding:
+    """Report what a check returns, or raises for the user."""
+    try:
+        return _ok(what, check())
+    except BasOpdError as error:
+        return _finding(what, str(error))
+    except OSError as error:
+        return _finding(what, explain_failure(error))
 
 
 def _python() -> Finding:
@@ -100,7 +128,6 @@ def _extra_of(requirement: Requirement) -> str | None:
 
 def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) -> Finding:
     name, allowed = requirement.name, str(requirement.specifier)
-    source = f"'bas-opd[{extra}]'" if extra else f"'{name}{allowed}'"
     try:
         version = importlib.metadata.version(name)
         if requirement.specifier.contains(version, prereleases=True):
@@ -109,7 +136,7 @@ def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) ->
     except importlib.metadata.PackageNotFoundError:
         text = "not installed" + ("" if extra is None else f", needed for {EXTRAS[name]}")
     level = "problem" if is_needed else "warning"
-    return _finding(name, text, f"Run `pip install {source}`.", level=level)
+    return _finding(name, text, f"Run `pip install '{name}{allowed}'`.", level=level)
 
 
 def _gpu(config: Config | None) -> Finding:
@@ -121,13 +148,19 @@ def _gpu(config: Config | None) -> Finding:
         return _finding("GPU", f"torch cannot be loaded: {error}", mend)
     if wanted == "cpu":
         return _ok("GPU", "not used (model.device is cpu)")
-    if not torch.cuda.is_available():
+    if wanted == "auto" and not torch.cuda.is_available():
         return _finding(
             "GPU",
             f"torch {torch.__version__} sees none; a CPU can train only small models",
             "Install a CUDA build of torch and a matching driver, or use a GPU machine.",
-            level="warning" if wanted == "auto" else "problem",
+            level="warning",
         )
+    from bas_opd.model.loading import resolve_device
+
+    try:
+        resolve_device(wanted)
+    except BasOpdError as error:
+        return _finding("GPU", str(error))
     about = torch.cuda.get_device_properties(0 if wanted == "auto" else torch.device(wanted))
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     text = f"{about.name}, {about.total_memory / 1e9:.0f} GB"
@@ -137,8 +170,29 @@ def _gpu(config: Config | None) -> Finding:
     return _finding("GPU", f"{text}, no bfloat16", mend, level="warning")
 
 
-def _runs_folder(config: Config | None) -> Iterator[Finding]:
-    folder = Path((config and config.run.output) or "runs")
+def _run(config: Config, data: PreparedSet | None) -> Iterator[Finding]:
+    """Check that a run can start or resume in its directory, and fits on the disk."""
+    from bas_opd.run.directory import RunDirectory
+    from bas_opd.run.loop import identity_of
+
+    folder = Path(config.run.output or "runs/run")
+    run = RunDirectory(path=folder)
+
+    def check() -> str:
+        run.check_place()
+        if data is not None and data.pictures:
+            run.compare(identity_of(config, data, planned_steps(config, data)))
+        return f"{folder} can be resumed"
+
+    found = _try("runs folder", check)
+    if found.level == "problem":
+        yield found
+    else:
+        yield from _folder(folder, need=None if data is None else _disk_needed(config, data))
+
+
+def _folder(folder: Path, *, need: int | None = None) -> Iterator[Finding]:
+    """Check that a folder can be written, and has as much space as is needed."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     mend = "Choose another folder with run.output=DIRECTORY, or change its permissions."
     try:
@@ -150,7 +204,6 @@ def _runs_folder(config: Config | None) -> Iterator[Finding]:
         return
     yield _ok("runs folder", f"{folder} can be written")
     free = shutil.disk_usage(place).free
-    need = None if config is None else _disk_needed(config)
     text = f"{free / 1e9:.1f} GB free" + ("" if need is None else f", {need / 1e9:.1f} GB needed")
     if need is None or free >= need:
         yield _ok("disk", text)
@@ -158,48 +211,58 @@ def _runs_folder(config: Config | None) -> Iterator[Finding]:
         yield _finding("disk", text, "Free some space, or set run.keep_checkpoints=1.")
 
 
-def _disk_needed(config: Config) -> int | None:
-    """Return the most disk space the run will take, if model and data can be measured."""
+def _disk_needed(config: Config, data: PreparedSet) -> int | None:
+    """Return the most disk space the run will take, if its model can be measured."""
     from bas_opd.commands.plan import disk, measure
-    from bas_opd.data.records import PreparedSet
-    from bas_opd.run.loop import planned_steps
 
     try:
-        steps = planned_steps(config, PreparedSet.load(Path(config.data.path)))
-        return disk(config, measure(config), steps).most
+        return disk(config, measure(config), planned_steps(config, data)).most
     except BasOpdError:
         return None  # The cause has its own finding.
 
 
-def _model(config: Config) -> Finding:
+def _model(config: Config) -> str:
     from bas_opd.model.base import model_folder
-    from bas_opd.model.processing import Processor
+    from bas_opd.model.folder import check_folder, no_weights
 
     path = config.model.path
-    try:
-        Processor.load(path)
-    except BasOpdError as error:
-        return _finding("model", str(error))
-    folder = Path(model_folder(path))
-    if folder.is_dir():
+    _processor(config)
+    folder = Path(model_folder(path)).expanduser()
+    if folder.is_dir():  # One on the hub is downloaded by `train`.
+        check_folder(folder)
         weights = sorted(folder.glob("*.safetensors"))
-        unreadable = [file for file in weights if not os.access(file, os.R_OK)]
-        if not weights or unreadable:
-            what = f"{unreadable[0]} cannot be read" if unreadable else "no *.safetensors"
-            mend = "Download the checkpoint again, or set model.path to another one."
-            return _finding("model", f"{path}: {what}", mend)
-    return _ok("model", path)
+        if not weights or not all(os.access(file, os.R_OK) for file in weights):
+            raise no_weights(path)
+    return path
 
 
-def _data(config: Config) -> Finding:
-    from bas_opd.data.records import PreparedSet
+def _processor(config: Config) -> Processor:
+    from bas_opd.model.processing import Processor
 
-    try:
-        data = PreparedSet.load(Path(config.data.path))
-    except BasOpdError as error:
-        return _finding("data", str(error))
-    crops = sum(example.has_crop for example in data.examples)
-    text = f"{config.data.path}: {len(data):,} examples, {crops:,} with a crop"
-    if crops:
-        return _ok("data", text)
-    return _finding("data", text, "Prepare the data with crop boxes or crop images.")
+    views = config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"})
+    return Processor.load(config.model.path, **views)
+
+
+def _data(config: Config) -> tuple[PreparedSet | None, Finding]:
+    """Return the data of a run if it can be read, and what is to be said of it."""
+    data: PreparedSet | None = None
+
+    def check() -> str:
+        nonlocal data
+        loaded = load_data(config)
+        check_run(config, loaded)
+        data = loaded
+        crops = sum(example.has_crop for example in data.examples)
+        if not data.pictures:
+            return f"{config.data.path}: `bas-opd train` draws {len(data):,} examples"
+        if changed := changes(data.prepared_hashes, data.picture_hashes()):
+            raise DataError(
+                f"{next(iter(changed))} has changed since the set in {data.folder} was prepared. "
+                "Restore it, or prepare the set again."
+            )
+        with suppress(ModelError):  # It has its own finding.
+            check_lengths(config, data, _processor(config).prompt_length)
+        return f"{config.data.path}: {len(data):,} examples, {crops:,} with a crop"
+
+    found = _try("data", check)
+    return data, found

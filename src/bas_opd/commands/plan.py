@@ -10,31 +10,30 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from bas_opd.budget import query_budget
+from bas_opd.commands.named_set import load_data
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import view_sizes
-from bas_opd.errors import ConfigError, ModelError
+from bas_opd.errors import DataError, ModelError
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.processing import Processor
 from bas_opd.model.size import ModelSize, model_size
 from bas_opd.run.forecast import (
     Batches,
     candidate_counts,
-    check_queries,
+    check_lengths,
+    check_run,
     has_view,
     never_ranks,
-    planned_batches,
     seldom_asks,
 )
-from bas_opd.run.loop import planned_steps
 from bas_opd.run.record import total_tokens
 from bas_opd.run.state import build_method
 from bas_opd.types import BudgetKind, Example
@@ -125,15 +124,21 @@ class Plan:
     unknown: str | None
     """Why the model could not be measured, if it could not."""
     warnings: tuple[str, ...]
-    """Why the run would be refused, or would select nothing by prediction."""
+    """Steps without queries, a policy that ranks nothing, and what is an upper estimate."""
     probe: Probe | None
 
 
 def plan(config: Config, *, probe: bool = False) -> Plan:
     """Compute the cost of a run from its settings, its data and its image headers."""
-    data = PreparedSet.load(Path(config.data.path))
-    total = planned_steps(config, data)
-    batches = planned_batches(config, data, total)
+    data = load_data(config)
+    has_pictures = bool(data.pictures)
+    if probe and not has_pictures:
+        raise DataError(
+            f"--probe runs two steps, but the set {config.data.path} has not been drawn yet. Plan "
+            "without it, or draw the set first: `bas-opd data make --help`."
+        )
+    batches = check_run(config, data)
+    total = len(batches)
     candidates = candidate_counts(config, batches)
     processor, memory, unknown = None, None, None
     try:
@@ -144,7 +149,9 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         memory = measure(config)
     except ModelError as error:
         unknown = str(error)
-    lengths = _lengths(batches, processor) if processor else None
+    lengths = _lengths(batches, processor) if processor and has_pictures else None
+    if processor and has_pictures:
+        check_lengths(config, data, processor.prompt_length)
     budgets = [_budget(config, batch, lengths) for batch in batches]
     return Plan(
         config=dump(config),
@@ -162,7 +169,7 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         memory=memory,
         disk=disk(config, memory, total) if memory else None,
         unknown=unknown,
-        warnings=tuple(_warnings(config, batches, lengths)),
+        warnings=(*_warnings(config, batches, lengths), *_undrawn(config, data)),
         probe=_probe(config, data, total) if probe else None,
     )
 
@@ -259,13 +266,8 @@ def _touched(config: Config, rows: int, calls: int) -> float:
 
 def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iterator[str]:
     crop_length = (lambda e: lengths[e.id][1]) if lengths else None
-    try:
-        check_queries(config, batches, crop_length)
-    except ConfigError as error:
-        yield str(error)
-    else:
-        if notice := seldom_asks(config, batches, crop_length):
-            yield notice
+    if notice := seldom_asks(config, batches, crop_length):
+        yield notice
     if notice := never_ranks(config, batches):
         yield notice
     if config.method.name in ("sft", "grpo", "dapo"):
@@ -277,6 +279,14 @@ def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iter
         yield (
             f"A step of dapo samples up to {config.dapo.rounds} rounds, and so up to "
             f"{config.dapo.rounds} times the rollouts and sampled tokens."
+        )
+
+
+def _undrawn(config: Config, data: PreparedSet) -> Iterator[str]:
+    if not data.pictures:
+        yield (
+            f"The tokens of prompts are not known before the set {config.data.path} is drawn, "
+            "which `bas-opd train` does."
         )
 
 

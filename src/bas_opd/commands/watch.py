@@ -27,6 +27,7 @@ def watch(run: Path, *, every: float | None) -> None:
             f"{run} is not a folder, so there is no run to watch. Name the folder that "
             "`bas-opd train` writes to."
         )
+    RunDirectory(path=run).refuse_other()
     with Console() as console:
         follower = _Follower(run, console)
         if every is None:

@@ -72,25 +72,30 @@ def presets() -> dict[str, str]:
 
 
 def load_config(
-    path: str | Path, overrides: Sequence[str] = (), *, over: str | Path | None = None
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    over: str | Path | None = None,
+    origin: str = COMMAND_LINE,
 ) -> Config:
     """Read a config file, apply the overrides in order, and validate the result.
 
     A name that is no file but a preset's is that preset. A file may extend another one, `extends =
     "learned25.toml"`, relative to itself. `over` names a base file that the file itself does not
-    mention. `run.output` defaults to `runs/<name of the file>`.
+    mention. `run.output` defaults to `runs/<name of the file>`. `origin` says in a message where
+    the overrides stand.
     """
     path = _file_or_preset(Path(path))
     settings: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for key, value, origin in (
+    for key, value, place in (
         *(() if over is None else _settings_of_file(Path(over), ())),
         *_settings_of_file(path, ()),
-        *map(_override, overrides),
+        *(_override(each, origin) for each in overrides),
     ):
-        _refuse_unknown(key, origin)
+        _refuse_unknown(key, place)
         settings[key] = value
-        origins[key] = origin
+        origins[key] = place
     settings.setdefault("run.output", f"runs/{path.stem}")
 
     sections: dict[str, dict[str, Any]] = {name: {} for name in Config.model_fields}
@@ -141,7 +146,7 @@ def _settings_of_file(path: Path, seen: tuple[str, ...]) -> Iterator[tuple[str, 
         raise ConfigError(
             f"{path} extends itself, directly or through another file. Remove one `extends`."
         )
-    content = _read_toml(path)
+    content = _read_toml(path, seen)
     base = content.pop("extends", None)
     if base is not None:
         if not isinstance(base, str):
@@ -156,11 +161,11 @@ def _settings_of_file(path: Path, seen: tuple[str, ...]) -> Iterator[tuple[str, 
             yield section, settings, f"In {path}"
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path, seen: Sequence[str]) -> dict[str, Any]:
     try:
         return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(_no_such_file(path)) from None
+        raise ConfigError(_no_such_file(path, seen)) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(
@@ -183,21 +188,29 @@ def _file_or_preset(path: Path) -> Path:
     return path if path.is_file() or not known.is_file() else known
 
 
-def _no_such_file(path: Path) -> str:
-    siblings = [str(sibling) for sibling in sorted(path.parent.glob("*.toml"))]
-    nearest = get_close_matches(str(path), [*siblings, *presets()], n=1, cutoff=0.5)
-    advice = f"Did you mean {nearest[0]}?" if nearest else "Give the path of a TOML file."
-    return f"There is no config file {path}. {advice} `bas-opd train --list` lists the presets."
+def _no_such_file(path: Path, seen: Sequence[str]) -> str:
+    """Return the error for a file that is not there; `seen` are the files that extend it."""
+    siblings = {sibling.name: str(sibling) for sibling in sorted(path.parent.glob("*.toml"))}
+    names = {name: name for name in presets()} | {
+        name: place for name, place in siblings.items() if os.path.realpath(place) not in seen
+    }
+    nearest = get_close_matches(path.name, names, n=1)
+    advice = f"Did you mean {names[nearest[0]]}?" if nearest else "Give the path of a TOML file."
+    wanted = f", which {seen[-1]} extends" if seen else ""
+    return (
+        f"There is no config file {path}{wanted}. {advice} `bas-opd train --list` lists the "
+        "presets."
+    )
 
 
-def _override(text: str) -> tuple[str, Any, str]:
+def _override(text: str, origin: str) -> tuple[str, Any, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
         raise ConfigError(
-            f"The override {text!r} is incomplete. Write key=value, as in select.query_ratio=0.1."
+            f"{origin}, {text!r} sets nothing. Write key=value without spaces, as in run.steps=3."
         )
-    return key, _parse_value(key, value.strip()), COMMAND_LINE
+    return key, _parse_value(key, value.strip()), origin
 
 
 def _parse_value(key: str, text: str) -> Any:

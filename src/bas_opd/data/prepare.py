@@ -276,7 +276,7 @@ def _from_plain(row: dict[str, Any]) -> Draft:
         return Draft.model_validate(row)
     except ValidationError as error:
         # A row of four columns has no field `box`.
-        names = {f"'box.{place}'": repr(edge) for place, edge in enumerate(edges)}
+        names = {f"'box {place}'": repr(edge) for place, edge in enumerate(edges, 1)}
         message = explain(error, (*Draft.model_fields, *_EDGES))
         for ours, theirs in names.items():
             message = message.replace(ours, theirs)

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from bas_opd.data.images import Box, Size, check_box, image_size
-from bas_opd.errors import DataError
+from bas_opd.errors import DataError, explain_failure
 from bas_opd.files import file_hashes, sha256
 from bas_opd.types import Crop, Example
 from bas_opd.validation import explain
@@ -159,6 +159,11 @@ class PreparedSet:
             },
         )
 
+    @property
+    def prepared_hashes(self) -> dict[str, str]:
+        """Picture -> SHA-256 when it was prepared."""
+        return {name: digest for name, (_, digest) in self.pictures.items()}
+
     def picture_hashes(self, *, memory: Path | None = None) -> dict[str, str]:
         """Return picture -> SHA-256 now; hashes are kept in the file `memory`."""
         files = {name: path for name, (path, _) in self.pictures.items()}
@@ -173,14 +178,18 @@ def grades_by_last_word(source: str) -> bool:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a prepared set."""
     path = folder / MANIFEST
+    make = "Give the folder of a prepared set; `bas-opd data prepare SRC OUT` makes one."
     try:
         content = json.loads(path.read_bytes())
         version = content["schema_version"]
+    except FileNotFoundError:
+        if not folder.is_dir():
+            raise DataError(f"There is no folder {folder}. {make}") from None
+        raise DataError(f"{folder} is not a prepared set: it has no {MANIFEST}. {make}") from None
+    except NotADirectoryError:
+        raise DataError(f"{folder} is a file. {make}") from None
     except OSError as error:
-        raise DataError(
-            f"{folder} is not a prepared set: {MANIFEST} cannot be read ({error.strerror}). Make "
-            "one with `bas-opd data prepare SRC OUT`."
-        ) from error
+        raise DataError(explain_failure(error)) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} is damaged. Prepare the set again from its source.") from error
     if version != SCHEMA_VERSION:
@@ -326,4 +335,4 @@ def _read_errors_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}). Restore the file.") from error
+        raise DataError(explain_failure(error)) from error

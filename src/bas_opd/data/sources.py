@@ -97,7 +97,7 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    parquet = _optional("pyarrow.parquet", f"Reading {path}", "bas-opd[parquet]")
+    parquet = _optional("pyarrow.parquet", f"Reading {path}", "pyarrow")
     try:
         with parquet.ParquetFile(path) as table:
             for batch in table.iter_batches(batch_size=_BATCH_ROWS):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from bas_opd import disk
-from bas_opd.errors import BasOpdError, ConfigError, PreemptionError
+from bas_opd.errors import BasOpdError, ConfigError, PreemptionError, explain_failure
 from bas_opd.evaluate.answering import LocalAnswerer, ServedAnswerer
 from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.evaluation import Evaluation
@@ -93,9 +93,9 @@ def evaluate_model(
             for each in chosen
         ]
         stop = StopFlag()
+        answerer = _answerer(request, stop.poll, prompts)  # it may not be there
         _lock(request.out, held)
         held.enter_context(stop.listening())
-        answerer = _answerer(request, stop.poll, prompts)
         settings = answerer.settings
         evaluations = [
             Evaluation(
@@ -154,10 +154,10 @@ def _disk_failures_explained(out: Path) -> Iterator[None]:
     except BasOpdError:  # Some of them are OSErrors as well.
         raise
     except OSError as error:
+        left = "Every answer and verdict so far is saved; then rerun the same command to resume. "
         raise BasOpdError(
-            f"The evaluation in {out} cannot continue: {error}. Every answer and verdict so far is "
-            "saved. Fix that and rerun the same command to resume, or name another folder with "
-            "--out."
+            f"The evaluation in {out} cannot continue: {explain_failure(error)} "
+            f"{left if out.is_dir() else ''}--out names another folder."
         ) from error
 
 

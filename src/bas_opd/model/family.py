@@ -8,16 +8,16 @@ from typing import Literal, get_args
 from transformers import AutoConfig, PreTrainedConfig
 
 from bas_opd.errors import ModelError
-from bas_opd.model.folder import check_place
+from bas_opd.model.folder import local_folder
 
 Family = Literal["qwen3_5", "qwen3_vl", "qwen2_5_vl"]
 
 
 def checkpoint_config(path: str | Path) -> PreTrainedConfig:
     """Read the configuration of a checkpoint; raise an error if it is missing or unsupported."""
-    check_place(path)
+    folder = local_folder(path, has_tensors=False)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         cause = str(error).strip().partition("\n")[0]
         raise ModelError(

@@ -15,7 +15,8 @@ from bas_opd.errors import ModelError
 from bas_opd.files import file_hashes
 from bas_opd.model.base import model_folder
 
-SUFFIXES = (".safetensors", ".json", ".jinja", ".txt")
+TENSORS = ".safetensors"
+SUFFIXES = (TENSORS, ".json", ".jinja", ".txt")
 """Tensors, settings, chat template and tokenizer: the files that define a model."""
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -24,29 +25,29 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 
 
-def check_place(path: str | Path) -> None:
-    """Raise unless the path is a folder, or may be the id of a model on the hub."""
-    if not Path(path).is_dir() and not _HUB_ID.fullmatch(str(path)):
+def local_folder(path: str | Path, *, has_tensors: bool = True) -> Path:
+    """Return the folder of a model; one on the hub is downloaded, without its code and pickles.
+
+    Without tensors it may be incomplete. Transformers could download too, but where the hub cannot
+    be reached it retries for half a minute for each file.
+    """
+    folder = Path(model_folder(path)).expanduser()
+    if folder.is_dir():
+        return folder
+    if not _HUB_ID.fullmatch(str(path)):
         raise ModelError(
             f"The model folder {path} does not exist. Set model.path to a folder with a "
             "checkpoint, to a hub id such as Qwen/Qwen3.5-4B, or to small."
         )
-
-
-def local_folder(path: str | Path) -> Path:
-    """Return the folder of a model; one on the hub is downloaded, without its code and pickles."""
-    folder = Path(model_folder(path)).expanduser()
-    if folder.is_dir():
-        return folder
-    check_place(path)
+    files = [f"*{suffix}" for suffix in SUFFIXES if has_tensors or suffix != TENSORS]
     try:
         hub = importlib.import_module("huggingface_hub")
-        return Path(hub.snapshot_download(str(path), allow_patterns=[f"*{s}" for s in SUFFIXES]))
+        return Path(hub.snapshot_download(str(path), allow_patterns=files))
     except Exception as error:  # The hub's library raises errors of a dozen kinds.
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"The model {path} was not found ({reason}). Restore it, or give a folder with a "
-            "checkpoint."
+            f"The model {path} was not found ({reason}). Check its name and the network, or give a "
+            "folder with a checkpoint."
         ) from error
 
 

@@ -76,7 +76,7 @@ def open_model(
 ) -> VisionLanguageModel:
     """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU."""
     place = resolve_device(device)
-    checkpoint_config(model_folder(path))
+    checkpoint_config(path)
     # The small files come first: a damaged one is named before weights of many gigabytes are read.
     processor = Processor.load(
         path, thinking=thinking, min_pixels=min_pixels, max_pixels=max_pixels
@@ -184,5 +184,5 @@ def _peft() -> Any:
         return importlib.import_module("peft")
     except ImportError as error:
         raise ModelError(
-            "LoRA needs the peft library, which is not installed. Run `pip install bas-opd[lora]`."
+            "LoRA needs the peft library, which is not installed. Run `pip install peft`."
         ) from error

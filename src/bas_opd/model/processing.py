@@ -28,8 +28,8 @@ from transformers.utils.hub import cached_file
 
 from bas_opd import disk
 from bas_opd.errors import ConfigError, DataError, ModelError
-from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
+from bas_opd.model.folder import local_folder
 from bas_opd.types import Prompt
 
 FILES = (
@@ -80,7 +80,7 @@ class Processor:
         `thinking` is passed to the chat template, which may ignore it; the pixel limits replace
         the checkpoint's own.
         """
-        path = model_folder(path)
+        path = local_folder(path, has_tensors=False)
         config = checkpoint_config(path)
         tokenizer = _load_tokenizer(path, config)
         processor = cls(

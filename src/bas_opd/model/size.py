@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForImageTextToText
 
-from bas_opd.model.base import model_folder
 from bas_opd.model.family import checkpoint_config
 from bas_opd.model.loading import LoraSettings, with_adapters
 from bas_opd.model.precision import hold_frozen_linears
@@ -31,7 +30,7 @@ def model_size(
     path: str | Path, *, lora: LoraSettings | None = None, precision: torch.dtype = torch.float32
 ) -> ModelSize:
     """Return the size of the model in a folder or hub id; reads only its configuration."""
-    config = checkpoint_config(model_folder(path))
+    config = checkpoint_config(path)
     with torch.device("meta"):
         network: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         head = network.lm_head

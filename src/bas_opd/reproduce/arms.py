@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bas_opd.config import Config, load_config, preset
+from bas_opd.config.loading import COMMAND_LINE
 from bas_opd.errors import ConfigError
 
 BASE = "base"
@@ -89,17 +90,22 @@ def effective(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def arm_config(
-    arm: str | ArmSpec, seed: int, settings: Sequence[str], *, task: str = "finesearch"
+    arm: str | ArmSpec,
+    seed: int,
+    settings: Sequence[str],
+    *,
+    task: str = "finesearch",
+    origin: str = COMMAND_LINE,
 ) -> Config:
     """Return the configuration of one run: seed 0 has the paper's two seeds, 1 the next two.
 
-    `settings` come after those of the arm, and so win.
+    `settings` come after those of the arm, and so win. `origin` says where they stand.
     """
     spec = ARMS[arm] if isinstance(arm, str) else arm
     common = preset(task)
     file, over = (preset(spec.preset), common) if spec.preset else (common, None)
     overrides = [*spec.settings, *settings, f"run.seed={FIRST_SEED + seed}"]
-    config = load_config(file, overrides, over=over)
+    config = load_config(file, overrides, over=over, origin=origin)
     if config.method.name != "bas-opd":
         return config  # it selects nothing at random
     return load_config(file, [*overrides, f"select.seed={seed}"], over=over)

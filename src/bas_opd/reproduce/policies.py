@@ -16,10 +16,16 @@ from statistics import fmean
 from typing import Literal
 
 from bas_opd import disk
-from bas_opd.config import preset
 from bas_opd.data.finesearch.make import TITLES
 from bas_opd.data.records import PreparedSet, read_manifest
-from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
+from bas_opd.errors import (
+    BasOpdError,
+    ConfigError,
+    DataError,
+    ModelError,
+    RunDirectoryError,
+    explain_failure,
+)
 from bas_opd.files import sha256, write_text
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.reproduce.arms import (
@@ -37,6 +43,7 @@ from bas_opd.reproduce.questions import read_questions, write_questions
 from bas_opd.reproduce.results import Planned, Run, RunResult, identity, read_result
 from bas_opd.reproduce.study import STUDY, Study
 from bas_opd.reproduce.table import folder_table, policies_table
+from bas_opd.run.forecast import check_run, never_ranks, seldom_asks, undrawn_set
 from bas_opd.run.progress import Progress
 from bas_opd.text import counted, duration, markdown_table
 
@@ -163,11 +170,10 @@ class Inputs:
 def reproduce(request: Request, progress: Progress) -> str:
     """Make every run that is missing, and return the table."""
     if request.scale != "small":
-        folder = preset("qwen3.5-4b").parent
         raise ConfigError(
             f"The scale {request.scale!r} cannot be reproduced by one command; only small can. For "
-            "real models there are recipes, configs/qwen3.5-4b.toml and configs/qwen3.5-9b.toml "
-            f"(installed in {folder}), each for `bas-opd train`."
+            "real models there are presets, qwen3.5-4b and qwen3.5-9b, each for `bas-opd train`; "
+            "`bas-opd reproduce table3 --out DIR --scale paper` prints the commands."
         )
     rates = None if request.rates is None else parse_rates(request.rates)
     if rates is None and request.study is not None and request.study.declared.draft:
@@ -183,10 +189,13 @@ def reproduce(request: Request, progress: Progress) -> str:
         for seed in (seeds if arm.preset else ())
         for label in ([""] if rates is None else [f"-lr{rate:g}" for rate in rates])
     ]
+    for notice in check_runs(request, arms):
+        progress.message(notice)
     ask(request, [name for name in names if not (results / f"{name}.json").exists()])
     inputs = common_inputs(request, progress, split="test" if rates is None else "val")
     if rates is None:
         runs = plan_runs(inputs, results, arms, study=request.study)
+        check_runs(request, arms)  # on the pictures that were drawn meanwhile
         _claim(results, request.study)
         write_questions(results, inputs.questions)
     else:
@@ -199,13 +208,42 @@ def reproduce(request: Request, progress: Progress) -> str:
     return policies_table(made, read_questions(results)) if rates is None else sweep_table(made)
 
 
+def check_runs(request: Request, arms: Seeded) -> list[str]:
+    """Refuse a table with an arm that cannot be trained; return notices on the others.
+
+    Before the data is drawn, every example counts as one with crop and answer. An arm that should
+    learn to select but never would is refused in a study, whose file can be changed.
+    """
+    _weights(request.base or small_base(request.task))
+    folder = (request.data or request.out / "data") / "train"
+    data = PreparedSet.load(folder) if folder.exists() else undrawn_set(folder, request.train_n)
+    notices = []
+    for arm in arms:
+        if not arm.preset:
+            continue
+        config = arm_config(
+            arm, 0, [*request.overrides, "model.path=x", "data.path=x"], task=request.task
+        )
+        try:
+            batches = check_run(config, data)
+            random = never_ranks(config, batches)
+            if random and request.study is not None:
+                raise ConfigError(random)
+        except BasOpdError as error:
+            raise type(error)(f"The arm {arm.name} cannot be run. {error}") from None
+        found = (seldom_asks(config, batches), random)
+        notices += [f"{arm.name}: {notice}" for notice in found if notice]
+    return notices
+
+
 def ask(request: Request, missing: Sequence[str]) -> None:
     """Tell the user what is to be made, unless it is there already; it must fit on the disk."""
     if not missing:
         return
     base, folder = request.base or small_base(request.task), request.data or request.out / "data"
     sizes = {"train": request.train_n, "test" if request.rates is None else "val": request.test_n}
-    config = arm_config(FULL, 0, ["model.path=x", "data.path=x", *request.overrides])
+    settings = ["model.path=x", "data.path=x", *request.overrides]
+    config = arm_config(FULL, 0, settings, task=request.task)
     steps = config.run.steps or 1
     rows = config.rollout.prompts_per_step * config.rollout.per_prompt
     study, during = request.study, 0
@@ -235,6 +273,8 @@ def seeded(names: Sequence[str], seeds: int) -> Seeded:
 def _claim(results: Path, study: Study | None) -> None:
     """Keep a copy of the study beside its results; a folder holds the results of one."""
     copy = results / STUDY
+    if not any(results.glob("*.json")):  # one that failed before its first result claims nothing
+        copy.unlink(missing_ok=True)
     if copy.exists() and (study is None or sha256(copy) != study.hash):
         raise RunDirectoryError(
             f"{results} has the results of another study, or of this one before its file was "
@@ -288,15 +328,16 @@ def _split(
 
 def base_hash(base: Path) -> str:
     """Return the hash of a model's weights."""
-    files = sorted(base.glob("*.safetensors"))
-    if not files:
-        raise ModelError(
-            f"There are no weights (*.safetensors) in {base}. Give the folder of a model."
-        )
     try:
-        return "-".join(sha256(file) for file in files)
+        return "-".join(sha256(file) for file in _weights(base))
     except OSError as error:
-        raise ModelError(f"The weights in {base} cannot be read: {error}.") from error
+        raise ModelError(f"The weights cannot be read. {explain_failure(error)}") from error
+
+
+def _weights(base: Path) -> list[Path]:
+    if files := sorted(base.glob("*.safetensors")):
+        return files
+    raise ModelError(f"There are no weights (*.safetensors) in {base}. Give the folder of a model.")
 
 
 def plan_runs(

@@ -28,7 +28,7 @@ SHOWN = (
     "run.seed",
     "run.epochs",
 )
-MODELS = {"configs/qwen3.5-4b.toml": 91, "configs/qwen3.5-9b.toml": 188}
+MODELS = {"qwen3.5-4b": 91, "qwen3.5-9b": 188}
 """GB of weights, gradients, AdamW and teacher, as `bas-opd plan` counts them."""
 PAPER_SECONDS = (50_028, 55_487)
 """Seconds of the paper's runs, learned-25 and full querying (quoted from its Table 8)."""

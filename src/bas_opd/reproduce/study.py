@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from bas_opd.config.loading import parse_toml
-from bas_opd.errors import ConfigError
+from bas_opd.errors import ConfigError, explain_failure
 from bas_opd.files import sha256
 from bas_opd.model.base import small_base
 from bas_opd.reproduce.arms import ARMS, BASE, ArmSpec, arm_config
 from bas_opd.reproduce.results import Part
-from bas_opd.validation import first_problem
+from bas_opd.validation import explain_first
 
 STUDY = "study.toml"
 """The copy of the file that stands beside the results."""
@@ -66,7 +67,9 @@ class StudyArm(Part):
         if self.name == BASE:
             raise ValueError("the base is in every study and is not declared")
         if self.preset is None and self.name not in ARMS:
-            raise ValueError(f"{self.name} is no known arm, so it needs a preset")
+            nearest = get_close_matches(self.name, ARMS, n=1)
+            meant = f" (did you mean {nearest[0]}?)" if nearest else ""
+            raise ValueError(f"{self.name} is no known arm{meant}, so it needs a preset")
         return self
 
     @property
@@ -186,16 +189,16 @@ def read_study(path: Path) -> Study:
         content = parse_toml(path.read_text(encoding="utf-8"))
         declared = StudyFile.model_validate(content)
     except OSError as error:
-        raise ConfigError(f"The study {path} cannot be read: {error.strerror}.") from None
+        raise ConfigError(f"The study cannot be read. {explain_failure(error)}") from None
     except ValidationError as error:
-        raise ConfigError(f"{path} is no study: {first_problem(error)}.") from None
+        raise ConfigError(f"{path} is no study: {explain_first(error, StudyFile)}") from None
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
     study = Study(path=path, hash=sha256(path), declared=declared)
     for arm in study.arms:
         try:
             settings = ["model.path=x", "data.path=x", *study.overrides]
-            arm_config(arm, 0, settings, task=declared.task)
+            arm_config(arm, 0, settings, task=declared.task, origin=f"In {path}")
         except ConfigError as error:
-            raise ConfigError(f"{path}: the arm {arm.name} cannot be run. {error}") from None
+            raise ConfigError(f"The arm {arm.name} cannot be run. {error}") from None
     return study

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -91,7 +90,7 @@ class Console:
 
     def message(self, text: str) -> None:
         """Print a line of text, which may hold anything a dataset or a model wrote."""
-        with self._ignoring_broken_pipe():
+        with self._for_the_run():
             self._out.print(Text(printable(text)), soft_wrap=True)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
@@ -104,7 +103,7 @@ class Console:
             table.add_row(LEDGER[name], shown_total(name, totals))
         for phase, seconds in totals["seconds"].items():
             table.add_row(f"time: {printable(phase)}", duration(seconds))
-        with self._ignoring_broken_pipe():
+        with self._for_the_run():
             self._out.print(table)
 
     def _refresh(self) -> None:
@@ -116,14 +115,17 @@ class Console:
         ]
         # The bar comes last because it does not end its line.
         bar = ProgressBar(total=max(1, self.view.total), completed=self.view.done)
-        with self._ignoring_broken_pipe():
+        with self._for_the_run():
             self._live.update(rich.console.Group(*shown, bar), refresh=True)
 
     @contextmanager
-    def _ignoring_broken_pipe(self) -> Iterator[None]:
-        """Let a run continue when standard output was closed."""
-        with contextlib.suppress(OSError, UnicodeEncodeError):
+    def _for_the_run(self) -> Iterator[None]:
+        """Let a run of one's own continue when nothing can be printed any more."""
+        try:
             yield
+        except (OSError, UnicodeEncodeError):
+            if self._run is None:
+                raise
 
     def _stop(self) -> None:
         if self._live is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,14 @@ from bas_opd import disk
 from bas_opd.config.loading import differences, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.records import MANIFEST, PreparedSet
-from bas_opd.errors import BasOpdError, ConfigError, DataError, ModelError, RunDirectoryError
+from bas_opd.errors import (
+    BasOpdError,
+    ConfigError,
+    DataError,
+    ModelError,
+    RunDirectoryError,
+    explain_failure,
+)
 from bas_opd.files import hash_of, staging_path, write_json
 from bas_opd.run.lock import NAME as OWNER
 from bas_opd.run.lock import Hold, locked, owner_of
@@ -107,34 +114,75 @@ class RunDirectory:
 
     def existing_records(self) -> Path:
         """Return the records; raise if there is no run here."""
+        self.refuse_other()
         if not self.records.is_file():
+            why = f"it has no {self.records.name}" if self.path.is_dir() else "it does not exist"
             raise DataError(
-                f"There is no run in {self.path}: it has no {self.records.name}. Give a run "
-                "directory, as `bas-opd train` writes it."
+                f"There is no run in {self.path}: {why}. Give a run directory, as `bas-opd train` "
+                "writes it."
             )
         return self.records
+
+    def refuse_other(self) -> None:
+        """Raise if this is a folder of runs, or a prepared set: its records have the same name."""
+        if not self.records.exists() and (inside := sorted(self.path.glob("*/run.json"))):
+            raise DataError(
+                f"{self.path} is not a run, but holds {counted(len(inside), 'run')}. Name one, "
+                f"such as {inside[0].parent}."
+            )
+        if (self.path / MANIFEST).is_file() and not self.identity.exists():
+            raise DataError(
+                f"{self.path} is a prepared set, not a run. Give a run directory, as `bas-opd "
+                "train` writes it; `bas-opd data check` checks a set."
+            )
 
     @classmethod
     @contextmanager
     def held(cls, path: Path) -> Iterator[RunDirectory]:
-        """Lock a directory for a run: a new one, or one that holds a run already."""
+        """Lock a directory for a run: a new one, or one that holds a run already.
+
+        A run that fails before it has begun leaves nothing behind.
+        """
+        cls(path=path).check_place()
+        new = [each for each in (path, *path.parents) if not each.exists()]
+        disk.make_folder(path, parents=True, exist_ok=True)
+        with locked(path) as hold:
+            run = cls(path=path, hold=hold)
+            try:
+                yield run
+            finally:
+                if not run.identity.exists():
+                    run._remove_traces(new)
+
+    def check_place(self) -> None:
+        """Raise unless a run can be here: nothing else may be in its directory."""
+        path = self.path
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise RunDirectoryError(
                 f"{path} is not a directory of its own. Choose another with run.output=DIRECTORY."
             )
-        disk.make_folder(path, parents=True, exist_ok=True)
-        with locked(path) as hold:
-            run = cls(path=path, hold=hold)
-            # A run that is killed before it has written its identity leaves only these.
-            own = {OWNER, run.hashes.name}
-            own |= {staging_path(path).name for path in (run.identity, run.hashes)}
-            if not run.identity.exists() and not {p.name for p in path.iterdir()} <= own:
-                raise RunDirectoryError(
-                    f"{path} holds something that is not a run, and nothing in it will be "
-                    "overwritten. Choose another directory with run.output=DIRECTORY, or remove "
-                    "this one yourself."
-                )
-            yield run
+        if self.identity.exists() or not path.exists():
+            return
+        if not {each.name for each in path.iterdir()} <= {each.name for each in self._traces}:
+            raise RunDirectoryError(
+                f"{path} holds something that is not a run, and nothing in it will be overwritten. "
+                "Choose another directory with run.output=DIRECTORY, or remove this one yourself."
+            )
+
+    @property
+    def _traces(self) -> tuple[Path, ...]:
+        """What there is of a run that has not written its identity."""
+        staged = map(staging_path, (self.identity, self.hashes))
+        return (self.path / OWNER, self.hashes, *staged)
+
+    def _remove_traces(self, new: Sequence[Path]) -> None:
+        """Remove what a run leaves that has not begun, and the directories made for it."""
+        with suppress(RunDirectoryError, OSError):
+            self.check_held()
+            for path in self._traces:
+                disk.unlink(path)
+            for path in new:
+                disk.remove_folder(path)
 
     def read_identity(self) -> Identity:
         """Return which run is here."""
@@ -146,7 +194,9 @@ class RunDirectory:
                 f"There is no run in {self.path}: it has no {self.identity.name}. Give a run "
                 "directory, as `bas-opd train` writes it."
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except OSError as error:
+            raise RunDirectoryError(explain_failure(error)) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunDirectoryError(
                 f"{self.identity} cannot be read ({error}), so it is not certain which run this "
                 "is. Restore the file."
@@ -217,7 +267,7 @@ class RunDirectory:
         pictures = data.picture_hashes(memory=self.hashes)
         fingerprint, images = hash_of(pictures), {}
         if before is None or before.dataset.pictures != fingerprint:
-            images = changes({name: was for name, (_, was) in data.pictures.items()}, pictures)
+            images = changes(data.prepared_hashes, pictures)
             if before is not None and before.dataset.pictures and not images:
                 images = {MANIFEST: "lists other pictures"}
         if (model or images) and not accept:

@@ -1,22 +1,105 @@
-"""What is known of the queries of a run before it starts. Needs no torch."""
+"""What is known of a run before it starts, and what is refused then. Needs no torch."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
+from pathlib import Path
 
+from bas_opd.answers import answer_key
 from bas_opd.budget import query_budget
 from bas_opd.config.schema import Config
-from bas_opd.data.order import PromptStream
-from bas_opd.data.records import PreparedSet
-from bas_opd.errors import ConfigError
+from bas_opd.data.order import PromptStream, steps_per_epoch
+from bas_opd.data.records import PreparedSet, grades_by_last_word
+from bas_opd.data.views import PromptLength, answered, check_prompts, crop_size
+from bas_opd.errors import ConfigError, DataError
 from bas_opd.select.rules import policy_rule
-from bas_opd.types import Example
+from bas_opd.types import Crop, Example
 
 Batches = Sequence[Sequence[Example]]
 CropLength = Callable[[Example], int]
 """Returns the tokens of the prompt that the teacher sees of an example."""
+
+
+def check_run(config: Config, data: PreparedSet) -> list[tuple[Example, ...]]:
+    """Refuse what cannot be trained: by the rows, the method's needs or the budget.
+
+    Returns the examples of every step.
+    """
+    check_data(config, data)
+    batches = planned_batches(config, data, planned_steps(config, data))
+    check_queries(config, batches)
+    return batches
+
+
+def check_lengths(config: Config, data: PreparedSet, length: PromptLength) -> None:
+    """Refuse what is known only with a tokenizer: long prompts, and K in tokens of prompts."""
+    text = answered if config.method.name == "opsd" else lambda example: example.question
+    check_prompts(data.examples, length, config.data.max_prompt_tokens, text)
+    if config.select.budget == "processed_tokens":
+        batches = planned_batches(config, data, planned_steps(config, data))
+        check_queries(config, batches, lambda example: length(*crop_size(example)))
+
+
+def check_data(config: Config, data: PreparedSet) -> None:
+    """Refuse data that the method cannot learn from."""
+    examples, name = data.examples, config.method.name
+    if config.needs_crops and not any(example.has_crop for example in examples):
+        raise DataError(
+            f"None of the {len(examples):,} examples in {data.folder} has a crop, so the "
+            "teacher could never be asked. Prepare the data with crop boxes or crop images."
+        )
+    if config.select.correctness and not any(
+        example.answer for example in examples if example.has_crop
+    ):
+        raise DataError(
+            f"select.correctness is true, but no example with a crop in {data.folder} has an "
+            "answer to compare responses with. Prepare the data with answers, or set "
+            "select.correctness=false."
+        )
+    if not config.needs_answers:
+        return
+    answers = [e for e in examples if e.has_answer and (e.has_crop or not config.needs_crops)]
+    if not answers:
+        raise DataError(
+            f"None of the {len(examples):,} examples in {data.folder} that the method {name} could "
+            f"learn from has an answer, which {name} needs. Prepare the data with answers"
+            + (", or set sft.keep=all." if name == "sft" else ", or choose another method.name.")
+        )
+    if name == "opsd":
+        return  # its teacher reads the answers; nothing is graded
+    by_last_word = grades_by_last_word(data.source)
+    if not any(answer_key(e.question, e.answer, by_last_word=by_last_word) for e in answers):
+        shown = f"{answers[0].answer.strip()!r} of example {answers[0].id!r}"
+        raise DataError(
+            f"No rule can grade any of the {len(answers):,} answers in {data.folder}, such as "
+            f"{shown}, so no response could be told right from wrong. Give the letter or the text "
+            "of a listed option, yes or no, or a few words."
+        )
+
+
+def planned_steps(config: Config, data: PreparedSet) -> int:
+    """Return how many steps the settings ask for."""
+    per_epoch = steps_per_epoch(len(data.examples), config.rollout.prompts_per_step)
+    total = config.run.steps or per_epoch * config.run.epochs
+    end = config.optim.decay_until
+    if end is not None and end < total:
+        raise ConfigError(
+            f"The learning rate reaches 0 at step {end:,} (optim.decay_until), but the run has "
+            f"{total:,} steps. Set optim.decay_until={total}, or shorten the run."
+        )
+    return total
+
+
+def undrawn_set(folder: Path, n: int) -> PreparedSet:
+    """Return a stand-in for a set that is still to be drawn: every example has crop and answer."""
+    crop = Crop(area=0.1, box=(0, 0, 1, 1))
+    examples = [
+        Example(id=str(row), image=folder, question="What?", answer="yes", crop=crop)
+        for row in range(n)
+    ]
+    return PreparedSet(folder=folder, examples=tuple(examples), fingerprint="")
 
 
 def planned_batches(config: Config, data: PreparedSet, steps: int) -> list[tuple[Example, ...]]:
@@ -64,8 +147,10 @@ def check_queries(config: Config, batches: Batches, crop_length: CropLength | No
 
 def seldom_asks(config: Config, batches: Batches, crop_length: CropLength | None = None) -> str:
     """Return in how many steps K pays for no query, if those are most; nothing otherwise."""
+    if config.queries is None:
+        return ""
     shares = _shares(config, batches, crop_length)
-    ratio = config.select.query_ratio
+    ratio = config.queries.query_ratio
     empty = sum(n for (least, full), n in shares.items() if query_budget(ratio, full) < least)
     if 2 * empty <= shares.total():
         return ""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from bas_opd.config.schema import Config
-from bas_opd.errors import CheckpointError, DataError
+from bas_opd.errors import CheckpointError, DataError, explain_failure
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.manifest import STATE, published, read_json
@@ -199,7 +199,7 @@ def _collect(outline: RunOutline) -> None:
             outline.end = line.end
             last = line if line.is_step else last
     except OSError as error:
-        raise DataError(f"{records} cannot be read: {error.strerror}.") from error
+        raise DataError(explain_failure(error)) from error
     except DataError as error:
         before = "before the first step" if last is None else f"after that of step {_number(last)}"
         problem = f"{error} No record {before} was read."

@@ -15,9 +15,8 @@ from bas_opd import __version__, disk
 from bas_opd.compute.memory import ran_out
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
-from bas_opd.data.order import PromptStream, steps_per_epoch
+from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import answered, check_prompts, crop_size
 from bas_opd.errors import (
     BasOpdError,
     CheckpointError,
@@ -26,6 +25,7 @@ from bas_opd.errors import (
     OutOfMemory,
     PreemptionError,
     RunDirectoryError,
+    explain_failure,
 )
 from bas_opd.files import file_hashes, once, sync_tree
 from bas_opd.methods.reward import Judge
@@ -34,7 +34,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.events import step_event
-from bas_opd.run.forecast import check_queries, never_ranks, planned_batches, seldom_asks
+from bas_opd.run.forecast import check_lengths, check_run, never_ranks, seldom_asks
 from bas_opd.run.history import collect_outline, read_outline
 from bas_opd.run.journal import CallJournal, with_repeated
 from bas_opd.run.ledger import Ledger
@@ -45,7 +45,6 @@ from bas_opd.run.state import (
     ROUNDING,
     TrainState,
     build_method,
-    check_data,
     environment,
     model_identity,
 )
@@ -94,10 +93,8 @@ def train(
             "judge.url to the judge that is given."
         )
     data = PreparedSet.load(Path(config.data.path))
-    total = planned_steps(config, data)
-    check_data(config, data)
-    batches = planned_batches(config, data, total)
-    check_queries(config, batches)
+    batches = check_run(config, data)
+    total = len(batches)
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
     with (
@@ -106,7 +103,7 @@ def train(
         RunDirectory.held(path) as run,
         stop.listening(),
     ):
-        identity = _identity(config, data, total)
+        identity = identity_of(config, data, total)
         replaces = overwrite and run.is_another(identity)
         if not replaces:
             run.compare(identity)
@@ -135,20 +132,12 @@ def train(
         once(
             run.hashes,
             {
-                "prompts": [config.method.name, config.data.max_prompt_tokens, __version__],
+                "prompts": [config_hash(config), __version__],
                 "data": identity["dataset"],
-                "model": [config.model.model_dump(mode="json"), base],
+                "model": base,
             },
-            lambda: check_prompts(
-                data.examples,
-                method.model.processor.prompt_length,
-                config.data.max_prompt_tokens,
-                answered if config.method.name == "opsd" else lambda example: example.question,
-            ),
+            lambda: check_lengths(config, data, method.model.processor.prompt_length),
         )
-        if config.select.budget == "processed_tokens":
-            length = method.model.processor.prompt_length
-            check_queries(config, batches, lambda example: length(*crop_size(example)))
         prompts = PromptStream(
             data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
         )
@@ -381,13 +370,15 @@ class _Run:
 
 @contextmanager
 def _disk_failures_explained(path: Path) -> Iterator[None]:
-    """Turn a failure of the disk into a sentence that says what is left of the run."""
+    """Turn a failure of a file into a sentence that says what is left of the run."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # The second is what safetensors makes of a first.
+        what = explain_failure(error) if isinstance(error, OSError) else f"{error}."
+        left = "Its published checkpoints are as they were; then rerun the same command to resume."
+        has_any = bool(published(RunDirectory(path=path).checkpoints))
         raise BasOpdError(
-            f"The run in {path} cannot be read or written: {error}. Its published checkpoints are "
-            "as they were; after fixing the disk, rerun the same command to resume from the newest."
+            f"The run in {path} cannot go on. {what}{f' {left}' if has_any else ''}"
         ) from error
 
 
@@ -410,7 +401,7 @@ def _full_memory_explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _identity(config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
+def identity_of(config: Config, data: PreparedSet, steps: int) -> dict[str, Any]:
     """Return which run this is, as far as it is known before its model is loaded."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -444,19 +435,6 @@ def _finished_totals(
 
 def _refuse(problem: str) -> NoReturn:
     raise DataError(f"A step on record cannot be read: {problem} Restore the records.")
-
-
-def planned_steps(config: Config, data: PreparedSet) -> int:
-    """Return how many steps the settings ask for."""
-    per_epoch = steps_per_epoch(len(data.examples), config.rollout.prompts_per_step)
-    total = config.run.steps or per_epoch * config.run.epochs
-    end = config.optim.decay_until
-    if end is not None and end < total:
-        raise ConfigError(
-            f"The learning rate reaches 0 at step {end:,} (optim.decay_until), but the run has "
-            f"{total:,} steps. Set optim.decay_until={total}, or shorten the run."
-        )
-    return total
 
 
 def _check_disk(path: Path, needed: int) -> None:

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from bas_opd.algorithm import Stages
-from bas_opd.answers import answer_key, grade
+from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
-from bas_opd.data.records import PreparedSet, grades_by_last_word, read_manifest
+from bas_opd.data.records import grades_by_last_word, read_manifest
 from bas_opd.data.views import answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import CheckpointError, DataError, ModelError
+from bas_opd.errors import CheckpointError, ModelError
 from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
 from bas_opd.methods import (
     BasOpd,
@@ -56,43 +56,6 @@ PACKAGES = (
     *("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft"),
     *("triton", "flash-linear-attention"),
 )
-
-
-def check_data(config: Config, data: PreparedSet) -> None:
-    """Refuse data that the method cannot learn from."""
-    examples, name = data.examples, config.method.name
-    if config.needs_crops and not any(example.has_crop for example in examples):
-        raise DataError(
-            f"None of the {len(examples):,} examples in {data.folder} has a crop, so the "
-            "teacher could never be asked. Prepare the data with crop boxes or crop images."
-        )
-    if config.select.correctness and not any(
-        example.answer for example in examples if example.has_crop
-    ):
-        raise DataError(
-            f"select.correctness is true, but no example with a crop in {data.folder} has an "
-            "answer to compare responses with. Prepare the data with answers, or set "
-            "select.correctness=false."
-        )
-    if not config.needs_answers:
-        return
-    answers = [e for e in examples if e.has_answer and (e.has_crop or not config.needs_crops)]
-    if not answers:
-        raise DataError(
-            f"None of the {len(examples):,} examples in {data.folder} that the method {name} could "
-            f"learn from has an answer, which {name} needs. Prepare the data with answers"
-            + (", or set sft.keep=all." if name == "sft" else ", or choose another method.name.")
-        )
-    if name == "opsd":
-        return  # its teacher reads the answers; nothing is graded
-    by_last_word = grades_by_last_word(data.source)
-    if not any(answer_key(e.question, e.answer, by_last_word=by_last_word) for e in answers):
-        shown = f"{answers[0].answer.strip()!r} of example {answers[0].id!r}"
-        raise DataError(
-            f"No rule can grade any of the {len(answers):,} answers in {data.folder}, such as "
-            f"{shown}, so no response could be told right from wrong. Give the letter or the text "
-            "of a listed option, yes or no, or a few words."
-        )
 
 
 def build_method(

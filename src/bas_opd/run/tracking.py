@@ -91,7 +91,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"The tracker {name} is not installed. Install it with `pip install "
-                f"'bas-opd[{name}]'`, or leave out --track {name}; the records hold every number."
+                f"{name}`, or leave out --track {name}; the records hold every number."
             )
     return tuple(dict.fromkeys(names))
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from run_fixtures import small_config
+from run_fixtures import TINY, small_config, small_run, small_settings
+from typer.testing import CliRunner
 
+from bas_opd.cli.main import app
 from bas_opd.commands import doctor
 from bas_opd.commands.doctor import Finding, examine
+from bas_opd.config import load_config
+from bas_opd.files import sha256
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -61,7 +66,8 @@ def test_peft_is_a_problem_only_where_adapters_are_trained(
     without(monkeypatch, "peft")
     assert by_name(examine())["peft"].level == "warning"
     finding = by_name(examine(small_config(home, small_qwen35, "lora.rank=4")))["peft"]
-    assert (finding.level, finding.mend) == ("problem", "Run `pip install 'bas-opd[lora]'`.")
+    assert finding.level == "problem"
+    assert finding.mend.startswith("Run `pip install 'peft>=")
 
 
 def test_a_gpu_that_was_asked_for_and_is_not_there_is_a_problem(
@@ -92,7 +98,8 @@ def test_missing_model_and_data_are_problems(home: Path, small_qwen35: Path) -> 
     bare = Path(shutil.copytree(small_qwen35, home / "bare"))
     (bare / "model.safetensors").unlink()
     finding = by_name(examine(small_config(home, bare)))["model"]
-    assert (finding.level, finding.text) == ("problem", f"{bare}: no *.safetensors")
+    assert finding.level == "problem"
+    assert finding.text.startswith(f"No safetensors weights could be read from {bare}.")
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(
@@ -113,3 +120,72 @@ def test_too_little_disk_is_a_problem(
     usage = shutil.disk_usage(home)._replace(free=1000)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
     assert by_name(examine(small_config(home, small_qwen35)))["disk"].level == "problem"
+
+
+BLANK = "blank"
+"""The data without answers."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "says"),
+    [
+        (("select.query_ratio=0.01",), "data", "K pays for no query at any step"),
+        (("rollout.prompts_per_step=99",), "data", "fewer than the 99 prompts"),
+        (("data.max_prompt_tokens=9",), "data", "more than the 9 allowed"),
+        (("select.budget=processed_tokens", "select.query_ratio=0.05"), "data", "K pays for no"),
+        ((f"data.path={BLANK}",), "data", "has an answer, which grpo needs"),
+        (("eval.every=2", "eval.data=nowhere"), "evaluation", "nowhere"),
+        (("run.output=data",), "runs folder", "holds something that is not a run"),
+        (("model.device=mps",), "GPU", "mps is neither"),
+        (("judge.url=http://127.0.0.1:9", "judge.model=m"), "judge", "127.0.0"),
+    ],
+)
+def test_what_train_refuses_is_found_in_the_same_words(
+    home: Path,
+    small_qwen35: Path,
+    settings: tuple[str, ...],
+    what: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(home)
+    shutil.copytree(home / "data", home / BLANK)
+    lines = (home / BLANK / "records.jsonl").read_text().splitlines()
+    rows = [json.dumps({**json.loads(line), "answer": ""}) for line in lines]
+    (home / BLANK / "records.jsonl").write_text("\n".join(rows) + "\n")
+    manifest = json.loads((home / BLANK / "manifest.json").read_text())
+    manifest["records_sha256"] = sha256(home / BLANK / "records.jsonl")
+    (home / BLANK / "manifest.json").write_text(json.dumps(manifest))
+
+    config = "grpo" if any("judge" in each or BLANK in each for each in settings) else str(TINY)
+    own = [each for each in small_settings(home, small_qwen35) if not each.startswith("select.")]
+    finding = by_name(examine(load_config(config, [*own, *settings])))[what]
+    assert finding.level == "problem"
+    assert says in finding.text
+    assert finding.text in CliRunner().invoke(app, ["train", config, *own, *settings]).stderr
+
+
+def test_a_run_of_other_settings_and_a_changed_picture_are_found(
+    home: Path, small_qwen35: Path
+) -> None:
+    run = small_run(home, small_qwen35, "run.steps=1")
+    same = by_name(examine(small_config(home, small_qwen35)))
+    assert {same[what].level for what in ("runs folder", "data")} == {"ok"}
+    other = by_name(examine(small_config(home, small_qwen35, "run.seed=7")))["runs folder"]
+    assert other.level == "problem"
+    assert f"The run in {run} was started with other settings" in other.text
+    picture = next((home / "data" / "images").iterdir())
+    picture.write_bytes(picture.read_bytes() + b"x")
+    found = by_name(examine(small_config(home, small_qwen35)))["data"]
+    assert found.level == "problem"
+    assert f"images/{picture.name} has changed since" in found.text
+
+
+def test_a_set_that_is_still_to_be_drawn_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    findings = by_name(examine(load_config("tiny", ["model.path=small"])))
+    assert findings["data"].text == "finesearch: `bas-opd train` draws 96 examples"
+    assert {findings[what].level for what in ("model", "data", "disk")} == {"ok"}
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from run_fixtures import Silent, events_of, small_config, small_run
 
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import RunConfig
-from bas_opd.errors import DataError
+from bas_opd.errors import ConfigError, DataError
 from bas_opd.run.checkpoint import retain
 from bas_opd.run.loop import train
 
@@ -68,14 +68,15 @@ def test_a_plan_estimates_a_budget_in_tokens(kind: str, small_qwen35: Path, tmp_
     assert planned.calls == pytest.approx(events_of(run)[-1]["totals"]["calls"], rel=0.4)
 
 
-def test_a_plan_marks_a_run_that_would_be_refused_and_one_that_never_ranks(
+def test_a_plan_refuses_what_train_refuses_and_marks_a_run_that_never_ranks(
     small_qwen35: Path, tmp_path: Path
 ) -> None:
     assert plan(small_config(tmp_path, small_qwen35)).warnings == ()
-    (refused,) = plan(
-        small_config(tmp_path, small_qwen35, "select.query_ratio=0.01", "select.policy=random")
-    ).warnings
-    assert refused.startswith("select.query_ratio is 0.01, so K pays for no query at any step")
+    with pytest.raises(ConfigError, match=r"is 0\.01, so K pays for no query at any step"):
+        plan(small_config(tmp_path, small_qwen35, "select.query_ratio=0.01"))
+    dear = ("select.query_ratio=0.05", "select.budget=processed_tokens")
+    with pytest.raises(ConfigError, match="K pays for no query at any step"):
+        plan(small_config(tmp_path, small_qwen35, *dear))
     (never,) = plan(small_config(tmp_path, small_qwen35, "select.replay_start=99")).warnings
     assert never.startswith("The learned policy will rank no row of this run")
 

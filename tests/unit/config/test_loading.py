@@ -215,3 +215,11 @@ def test_the_hash_follows_the_settings_and_nothing_else(config_file: Path) -> No
 def test_the_config_needs_no_torch() -> None:
     code = "import sys, bas_opd.config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_file_is_never_taken_for_the_one_that_it_extends(config_file: Path) -> None:
+    config_file.write_text("extends = 'mien'\n")
+    message = refusal(config_file)
+    assert f"mien, which {config_file} extends. Give the path of a TOML file." in message
+    config_file.write_text("extends = 'lerned25'\n")
+    assert "Did you mean learned25?" in refusal(config_file)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from PIL import Image
 
 from bas_opd.errors import ConfigError, DataError, ModelError
 from bas_opd.model.processing import Processor
+from bas_opd.model.size import model_size
 
 
 @pytest.fixture(params=["small_qwen35", "small_qwen3vl", "small_qwen25vl"])
@@ -256,3 +258,19 @@ def test_a_template_in_the_old_file_of_the_processor_is_found(copy: Path) -> Non
     (copy / "chat_template.jinja").unlink()
     (copy / "chat_template.json").write_text(json.dumps({"chat_template": template}))
     assert Processor.load(copy).template == template
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers would retry for half a minute."""
+    asked: list[Any] = []
+
+    def unreachable(name: str, **options: Any) -> None:
+        asked.append((name, options["allow_patterns"]))
+        raise OSError("no route to the hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.file_download.http_backoff", pytest.fail, raising=False)
+    for load in (Processor.load, model_size):
+        with pytest.raises(ModelError, match=r"someone/model was not found \(no route"):
+            load("someone/model")
+    assert asked == [("someone/model", ["*.json", "*.jinja", "*.txt"])] * 2

@@ -75,7 +75,14 @@ def test_long_work_is_asked_about_unless_yes(tmp_path: Path, idle: list[str], na
     idle.clear()
     if name == "policies":
         short = [*command, "--steps", "1", "--arms", "full", "--seeds", "1"]
-        tiny = ("--train-n", "8", "--test-n", "8", "rollout.per_prompt=1")
+        tiny = (
+            "--train-n",
+            "8",
+            "--test-n",
+            "8",
+            "rollout.per_prompt=1",
+            "rollout.prompts_per_step=8",
+        )
         assert "begun" in CliRunner().invoke(app, [*short, *tiny]).stderr
 
 

@@ -41,7 +41,7 @@ def request_(tmp_path: Path) -> Request:
         train_n=6,
         test_n=5,
         rates=None,
-        overrides=("run.steps=1",),
+        overrides=("run.steps=1", "rollout.prompts_per_step=2"),
     )
 
 

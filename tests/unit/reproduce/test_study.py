@@ -12,7 +12,7 @@ from result_fixtures import answered
 from shapes import make_pictures
 
 from bas_opd.data.records import PreparedSet
-from bas_opd.errors import ConfigError, DataError, RunDirectoryError
+from bas_opd.errors import BasOpdError, ConfigError, DataError, RunDirectoryError
 from bas_opd.files import sha256
 from bas_opd.reproduce import policies
 from bas_opd.reproduce.arms import arm_config
@@ -30,7 +30,7 @@ steps = 3
 train = 6
 test = 40
 val = 8
-settings = ["optim.warmup_steps=0"]
+settings = ["optim.warmup_steps=0", "rollout.prompts_per_step=2"]
 
 [[arm]]
 name = "full"
@@ -340,3 +340,71 @@ def test_a_study_may_name_baselines_and_their_settings(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("grpo.beta=0.1", "select.query_ratio=0.1"))
     with pytest.raises(ConfigError, match="the method grpo does not use it"):
         read_study(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("query_ratio=0.2", "query_ratio=0.01", "random12-matched cannot be run. .*no query"),
+        ("train = 6", "train = 1", "full cannot be run. The set has 1 rows"),
+        ('preset = "random25"', 'preset = "learned25"', "random12-matched .* will rank no row"),
+        ('base = "base"', 'base = "nowhere"', "no weights"),
+    ],
+)
+def test_every_arm_is_checked_before_anything_is_made(
+    file: Path, begun: list[Run], tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    file.write_text(FILE.replace(old, new))
+    with pytest.raises(BasOpdError, match=says):
+        ask(file, tmp_path / "out", confirm=lambda forecast: pytest.fail("it was asked about"))
+    assert not begun
+    assert not (tmp_path / "out").exists()
+
+
+def test_arms_are_checked_on_the_pictures_that_were_drawn(
+    file: Path, begun: list[Run], tmp_path: Path
+) -> None:
+    """K is 1 if all six prompts of a step have crops, and 0 if five have."""
+    text = FILE.replace("prompts_per_step=2", "prompts_per_step=6")
+    file.write_text(text.replace("query_ratio=0.2", "query_ratio=0.021"))
+    with pytest.raises(ConfigError, match="random12-matched cannot be run"):
+        ask(file, tmp_path / "out")
+    assert not begun
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["data"]
+
+
+def test_a_study_that_failed_before_a_result_can_be_changed(
+    file: Path, begun: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(tasks: Sequence[Run], **_: Any) -> Any:
+        yield from ((run, "failed", "No luck.") for run in tasks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policies, "run_side_by_side", broken)
+        with pytest.raises(BasOpdError, match="11 of 11 runs failed"):
+            ask(file, tmp_path / "out")
+    file.write_text(FILE.replace("margin = 0.5", "margin = 0.6"))
+    assert "11 of 11 results" in ask(file, tmp_path / "out")
+    assert (tmp_path / "out/results/study.toml").read_text() == file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('seeds = "1,3"', 'seed = "1,3"', "arm 3, seed is not known. Did you mean 'seeds'?"),
+        ("steps = 3", "step = 3", "step is not known. Did you mean 'steps'?"),
+        ("margin = 0.5", "margins = 0.5", "comparison 1, margins is not known. Did you mean"),
+        ("learning_rate = 3e-5", 'learning_rate = "x"', "arm 3, learning_rate must be a number."),
+        ('preset = "random25"', "", "random12-matched is no known arm (did you mean random12?)"),
+        ("query_ratio=0.2", "query_ratoi=0.2", "study.toml, select.query_ratoi is not a setting."),
+        ("query_ratio=0.2", "query_ratio=7", "study.toml, select.query_ratio is 7, but"),
+        ("optim.warmup_steps=0", "optim.warmup_steps", "study.toml, 'optim.warmup_steps' sets"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_where_it_is(
+    file: Path, old: str, new: str, says: str
+) -> None:
+    file.write_text(FILE.replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        read_study(file)
+    assert "command line" not in str(caught.value)

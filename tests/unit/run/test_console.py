@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import io
+from pathlib import Path
 
 import pytest
 from rich.text import Text
@@ -125,12 +127,22 @@ def test_a_duration_is_said_as_a_person_says_it(seconds: float, text: str) -> No
     assert duration(seconds) == text
 
 
-def test_a_run_continues_after_a_broken_pipe() -> None:
+def test_a_run_continues_after_a_broken_pipe(tmp_path: Path) -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
 
-    console = Console(Gone())
+    console = Console(Gone(), run=tmp_path)
     console.start(40)
     console.message("hello")
     console.step(A_STEP)
+
+
+def test_a_full_device_stops_whoever_watches_and_not_the_run(tmp_path: Path) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    Console(Full(), run=tmp_path).message("hello")
+    with pytest.raises(OSError, match="No space left"):
+        Console(Full()).message("hello")

@@ -10,11 +10,18 @@ import pytest
 from run_fixtures import Silent, small_config
 from stage_fixtures import make_examples
 
-from bas_opd.config import Config
+from bas_opd.config import Config, load_config, preset
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.run import loop
-from bas_opd.run.forecast import check_queries, never_ranks, seldom_asks, smallest_ratio
-from bas_opd.run.state import check_data
+from bas_opd.run.forecast import (
+    check_data,
+    check_queries,
+    check_run,
+    never_ranks,
+    seldom_asks,
+    smallest_ratio,
+    undrawn_set,
+)
 from bas_opd.types import Example
 
 
@@ -114,3 +121,20 @@ def test_correctness_needs_answers(small_qwen35: Path, tmp_path: Path) -> None:
     blank = tuple(replace(example, answer="") for example in data.examples)
     with pytest.raises(DataError, match="has an answer to compare responses with"):
         check_data(settings, replace(data, examples=blank))
+
+
+def of_method(name: str, *overrides: str) -> Config:
+    rows = ("rollout.prompts_per_step=2", "rollout.per_prompt=2", "run.steps=3")
+    return load_config(preset(name), ["model.path=m", "data.path=d", *rows, *overrides])
+
+
+def test_a_method_without_queries_has_no_notice_of_them(tmp_path: Path) -> None:
+    batches = [make_examples(tmp_path)[:2]] * 3
+    assert seldom_asks(of_method("sft", "rollout.per_prompt=1"), batches) == ""
+    assert seldom_asks(of_method("learned25", "rollout.per_prompt=1"), batches) != ""
+
+
+@pytest.mark.parametrize("name", ["full", "sft", "grpo", "dapo", "opsd"])
+def test_a_set_that_is_not_drawn_has_all_that_a_method_may_need(tmp_path: Path, name: str) -> None:
+    settings = ("grpo.updates_per_step=1",) if name == "dapo" else ()
+    assert len(check_run(of_method(name, *settings), undrawn_set(tmp_path, 8))) == 3

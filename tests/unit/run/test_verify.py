@@ -254,7 +254,7 @@ def another_grade(step: dict[str, Any]) -> None:
     [
         (change(2, grades=None), "selection", "step 2: grades is missing"),
         (change(2, grades=[]), "records", "step 2: candidates and grades differ"),
-        (change(2, grades=["good"]), "records", "step 2: grades.0"),
+        (change(2, grades=["good"]), "records", "step 2: grades 1"),
         (lambda e: another_grade(step_of(e, 2)), "selection", "step 2: grades has row"),
     ],
 )

@@ -112,8 +112,7 @@ def with_parquet(path: Path, use: Callable[[Any], Any]) -> Any:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise DataError(
-            f"Reading {path} needs a library that is not installed. Run `pip install "
-            "'bas-opd[parquet]'`."
+            f"Reading {path} needs a library that is not installed. Run `pip install pyarrow`."
         ) from error
     try:
         with parquet.ParquetFile(path) as file:

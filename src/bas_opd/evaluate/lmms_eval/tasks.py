@@ -109,7 +109,7 @@ def _write_questions(loaded: LoadedSet, table: Path, progress: Progress) -> None
     except ImportError as error:
         raise DataError(
             "Task files for lmms-eval need a library that is not installed. Run `pip install "
-            "'bas-opd[parquet]'`."
+            "pyarrow`."
         ) from error
     schema = _schema(arrow)
     with parquet.ParquetWriter(table, schema) as writer:
