@@ -274,7 +274,7 @@ def _claim(results: Path, study: Study | None) -> None:
     """Keep a copy of the study beside its results; a folder holds the results of one."""
     copy = results / STUDY
     if not any(results.glob("*.json")):  # one that failed before its first result claims nothing
-        copy.unlink(missing_ok=True)
+        disk.unlink(copy)
     if copy.exists() and (study is None or sha256(copy) != study.hash):
         raise RunDirectoryError(
             f"{results} has the results of another study, or of this one before its file was "
