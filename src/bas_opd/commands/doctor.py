@@ -37,6 +37,8 @@ EXTRAS = {
     "wandb": "train --track wandb",
 }
 """Optional packages and what each is for."""
+LINEAR = {"fla": "flash-linear-attention", "chunked": "bas-opd's own chunks"}
+"""What computes linear attention on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ def _gpu(config: Config | None) -> Finding:
             "Install a CUDA build of torch and a matching driver, or use a GPU machine.",
             level="warning",
         )
+    from bas_opd.model.delta import implementation
     from bas_opd.model.loading import resolve_device
 
     try:
@@ -165,7 +168,11 @@ def _gpu(config: Config | None) -> Finding:
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     text = f"{about.name}, {about.total_memory / 1e9:.0f} GB"
     if has_bf16 or (config is not None and config.model.precision == "float32"):
-        return _ok("GPU", f"{text}, bfloat16 {'yes' if has_bf16 else 'no'}")
+        uses = LINEAR[implementation(torch.device("cuda"), learns=True)]
+        kinds = (
+            f"bfloat16 {'yes' if has_bf16 else 'no'}; Qwen3.5's linear attention trains with {uses}"
+        )
+        return _ok("GPU", f"{text}, {kinds}")
     mend = "Set model.precision=float32, or use an Ampere GPU or newer."
     return _finding("GPU", f"{text}, no bfloat16", mend, level="warning")
 

@@ -143,13 +143,15 @@ def verify(
     elif config:
         checks.append(_check("learning", learned.problems, _learning_note(config)))
     checks += [
-        _check("cost", cost.problems, "calls and tokens"),
+        _check("cost", cost.problems, "calls and tokens" if select else "tokens"),
         _check("totals", _ledger(outline, sums.ledger), "sums of the steps"),
         *_journal(outline, sums.ledger),
         _check(
             "complete",
             _completeness(outline, steps, unfinished=unfinished),
-            "" if outline.finished else f"{steps} of {outline.planned} steps, unfinished",
+            f"all {steps} steps"
+            if outline.finished
+            else f"{steps} of {outline.planned} steps, unfinished",
         ),
     ]
     if files:

@@ -18,6 +18,7 @@ from bas_opd.commands import doctor
 from bas_opd.commands.doctor import Finding, examine
 from bas_opd.config import load_config
 from bas_opd.files import sha256
+from bas_opd.model import delta
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -77,6 +78,23 @@ def test_a_gpu_that_was_asked_for_and_is_not_there_is_a_problem(
     assert by_name(examine())["GPU"].level == "warning"
     config = small_config(home, small_qwen35, "model.device=cuda")
     assert by_name(examine(config))["GPU"].level == "problem"
+
+
+def test_a_gpu_is_named_with_what_it_trains_linear_attention_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class New:
+        name, total_memory = "New GPU", 80_000_000_000
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: New)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(delta, "implementation", lambda *_, **__: "chunked")
+    finding = by_name(examine())["GPU"]
+    assert finding.level == "ok"
+    assert finding.text == (
+        "New GPU, 80 GB, bfloat16 yes; Qwen3.5's linear attention trains with bas-opd's own chunks"
+    )
 
 
 def test_a_gpu_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
