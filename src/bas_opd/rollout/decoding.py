@@ -50,6 +50,8 @@ class Decoder:
         self.hooks = hooks or Hooks()
         self._steps: dict[tuple[int, int], FixedSteps] = {}
         """By rows and capacity, the one used last at the end."""
+        self._weights: tuple[int, ...] = ()
+        """Where the weights lay that these steps read."""
         self._can_capture = True
 
     def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
@@ -100,6 +102,11 @@ class Decoder:
 
     def _steps_for(self, prefix: Prefix, capacity: int, size: int) -> FixedSteps | None:
         """Return the steps for a prefix, or none if they cannot be captured."""
+        # A captured step reads weights where they were. Weights that are lent may lie elsewhere.
+        weights = tuple(p.data_ptr() for p in self.model.trainable().values())
+        if weights != self._weights:
+            self.release()
+            self._weights = weights
         key = (len(prefix.last_hidden), capacity)
         steps = self._steps.pop(key, None)
         while self._steps and sum(kept.size for kept in self._steps.values()) + size > FIXED_BYTES:

@@ -14,6 +14,7 @@ from torch import Tensor
 from bas_opd.data.images import open_image
 from bas_opd.model.cache import cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
+from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import decoding
 from bas_opd.rollout.decoding import Decoder, _capacity
 from bas_opd.rollout.draws import race_noise, row_keys
@@ -104,6 +105,22 @@ def test_kept_caches_are_bounded_and_can_be_freed(
     assert [rows for rows, _ in decode._steps] == [2 * EACH, EACH]
     decode.release()
     assert not decode._steps
+
+
+@torch.no_grad()
+def test_steps_are_kept_only_while_the_weights_lie_where_they_were(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    """A captured step reads them there."""
+    decode = Decoder(model, drawing(5), limit=LIMIT)
+    decode(prefilled(model, tmp_path, 2), fixed=True)
+    (kept,) = decode._steps.values()
+    decode(prefilled(model, tmp_path, 2), fixed=True)
+    assert list(decode._steps.values()) == [kept]
+    with ShadowWeights(model).lent():
+        decode(prefilled(model, tmp_path, 2), fixed=True)
+    (moved,) = decode._steps.values()
+    assert moved is not kept
 
 
 def test_the_bytes_of_a_fixed_cache_are_those_it_takes(
