@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument(
         "--checkpointing", action="store_true", help="recompute activations; prompts not shared"
     )
+    parser.add_argument("--offload", action="store_true", help="moments and teacher in host memory")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
 
@@ -132,12 +133,13 @@ def main() -> None:
                 ),
             ),
             selector=build_selector("learned"),
-            teacher=SelfTeacher(model, crop_view),
+            teacher=SelfTeacher(model, crop_view, offload=arguments.offload),
             learner=Learner(
                 model,
                 OptimizerSettings(
                     tokens_per_micro_batch=arguments.micro_batch,
                     share_prompts=not arguments.checkpointing,
+                    offload=arguments.offload,
                 ),
             ),
             objective=partial(

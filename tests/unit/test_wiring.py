@@ -22,6 +22,7 @@ from bas_opd.distill import query_utility, topk_divergence
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import teacher_confidence
 from bas_opd.learn import Distillation, Learner, OptimizerSettings, PackedRows
+from bas_opd.learn.offloaded import OffloadedAdamW
 from bas_opd.model.batches import PromptGroup, micro_batches
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.run.state import TrainState, build_method
@@ -99,6 +100,7 @@ def test_every_setting_reaches_its_stage(small_qwen35: Path, tmp_path: Path) -> 
         "distill.alpha=0.25", "distill.support=renormalise", "distill.use_confidence=false",
         "teacher.mode=frozen", "teacher.tau=0.2", "teacher.tokens_per_batch=99",
         "optim.weight_decay=0.3", "optim.gradient_clip=0.5", "optim.learning_rate=0.125",
+        "optim.offload=true",
     ])  # fmt: skip
     method: Any = build_method(config)
     stages, model = method.stages, method.model
@@ -117,6 +119,8 @@ def test_every_setting_reaches_its_stage(small_qwen35: Path, tmp_path: Path) -> 
     assert stages.learner.settings == OptimizerSettings(**config.optim.model_dump())
     assert stages.objective(None).settings == DistillSettings(**config.distill.model_dump())
     assert method.query_ratio == config.select.query_ratio
+    assert type(stages.learner.optimizer) is OffloadedAdamW
+    assert stages.teacher.weights._host is not None
     (group,) = stages.learner.optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.125, 0.3)
     selector = stages.selector

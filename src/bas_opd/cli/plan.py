@@ -111,7 +111,13 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
                 label = SECOND_MODEL.get(plan.method, name) if name == "teacher" else name
                 yield f"  {label}", _bytes(size)
         yield "device memory", f"{_bytes(memory.device)}, and activations"
-        yield "host memory", f"{_bytes(memory.host_copy)} while a checkpoint is written"
+        copy = f"{_bytes(memory.host_copy)} while a checkpoint is written"
+        locked = f"{_bytes(memory.locked)} page-locked, and " if memory.is_offloaded else ""
+        yield "host memory", locked + copy
+        other = not memory.is_offloaded
+        device, host = _bytes(memory.on_device(offload=other)), memory.on_host(offload=other)
+        forms = f"{device} on the device, {_bytes(host)} page-locked on the host"
+        yield "  otherwise", f"{forms}, with optim.offload={str(other).lower()}"
     if disk := plan.disk:
         yield "checkpoint", f"{_bytes(disk.checkpoint)}, {disk.kept_checkpoints} kept"
         yield "disk", f"{_bytes(disk.most)} at most, {_bytes(disk.model)} of it the model"

@@ -72,6 +72,8 @@ def examine(config: Config | None = None) -> list[Finding]:
 
     data, about_data = _data(config)
     findings += [*_run(config, data), _try("model", lambda: _model(config)), about_data]
+    if config.optim.offload:
+        findings.append(_try("host memory", lambda: _host_memory(config)))
     if config.eval.every:
         findings.append(_try("evaluation", lambda: f"{config.eval.data}" * bool(evaluator(config))))
     if config.judge.url:
@@ -220,12 +222,22 @@ def _folder(folder: Path, *, need: int | None = None) -> Iterator[Finding]:
 
 def _disk_needed(config: Config, data: PreparedSet) -> int | None:
     """Return the most disk space the run will take, if its model can be measured."""
-    from bas_opd.commands.plan import disk, measure
+    from bas_opd.commands.plan import disk
+    from bas_opd.run.footprint import measure
 
     try:
         return disk(config, measure(config), planned_steps(config, data)).most
     except BasOpdError:
         return None  # The cause has its own finding.
+
+
+def _host_memory(config: Config) -> str:
+    """Check the host where it keeps a part of the run's state."""
+    from bas_opd.run.footprint import check_host, measure
+
+    memory = measure(config)
+    check_host(memory)
+    return f"{memory.host / 1e9:.1f} GB of it needed, as optim.offload is true"
 
 
 def _model(config: Config) -> str:

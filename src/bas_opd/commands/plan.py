@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +21,9 @@ from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import view_sizes
-from bas_opd.errors import DataError, ModelError
-from bas_opd.model.loading import LoraSettings
+from bas_opd.errors import DataError, ModelError, OutOfMemory
 from bas_opd.model.processing import Processor
-from bas_opd.model.size import ModelSize, model_size
+from bas_opd.run.footprint import FP32, Memory, check_host, measure, wants_gpu
 from bas_opd.run.forecast import (
     Batches,
     candidate_counts,
@@ -40,8 +39,6 @@ from bas_opd.types import BudgetKind, Example
 
 MEAN_RESPONSE = 87
 """Tokens of a mean response in the paper: 2,167,850 scored in 24,864 calls (Table 7)."""
-
-FP32 = 4
 
 Lengths = Mapping[str, Sequence[int]]
 """Example -> tokens of its prompt with the full image and, if there is one, with the crop."""
@@ -60,23 +57,6 @@ class Tokens:
     prefilled: int | None = None
     total: int | None = None
     """As a run counts it: `total_tokens` of its ledger."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(ModelSize):
-    """Bytes held on the device throughout, and the host copy that a checkpoint is written from.
-
-    Activations, caches and logits come on top; they depend on the batch sizes.
-    """
-
-    gradients: int
-    adamw: int
-    teacher: int
-    host_copy: int
-
-    @property
-    def device(self) -> int:
-        return self.weights + self.gradients + self.adamw + self.teacher + self.casts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +104,8 @@ class Plan:
     unknown: str | None
     """Why the model could not be measured, if it could not."""
     warnings: tuple[str, ...]
-    """Steps without queries, a policy that ranks nothing, and what is an upper estimate."""
+    """What does not fit this machine, steps without queries, a policy that ranks nothing, and what
+    is an upper estimate."""
     probe: Probe | None
 
 
@@ -169,37 +150,13 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         memory=memory,
         disk=disk(config, memory, total) if memory else None,
         unknown=unknown,
-        warnings=(*_warnings(config, batches, lengths), *_undrawn(config, data)),
+        warnings=(
+            *_warnings(config, batches, lengths),
+            *_undrawn(config, data),
+            *(_room_warnings(config, memory) if memory else ()),
+        ),
         probe=_probe(config, data, total) if probe else None,
     )
-
-
-def measure(config: Config) -> Memory:
-    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar."""
-    name = config.model.device
-    is_gpu = torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
-    is_mixed = config.model.precision == "bfloat16" or (config.model.precision == "auto" and is_gpu)
-    size = model_size(
-        config.model.path,
-        lora=LoraSettings(**config.lora.model_dump()) if config.lora.rank else None,
-        precision=torch.bfloat16 if is_mixed else torch.float32,
-    )
-    trained = FP32 * size.trained
-    teacher = trained if _keeps_second_weights(config) else 0
-    return Memory(
-        **asdict(size),
-        gradients=trained,
-        adamw=2 * trained,
-        teacher=teacher,
-        host_copy=3 * trained + teacher,
-    )
-
-
-def _keeps_second_weights(config: Config) -> bool:
-    """Return whether a teacher or a reference has weights of its own."""
-    if config.queries is not None:
-        return config.teacher.mode != "live"
-    return config.method.name == "sft" or config.grpo.beta > 0
 
 
 def disk(config: Config, memory: Memory, steps: int) -> Disk:
@@ -288,6 +245,38 @@ def _undrawn(config: Config, data: PreparedSet) -> Iterator[str]:
             f"The tokens of prompts are not known before the set {config.data.path} is drawn, "
             "which `bas-opd train` does."
         )
+
+
+def _room_warnings(config: Config, memory: Memory) -> Iterator[str]:
+    """Say where the state of a run exceeds the memory of this machine, and which setting helps."""
+    try:
+        check_host(memory)
+    except OutOfMemory as error:
+        yield str(error)
+    room = _gpu_memory(config)
+    if room is None or memory.device <= room:
+        return
+    text = (
+        f"The state of the run takes {memory.device / 1e9:,.1f} GB, without activations, but the "
+        f"GPU has {room / 1e9:,.1f} GB. "
+    )
+    offloaded = memory.on_device(offload=True)
+    if memory.is_offloaded or offloaded > room:
+        yield text + "Train adapters with lora.rank, or use a larger GPU."
+        return
+    yield text + (
+        f"Set optim.offload=true: {offloaded / 1e9:,.1f} GB on the GPU and "
+        f"{memory.on_host(offload=True) / 1e9:,.1f} GB in host memory."
+    )
+
+
+def _gpu_memory(config: Config) -> int | None:
+    """Return the bytes of the GPU that the run would use, if this machine has it."""
+    if not (wants_gpu(config) and torch.cuda.is_available()):
+        return None
+    name = config.model.device
+    device = torch.device("cuda" if name == "auto" else name)
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def _tokens(

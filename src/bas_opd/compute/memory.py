@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -44,8 +45,8 @@ def in_smaller_batches(
                 raise OutOfMemory(
                     f"The {what} does not fit into memory even in its smallest batch, "
                     f"{smallest:,}: {reason} Lower model.max_pixels or "
-                    "rollout.max_response_tokens, set model.gradient_checkpointing=true, or train "
-                    "adapters with lora.rank."
+                    "rollout.max_response_tokens, set model.gradient_checkpointing=true or "
+                    "optim.offload=true, or train adapters with lora.rank."
                 ) from error
         # Outside the handler, which would keep the frames of the failed attempt alive.
         gc.collect()
@@ -53,3 +54,27 @@ def in_smaller_batches(
             torch.cuda.empty_cache()
         limit = max(smallest, limit // 2)
         notice(f"Out of memory in the {what}; continuing with batches of at most {limit:,}.")
+
+
+def free_host_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes that this process may still take of host memory; None if not known."""
+    limits = []
+    known = _numbers(root / "proc/meminfo")
+    if "MemAvailable:" in known:
+        limits.append(1024 * known["MemAvailable:"])
+    group = root / "sys/fs/cgroup"
+    try:
+        most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        # The cache of files counts as used, but makes room for others.
+        limits.append(most - used + _numbers(group / "memory.stat").get("inactive_file", 0))
+    except (OSError, ValueError):  # no control group, or one without a limit
+        pass
+    return min(limits, default=None)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return {}
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}

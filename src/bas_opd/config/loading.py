@@ -37,6 +37,7 @@ FREE = frozenset(
         "teacher.tokens_per_batch",
         "optim.tokens_per_micro_batch",
         "optim.share_prompts",
+        "optim.offload",
         "model.gradient_checkpointing",
         "run.steps",
         "run.epochs",

@@ -419,6 +419,11 @@ class OptimConfig(Section):
         default=True,
         description="Compute a prompt once for all its selected rollouts; same gradients.",
     )
+    offload: bool = Field(
+        default=False,
+        description="Keep AdamW's moments and the teacher's weights in page-locked host memory, "
+        "and copy them to the GPU piece by piece; same numbers, bit for bit.",
+    )
 
     @model_validator(mode="after")
     def _decay_follows_the_warm_up(self) -> OptimConfig:
@@ -558,6 +563,13 @@ class Config(Section):
         if self.method.name == "opsd":
             return SelectConfig(policy="full", query_ratio=Decimal(1))
         return self.select if self.method.name == "bas-opd" else None
+
+    @property
+    def keeps_second_weights(self) -> bool:
+        """Whether a teacher or a reference has weights of its own."""
+        if self.queries is not None:
+            return self.teacher.mode != "live"
+        return self.method.name == "sft" or self.grpo.beta > 0
 
     @property
     def grades_responses(self) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.learn.objective import Objective, ObjectivePart, PackedRows
+from bas_opd.learn.offloaded import OffloadedAdamW
 from bas_opd.model.batches import MicroBatch, PromptGroup, group_by_prompt, micro_batches
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Hooks, Rollouts, StudentUpdate
@@ -27,6 +28,8 @@ class OptimizerSettings:
     decay_until: int | None = None
     tokens_per_micro_batch: int = 16_384
     share_prompts: bool = True
+    offload: bool = False
+    """Whether the moments are kept in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ class Learner:
         self.hooks = hooks or Hooks()
         self.tokens_per_micro_batch = settings.tokens_per_micro_batch
         self.parameters = list(model.trainable().values())
-        self.optimizer = torch.optim.AdamW(
+        kind = OffloadedAdamW if settings.offload else torch.optim.AdamW
+        self.optimizer = kind(
             self.parameters,
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
@@ -130,6 +134,9 @@ class Learner:
         for key, value in state.items():
             moment, _, name = key.partition(".")
             moments.setdefault(places[name], {})[moment] = value
+        if isinstance(self.optimizer, OffloadedAdamW):
+            self.optimizer.restore(moments)
+            return
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
 

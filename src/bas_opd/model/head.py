@@ -19,9 +19,13 @@ class Head:
     place, because a captured CUDA graph reads it there.
     """
 
-    def __init__(self, weight: Tensor, precision: torch.dtype) -> None:
+    def __init__(
+        self, weight: Tensor, precision: torch.dtype, device: torch.device | None = None
+    ) -> None:
         self.weight = weight
-        self._rounded = torch.empty(weight.shape, dtype=precision, device=weight.device)
+        self._rounded = torch.empty(
+            weight.shape, dtype=precision, device=weight.device if device is None else device
+        )
         self._source: tuple[int, int] | None = None
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -32,7 +36,8 @@ class Head:
         """Return the weights in half precision."""
         source = (self.weight.data_ptr(), self.weight._version)
         if source != self._source:
-            self._rounded.copy_(self.weight.detach())
+            # Weights in host memory are rounded on the device as well.
+            self._rounded.copy_(self.weight.detach().to(self._rounded.device))
             self._source = source
         return self._rounded
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForImageTextToText
 
+from bas_opd.compute.streaming import most_in_flight
 from bas_opd.model.family import checkpoint_config
 from bas_opd.model.loading import LoraSettings, with_adapters
 from bas_opd.model.precision import hold_frozen_linears
@@ -24,6 +25,8 @@ class ModelSize:
     weights: int
     casts: int
     """Copies of trained weights in the compute precision, during a pass."""
+    in_flight: int
+    """Trained weights whose moments are on the device at once, where these are in host memory."""
 
 
 def model_size(
@@ -47,4 +50,7 @@ def model_size(
         trained=sum(p.numel() for p in parameters if p.requires_grad),
         weights=sum(p.numel() * p.element_size() for p in parameters),
         casts=cast * precision.itemsize if is_mixed else 0,
+        in_flight=most_in_flight(
+            {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
+        ),
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bas_opd.compute.streaming import HostTensors, visit
 from bas_opd.errors import CheckpointError
 from bas_opd.model.head import Head
 from bas_opd.model.vlm import VisionLanguageModel
@@ -35,17 +36,26 @@ class ShadowWeights:
     With LoRA these are the adapters only; everything that training does not change exists once.
     All access to the network's parameters on behalf of the second set goes through here: under
     sharding they are cached elsewhere, and an exchange of `.data` would silently have no effect.
-    An empty set stands for the live weights themselves.
+    An empty set stands for the live weights themselves. With `offload` the set is kept in host
+    memory: a copy is on the device while it is lent, in the room that gradients take later.
     """
 
-    def __init__(self, model: VisionLanguageModel, *, is_empty: bool = False) -> None:
+    def __init__(
+        self, model: VisionLanguageModel, *, is_empty: bool = False, offload: bool = False
+    ) -> None:
         self._model = model
         self._is_lent = False
         self._head: Head | None = None
-        self._tensors: dict[str, Tensor] = {
-            name: parameter.detach().to(torch.float32, copy=True)
-            for name, parameter in ({} if is_empty else model.trainable()).items()
-        }
+        own = {} if is_empty else model.trainable()
+        shapes = {name: parameter.shape for name, parameter in own.items()}
+        self._host = HostTensors(shapes, model.device) if offload else None
+        self._tensors: dict[str, Tensor] = (
+            {name: torch.empty_like(p, dtype=torch.float32) for name, p in own.items()}
+            if self._host is None
+            else self._host.tensors
+        )
+        for name, parameter in own.items():
+            self._tensors[name].copy_(parameter.detach())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights by the names of the parameters they stand in for."""
@@ -60,18 +70,30 @@ class ShadowWeights:
         """Let the network compute with this set; the live weights are put back in any case."""
         if self._is_lent:
             raise RuntimeError("These weights are in the network already; lending does not nest.")
-        self._exchange()
+        weights = self._tensors if self._host is None else self._host.on_device()
+        live = self._model.trainable()
+        own = {name: live[name].data for name in weights}
+        self._put(weights)
+        self._is_lent = True
         try:
             yield
         finally:
-            self._exchange()
+            self._put(own)
+            self._is_lent = False
 
     @torch.no_grad()
     def follow(self, tau: float) -> None:
         """Move towards the live weights: theta-bar <- (1 - tau) theta-bar + tau theta."""
         live = self._model.trainable()
-        for name, weight in self._tensors.items():
-            weight.lerp_(live[name].detach().to(weight.dtype), tau)
+
+        def move(weights: Mapping[str, tuple[Tensor, ...]]) -> None:
+            for name, (weight,) in weights.items():
+                weight.lerp_(live[name].detach().to(weight.dtype), tau)
+
+        if self._host is None:
+            move({name: (weight,) for name, weight in self._tensors.items()})
+        else:
+            visit([self._host], move)
 
     def head(self) -> HeadWeights | Head:
         """Return this set's projection to logits, valid until the set follows the live weights."""
@@ -83,20 +105,24 @@ class ShadowWeights:
             if parameter is candidate and name in self._tensors
         }
         if (fast := self._model.fast_head) is None:
-            return HeadWeights(head, own)
+            device = self._model.device
+            return HeadWeights(head, {local: weight.to(device) for local, weight in own.items()})
         if not own:
             return fast
         if self._head is None:
-            self._head = Head(own["weight"], self._model.precision)
+            self._head = Head(own["weight"], self._model.precision, self._model.device)
         else:
             self._head.replace(own["weight"])
+        if self._host is not None:
+            self._head.rounded()  # Before other passes: in fp32 it takes room on the device.
         return self._head
 
-    def _exchange(self) -> None:
+    def _put(self, weights: Mapping[str, Tensor]) -> None:
         live = self._model.trainable()
-        for name, weight in self._tensors.items():
-            self._tensors[name], live[name].data = live[name].data, weight
-        self._is_lent = not self._is_lent
+        for name, weight in weights.items():
+            live[name].data = weight
+        if self._model.fast_head is not None:
+            self._model.fast_head.forget()  # Other weights may lie where it last read some.
 
 
 class HeadWeights:

@@ -34,6 +34,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.checkpoint import CheckpointWriter, newest_intact, published, set_aside
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.events import step_event
+from bas_opd.run.footprint import check_host, measure
 from bas_opd.run.forecast import check_lengths, check_run, never_ranks, seldom_asks
 from bas_opd.run.history import collect_outline, read_outline
 from bas_opd.run.journal import CallJournal, with_repeated
@@ -127,6 +128,8 @@ def train(
         identity |= files
         if changed := identity.get("accepted_changes"):
             console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
+        if config.optim.offload:
+            check_host(measure(config))
         method = build_method(config, hooks, judge=judge)
         identity |= model_identity(method.model)
         once(
@@ -396,8 +399,8 @@ def _full_memory_explained(path: Path) -> Iterator[None]:
         raise OutOfMemory(
             f"The run in {path} ran out of memory where no smaller batch helps, as in the "
             f"optimizer, the EMA teacher or a checkpoint: {error} Its published checkpoints are as "
-            "they were; with more memory, or with lora.rank in another run.output, rerun the "
-            "command."
+            "they were; with more memory, with optim.offload=true, or with lora.rank in another "
+            "run.output, rerun the command."
         ) from error
 
 

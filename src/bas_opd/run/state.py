@@ -68,7 +68,7 @@ def build_method(
 
     `judge` decides what no rule can read, where the method grades responses.
     """
-    name, hooks = config.method.name, hooks or Hooks()
+    name, hooks, offload = config.method.name, hooks or Hooks(), config.optim.offload
     model = load_policy(config)
     poll = PatientPoll(hooks.poll)
     learner = Learner(
@@ -85,7 +85,8 @@ def build_method(
         return Sampler(model, view, settings, hooks)
 
     def teacher(view: View, size: ViewSize | None = None) -> SelfTeacher:
-        return SelfTeacher(model, view, **config.teacher.model_dump(), hooks=hooks, size=size)
+        settings = config.teacher.model_dump()
+        return SelfTeacher(model, view, **settings, offload=offload, hooks=hooks, size=size)
 
     def reward() -> RuleReward:
         source = read_manifest(Path(config.data.path)).source
@@ -94,7 +95,7 @@ def build_method(
     if name == "sft":
         return Sft(
             model=model,
-            initial=ShadowWeights(model),
+            initial=ShadowWeights(model, offload=offload),
             engine=sampler(crop_view),
             view=full_view,
             learner=learner,
@@ -167,7 +168,14 @@ def _initial_model(config: Config, model: VisionLanguageModel, hooks: Hooks) -> 
     """The reference of GRPO: the model as it was, seeing what the student sees."""
     tokens = config.teacher.tokens_per_batch
     hooks = Hooks(poll=hooks.poll, notice=hooks.notice)  # Its rows are no queries.
-    return SelfTeacher(model, full_view, mode="frozen", tokens_per_batch=tokens, hooks=hooks)
+    return SelfTeacher(
+        model,
+        full_view,
+        mode="frozen",
+        tokens_per_batch=tokens,
+        offload=config.optim.offload,
+        hooks=hooks,
+    )
 
 
 def _graded(

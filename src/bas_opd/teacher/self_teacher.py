@@ -61,6 +61,7 @@ class SelfTeacher:
         mode: TeacherMode = "ema",
         tau: float = 0.05,
         tokens_per_batch: int = 16_384,
+        offload: bool = False,
         hooks: Hooks | None = None,
         size: ViewSize | None = None,
     ) -> None:
@@ -71,7 +72,7 @@ class SelfTeacher:
         self.mode = mode
         self.tau = tau
         self.tokens_per_batch = tokens_per_batch
-        self.weights = ShadowWeights(model, is_empty=mode == "live")
+        self.weights = ShadowWeights(model, is_empty=mode == "live", offload=offload)
         self.splits_prompts = True
         """Whether the rows of a prompt may be computed in several batches, each with the prompt."""
 

@@ -19,6 +19,7 @@ from bas_opd.commands.doctor import Finding, examine
 from bas_opd.config import load_config
 from bas_opd.files import sha256
 from bas_opd.model import delta
+from bas_opd.run import footprint
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -207,3 +208,15 @@ def test_a_set_that_is_still_to_be_drawn_is_no_problem(
     assert findings["data"].text == "finesearch: `bas-opd train` draws 96 examples"
     assert {findings[what].level for what in ("model", "data", "disk")} == {"ok"}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_host_too_small_for_what_it_would_keep_is_a_problem(
+    home: Path, small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "host memory" not in by_name(examine(small_config(home, small_qwen35)))
+    config = small_config(home, small_qwen35, "optim.offload=true")
+    assert by_name(examine(config))["host memory"].level == "ok"
+    monkeypatch.setattr(footprint, "free_host_memory", lambda: 1000)
+    finding = by_name(examine(config))["host memory"]
+    assert finding.level == "problem"
+    assert "but only 0.0 GB are free" in finding.text

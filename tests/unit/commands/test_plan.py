@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 from run_fixtures import Silent, events_of, small_config, small_run
 
+from bas_opd.cli.plan import lines
+from bas_opd.commands import plan as commands_plan
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import RunConfig
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.run import footprint
 from bas_opd.run.checkpoint import retain
+from bas_opd.run.footprint import Memory
 from bas_opd.run.loop import train
 
 SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "run.keep_every=4")
@@ -138,3 +142,80 @@ def test_the_checkpoints_predicted_are_those_retained(
             retain(tmp_path, keep=keep, keep_every=keep_every)
     left = sorted(int(path.name.removeprefix("step-")) for path in tmp_path.iterdir())
     assert kept_steps(run, 8) == left
+
+
+def test_a_plan_knows_what_both_forms_take(small_qwen35: Path, tmp_path: Path) -> None:
+    forms = [
+        plan(small_config(tmp_path, small_qwen35, f"optim.offload={form}")).memory
+        for form in ("false", "true")
+    ]
+    resident, offload = forms
+    assert resident is not None
+    assert offload is not None
+    state = 4 * resident.trained
+    assert resident.device == offload.on_device(offload=False) == 5 * state
+    assert (resident.locked, resident.on_host(offload=True)) == (0, 3 * state)
+    assert offload.locked == 3 * state
+    # Not mixed, so there are no casts: the moments of two pieces are on the device at once.
+    assert 0 < offload.in_flight <= offload.trained + 128 * 200
+    assert offload.device == resident.on_device(offload=True) == 2 * state + 8 * offload.in_flight
+    assert offload.host_copy == resident.host_copy
+
+
+def test_the_offloaded_state_of_the_4b_model_fits_80_gb() -> None:
+    weights = 4 * 4_537_168_384
+    memory = Memory(
+        parameters=weights // 4, trained=weights // 4, weights=weights, casts=7_797_142_528,
+        in_flight=701_432_192, gradients=weights, adamw=2 * weights,
+        teacher=weights, host_copy=4 * weights, is_offloaded=True,
+    )  # fmt: skip
+    assert memory.device == 2 * weights + memory.casts == pytest.approx(44.1e9, rel=1e-3)
+    assert memory.on_device(offload=False) == pytest.approx(98.5e9, rel=1e-3)
+    assert memory.locked == pytest.approx(54.4e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("form", "room", "said"),
+    [
+        ("false", 10**9, None),
+        ("false", "between", "Set optim.offload=true: "),
+        ("false", 1000, "Train adapters with lora.rank, or use a larger GPU."),
+        ("true", "between", None),
+        ("true", 1000, "Train adapters with lora.rank, or use a larger GPU."),
+    ],
+)
+def test_a_plan_names_the_switch_that_makes_a_run_fit(
+    form: str,
+    room: int | str,
+    said: str | None,
+    small_qwen35: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(tmp_path, small_qwen35, f"optim.offload={form}")
+    memory = plan(config).memory
+    assert memory is not None
+    free = memory.on_device(offload=True) if room == "between" else room
+    monkeypatch.setattr(commands_plan, "_gpu_memory", lambda _: free)
+    warnings = plan(config).warnings
+    assert len(warnings) == (said is not None)
+    assert said is None or said in warnings[0]
+
+
+def test_a_plan_names_a_host_that_is_too_small(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "free_host_memory", lambda: 1000)
+    assert plan(small_config(tmp_path, small_qwen35)).warnings == ()
+    (warning,) = plan(small_config(tmp_path, small_qwen35, "optim.offload=true")).warnings
+    assert warning.startswith("optim.offload is true, which takes ")
+
+
+@pytest.mark.parametrize(("form", "other"), [("false", "true"), ("true", "false")])
+def test_the_lines_of_a_plan_show_both_forms(
+    form: str, other: str, small_qwen35: Path, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, small_qwen35, f"optim.offload={form}")
+    text = "\n".join(lines(plan(config)))
+    assert f"with optim.offload={other}" in text
+    assert ("page-locked, and" in text) == (form == "true")

@@ -13,6 +13,7 @@ from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from bas_opd.data.images import open_crop
 from bas_opd.data.views import crop_size, crop_view
 from bas_opd.errors import OutOfMemory
+from bas_opd.model.head import Head, plain_head
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import SelfTeacher, TeacherMode
@@ -274,3 +275,32 @@ def test_lending_does_not_nest(model: VisionLanguageModel) -> None:
         pass
     with weights.lent():  # The failure above has left it usable.
         pass
+
+
+def test_a_rounded_head_in_host_memory_is_rounded_again_after_every_move(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    """As on a GPU, where the head has a rounded copy."""
+    said: list[list[torch.Tensor]] = []
+    rollouts = draw(make_model(small_qwen35), make_examples(tmp_path))
+    for offload in (False, True):
+        model = make_model(small_qwen35, precision=torch.bfloat16)
+        weight = plain_head(model.head)
+        assert weight is not None
+        name = next(n for n, p in model.trainable().items() if p is weight)
+        model.fast_head = Head(weight, torch.bfloat16)
+        teacher = crop_teacher(model, tau=0.5, offload=offload)
+        found = []
+        for _ in range(3):
+            scores = teacher.score(rollouts, (4, 0))
+            assert isinstance(scores.head, Head)
+            assert scores.head is not model.fast_head
+            own = teacher.weights.state_dict()[name]
+            assert torch.equal(scores.head.rounded(), own.bfloat16())
+            found += [chunk.logits for chunk in scores.chunks((0, 4), 5)]
+            disturb(model)
+            teacher.follow()
+        said.append(found)
+    resident, offloaded = said
+    assert not torch.equal(resident[0], resident[-1])
+    assert all(torch.equal(one, other) for one, other in zip(resident, offloaded, strict=True))

@@ -1,0 +1,100 @@
+"""The memory that a run takes on the device and on the host, computed before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+
+from bas_opd.compute.memory import free_host_memory
+from bas_opd.config.schema import Config
+from bas_opd.errors import OutOfMemory
+from bas_opd.model.loading import LoraSettings
+from bas_opd.model.size import ModelSize, model_size
+
+FP32 = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(ModelSize):
+    """Bytes held on the device throughout, and the host copy that a checkpoint is written from.
+
+    Activations, caches and logits come on top; they depend on the batch sizes.
+    """
+
+    gradients: int
+    adamw: int
+    teacher: int
+    host_copy: int
+    is_offloaded: bool
+    """Whether AdamW and teacher are in host memory."""
+
+    @property
+    def device(self) -> int:
+        return self.on_device(offload=self.is_offloaded)
+
+    @property
+    def locked(self) -> int:
+        """Bytes of page-locked host memory."""
+        return self.on_host(offload=self.is_offloaded)
+
+    @property
+    def host(self) -> int:
+        """Bytes of host memory while a checkpoint is written."""
+        return self.locked + self.host_copy
+
+    def on_device(self, *, offload: bool) -> int:
+        """Return the bytes on the device in either form.
+
+        The teacher's weights come to the device before there are gradients, and moments after the
+        casts have gone.
+        """
+        both = self.weights + self.gradients
+        if offload:
+            return both + max(self.casts, 2 * FP32 * self.in_flight)
+        return both + self.adamw + self.teacher + self.casts
+
+    def on_host(self, *, offload: bool) -> int:
+        """Return the bytes of page-locked host memory in either form."""
+        return self.adamw + self.teacher if offload else 0
+
+
+def measure(config: Config) -> Memory:
+    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar."""
+    is_mixed = config.model.precision == "bfloat16" or (
+        config.model.precision == "auto" and wants_gpu(config)
+    )
+    size = model_size(
+        config.model.path,
+        lora=LoraSettings(**config.lora.model_dump()) if config.lora.rank else None,
+        precision=torch.bfloat16 if is_mixed else torch.float32,
+    )
+    trained = FP32 * size.trained
+    teacher = trained if config.keeps_second_weights else 0
+    return Memory(
+        **asdict(size),
+        gradients=trained,
+        adamw=2 * trained,
+        teacher=teacher,
+        host_copy=3 * trained + teacher,
+        is_offloaded=config.optim.offload,
+    )
+
+
+def wants_gpu(config: Config) -> bool:
+    """Return whether a run would compute on a GPU."""
+    name = config.model.device
+    return torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
+
+
+def check_host(memory: Memory) -> None:
+    """Refuse a host that is too small for a run whose state it keeps."""
+    free = free_host_memory()
+    if not memory.is_offloaded or free is None or free >= memory.host:
+        return
+    raise OutOfMemory(
+        f"optim.offload is true, which takes {memory.locked / 1e9:,.1f} GB of host memory, and "
+        f"{memory.host_copy / 1e9:,.1f} GB more while a checkpoint is written, but only "
+        f"{free / 1e9:,.1f} GB are free. Use a machine with more memory, set optim.offload=false, "
+        "or train adapters with lora.rank."
+    )
