@@ -117,17 +117,20 @@ def test_calls_that_a_kill_lost_are_counted(train: Train, whole: Path, tmp_path:
     killed = train(run, fault=at(SelfTeacher, "score", die, call=2))
     assert killed.code == -signal.SIGKILL
     ended = train(run)
-    assert re.search(r"besides, lost in a kill\W+3\b", ended.output), ended.output
+    assert re.search(r"made again after a kill\W+3\b", ended.output), ended.output
     assert_same_end(run, whole)
     for path, repeated in ((run, 3), (whole, 0)):
         notes = {check.name: check.note for check in verify(path).checks}
-        note = f"14 teacher calls charged, {repeated} more made and lost in a kill"
+        note = f"14 teacher calls charged, {repeated} made again after a kill"
         assert notes["journal"] == note
         page = bas_opd("report", path, "--out", tmp_path / "page")
         assert page.code == 0, page.output
         html = (tmp_path / "page" / "report.html").read_text()
         assert note in html
         assert ("; 3 more were lost in a kill and made again" in html) == bool(repeated)
+    (run / "calls.jsonl").unlink()
+    (missing,) = (check for check in verify(run).checks if not check.is_sound)
+    assert "calls.jsonl is missing" in missing.problems[0]
 
 
 @pytest.mark.slow

@@ -214,6 +214,12 @@ def test_texts_are_on_record_though_nothing_was_learned(
     assert [shown.row for shown in step.shown] == [0, 1, 2, 3]
 
 
+def test_texts_that_moved_the_policy_are_shown_first(config: Make) -> None:
+    for step in steps_of(train(config("grpo", "run", *STRONG))):
+        moved = [row for row in step.rows if step.advantages[row]]
+        assert [shown.row for shown in step.shown][: len(moved)] == moved[: len(step.shown)]
+
+
 def test_a_request_to_stop_waits_for_the_last_update_of_a_step(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def test_a_trained_run_gets_its_page_and_stays_sound(small_qwen35: Path, tmp_pat
     assert f"The page is {run / 'report.html'}, the card {run / 'card.md'}." in result.stdout
     page = (run / "report.html").read_text(encoding="utf-8")
     assert page.count("<article>") > 0
-    assert "9 checks of the records hold" in page
+    assert "10 checks of the records hold" in page
     assert bas_opd("verify", run).exit_code == 0
     assert bas_opd("report", run).exit_code == 0
     assert (run / "report.html").read_text(encoding="utf-8") == page

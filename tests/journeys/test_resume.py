@@ -106,7 +106,7 @@ def test_prompts_are_checked_once_for_the_same_data_and_model(
     def check(*_: object) -> None:
         raise DataError("Prompts were checked.")
 
-    monkeypatch.setattr(loop, "check_prompts", check)
+    monkeypatch.setattr(loop, "check_lengths", check)
     longer = (*OFTEN, "run.steps=5")
     loop.train(tiny(small_qwen35, data, whole, *longer), Silent())
     (whole / "hashes.json").unlink()

@@ -37,25 +37,30 @@ def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
         past_key_values: DynamicCache | None = None,
         **kwargs: Any,
     ) -> Any:
-        if past_key_values is not None:
-            kwargs["past_key_values"] = past_key_values
         if not torch.is_grad_enabled():
-            return forward(layer, hidden, *args, **kwargs)
+            return forward(layer, hidden, *args, past_key_values=past_key_values, **kwargs)
         if past_key_values is None:
             return checkpoint(forward, layer, hidden, *args, use_reentrant=False, **kwargs)
-        before = list(past_key_values.layers)
+        # The graph keeps `compute`, so it must not reach the cache that the graph's results go
+        # into: a pass without a backward pass would never be freed.
+        before = copy.copy(past_key_values)
+        before.layers = list(past_key_values.layers)
         first: list[Any] = []
+        is_first = True
 
         def compute(states: Tensor) -> Any:
-            own = copy.copy(past_key_values)
-            own.layers = [untouched(layer) for layer in before]
-            found = forward(layer, states, *args, **{**kwargs, "past_key_values": own})
-            if not first:
+            nonlocal is_first
+            own = copy.copy(before)
+            own.layers = [untouched(layer) for layer in before.layers]
+            found = forward(layer, states, *args, past_key_values=own, **kwargs)
+            if is_first:
                 first.extend(own.layers)
+                is_first = False
             return found
 
         found = checkpoint(compute, hidden, use_reentrant=False)
-        past_key_values.layers = first
+        past_key_values.layers = list(first)
+        first.clear()
         return found
 
     return run

@@ -12,6 +12,7 @@ from transformers import AutoModelForImageTextToText
 
 from bas_opd.compute.streaming import most_in_flight
 from bas_opd.model.family import checkpoint_config
+from bas_opd.model.head import plain_head
 from bas_opd.model.loading import LoraSettings, with_adapters
 from bas_opd.model.precision import hold_frozen_linears
 
@@ -24,7 +25,8 @@ class ModelSize:
     trained: int
     weights: int
     casts: int
-    """Copies of trained weights in the compute precision, during a pass."""
+    """Copies of weights in the compute precision: of trained ones during a pass, and of the heads
+    of student and teacher, which are one where the head is not trained."""
     in_flight: int
     """Trained weights whose moments are on the device at once, where these are in host memory."""
 
@@ -45,6 +47,9 @@ def model_size(
     parameters = list(network.parameters())
     linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
     cast = sum(p.numel() for m in linears for p in m.parameters(recurse=False) if p.requires_grad)
+    rounded = plain_head(head)
+    if rounded is not None:
+        cast += rounded.numel() * (2 if rounded.requires_grad else 1)
     return ModelSize(
         parameters=sum(p.numel() for p in parameters),
         trained=sum(p.numel() for p in parameters if p.requires_grad),

@@ -167,8 +167,7 @@ class VisionLanguageModel:
         """Return the state that predicts each response token, packed row after row.
 
         `prompt_of[row]` is the index of the row's prompt in `prompts`. With `share_prompts` a
-        prompt is computed once for all its responses; without, every row computes its own copy,
-        which gradient checkpointing needs.
+        prompt is computed once for all its responses; without, every row computes its own copy.
         """
         states = self._shared_rows if share_prompts else self._unshared_rows
         hidden = states(prompts, torch.tensor(list(prompt_of)), responses)

@@ -116,7 +116,7 @@ def _reward_change(run: Run) -> str:
     first, last, steps = parts
     return (
         f", whose mean reward went from {first:.2f} in the first {counted(steps, 'step')} to "
-        f"{last:.2f} in the last"
+        f"{last:.2f} in the last {steps}"
     )
 
 

@@ -68,9 +68,14 @@ def step_event(
 
 
 def _rows_to_show(report: StepReport) -> list[int]:
-    """Return the rows that were learned from; without queries also the others, after them."""
+    """Return the rows that were learned from; without queries also the others, after them.
+
+    With rewards, rows that had an advantage come first: the others moved nothing.
+    """
     others = () if report.queries else range(len(report.rollouts))
-    return list(dict.fromkeys((*report.rows, *others)))
+    policy = report.policy
+    moved = (row for row in report.rows if policy and policy.advantages[row])
+    return list(dict.fromkeys((*moved, *report.rows, *others)))
 
 
 def _teacher_tokens(report: StepReport) -> int:

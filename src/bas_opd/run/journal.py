@@ -44,6 +44,7 @@ class CallJournal:
         """Start the journal, unless there is one; `charged` calls are on record already."""
         if not self._path.exists() or not self._drop_cut_line():
             self._append({"schema_version": SCHEMA_VERSION, "charged_before": charged})
+            disk.sync(self._path.parent)
 
     def write(self, step: int, calls: int) -> None:
         """Add the calls of a step, and wait until they are on disk."""

@@ -135,9 +135,10 @@ def train(
         once(
             run.hashes,
             {
-                "prompts": [config_hash(config), __version__],
+                "prompts": [config.method.name, config.data.max_prompt_tokens, __version__],
+                "budget": [config.select.model_dump(mode="json"), config.rollout.model_dump()],
                 "data": identity["dataset"],
-                "model": base,
+                "model": [config.model.model_dump(mode="json"), base],
             },
             lambda: check_lengths(config, data, method.model.processor.prompt_length),
         )
@@ -284,7 +285,7 @@ class _Run:
         )
         source = {"folder": str(self.data.folder), "source": self.data.source}
         opening = {**identity, "data": {**source, **identity["dataset"]}}
-        writer.write({"event": "started", **opening})
+        writer.write({"event": "started", **opening, "has_journal": True})
         return writer
 
     def _step(self) -> None:

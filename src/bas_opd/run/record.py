@@ -54,6 +54,8 @@ class Started(Record):
     """Fingerprint of the weights it started from."""
     accepted_changes: dict[str, str] = Field(default_factory=dict)
     """Files that had changed, and were accepted with --accept-changes -> what had changed."""
+    has_journal: bool = False
+    """Whether teacher calls are counted in calls.jsonl too, as since version 0.2."""
 
 
 class Resumed(Record):

@@ -130,6 +130,8 @@ def _line_before(file: disk.OpenFile | BinaryIO, end: int) -> bytes:
 
 def claims_place(path: Path, place: Mapping[str, Any]) -> bool:
     """Return whether the line that ends at a saved place says that it does; no other is read."""
+    if path.stat().st_size < place["records_bytes"]:
+        return False
     with path.open("rb") as file:
         return _line_before(file, place["records_bytes"]).endswith(
             TAIL % str(place["records_chain"]).encode()

@@ -145,7 +145,7 @@ def verify(
     checks += [
         _check("cost", cost.problems, "calls and tokens" if select else "tokens"),
         _check("totals", _ledger(outline, sums.ledger), "sums of the steps"),
-        *_journal(outline, sums.ledger),
+        *(_journal(outline, sums.ledger) if select else ()),
         _check(
             "complete",
             _completeness(outline, steps, unfinished=unfinished),
@@ -508,10 +508,13 @@ def _journal(outline: RunOutline, ledger: Ledger) -> Iterator[Check]:
         yield _check("journal", [str(error)])
         return
     if made is None:
+        if outline.started and outline.started.has_journal:
+            lost = "calls.jsonl is missing or empty: calls that a kill lost are not known."
+            yield _check("journal", [lost])
         return
     repeated = made.repeated(ledger.calls)
     missing = f"calls.jsonl lacks {-repeated} of the {ledger.calls:,} calls that are on record."
-    note = f"{ledger.calls:,} teacher calls charged, {repeated:,} more made and lost in a kill"
+    note = f"{ledger.calls:,} teacher calls charged, {repeated:,} made again after a kill"
     yield _check("journal", [missing] if repeated < 0 else [], note)
 
 

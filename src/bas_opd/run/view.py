@@ -32,7 +32,7 @@ LEDGER = {
     "candidates": "candidates",
     "candidate_tokens": "candidate tokens",
     "calls": "teacher calls",
-    "repeated": "  besides, lost in a kill",
+    "repeated": "  made again after a kill",
     "overrun": "  over budget, worst step",
     "scored_tokens": "teacher scored tokens",
     "processed_tokens": "teacher processed tokens",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from torch import Tensor
 from transformers.loss.loss_utils import ForCausalLMLoss
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from bas_opd.data.images import open_crop, open_image
 from bas_opd.distill import distillation_loss, query_utility, topk_divergence
@@ -303,6 +306,31 @@ def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(
     ours, kept = kept_by(lambda: checkpointed.gradients(SELECTED, share_prompts=share))
     assert_equal_gradients(ours[2], reference[2])
     assert kept < most / 2
+
+
+def first_of(found: Any) -> Any:
+    return found[0] if isinstance(found, tuple) else found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpointed_pass_that_is_given_up_is_freed(
+    family: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    case = Case(request.getfixturevalue(family), tmp_path, gradient_checkpointing=True)
+    seen: list[weakref.ref[Tensor]] = []
+    for module in case.model.network.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.register_forward_hook(
+                lambda _module, _inputs, found: seen.append(weakref.ref(first_of(found)))
+            )
+    responses = [case.rollouts.tokens[row, :4] for row in SELECTED]
+    owners = [case.rollouts.prompt_of(row) for row in SELECTED]
+    hidden = case.model.response_hidden(case.rollouts.prompts, owners, responses)
+    assert hidden.requires_grad
+    assert any(each() is not None for each in seen)
+    del hidden
+    gc.collect()
+    assert not any(each() is not None for each in seen)
 
 
 def test_a_copy_of_a_checkpointed_network_computes_with_its_own_layers(

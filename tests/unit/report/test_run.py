@@ -66,7 +66,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_the_records_of_a_dataset_are_no_run(pictures: PreparedSet) -> None:
-    with pytest.raises(DataError, match="schema_version"):
+    with pytest.raises(DataError, match="is a prepared set, not a run"):
         read_run(pictures.folder)
 
 

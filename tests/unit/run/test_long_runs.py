@@ -23,7 +23,7 @@ from bas_opd.run import record_file
 from bas_opd.run.console import Console
 from bas_opd.run.history import collect_outline, read_history, read_outline
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.record_file import RecordWriter, holds_place, read_lines
+from bas_opd.run.record_file import RecordWriter, claims_place, holds_place, read_lines
 from bas_opd.run.verify import verify
 from bas_opd.run.view import WIDTH
 
@@ -112,6 +112,8 @@ def test_the_place_of_a_checkpoint_is_found_without_parsing(
     content = log.read_bytes()
     log.write_bytes(content.replace(b'"calls":', b'"calms":', 1))
     assert not holds_place(log, place)
+    log.write_bytes(content[:100])
+    assert not claims_place(log, place)
 
 
 def test_a_changed_line_is_named_though_no_step_is_parsed(run: Path) -> None:

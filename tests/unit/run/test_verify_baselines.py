@@ -43,7 +43,7 @@ def test_the_records_of_a_baseline_verify(name: str, runs: dict[str, Path]) -> N
     assert [check.problems for check in found.checks if not check.is_sound] == []
     assert found.steps == 3
     names = {check.name for check in found.checks}
-    assert ("budget" in names) == (name in ("opsd", "opsd-frozen"))
+    assert ("budget" in names) == ("journal" in names) == (name in ("opsd", "opsd-frozen"))
     assert ("learning" in names) == (name not in ("opsd", "opsd-frozen"))
 
 
