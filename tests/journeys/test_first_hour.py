@@ -37,7 +37,7 @@ def test_a_preset_and_the_shipped_model_have_names_in_any_folder(tmp_path: Path)
     assert lines[0] == "Training small in runs/tiny: loading PyTorch."
     assert "Drawing 4 pictures of finesearch, to data/finesearch-4." in lines
     assert "Loading the model small." in lines
-    assert result.stdout.count("") == 1
+    assert result.stdout.count("queries are teacher calls made / allowed (K)") == 1
     following = [line.split("#")[0].split() for line in lines[lines.index("Next:") + 1 :]]
     assert [command[1] for command in following] == ["verify", "report", "data", "eval", "export"]
     for _, *command in following:
