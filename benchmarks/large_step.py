@@ -14,7 +14,6 @@ import tempfile
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from _sides import build_small_model
@@ -28,6 +27,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
+from bas_opd.model.recompute import recompute_layers
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
@@ -106,9 +106,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--micro-batch", type=int, default=1500, help="tokens of a student pass")
     parser.add_argument("--prompts-per-batch", type=int, help="prompts decoded together")
-    parser.add_argument(
-        "--checkpointing", action="store_true", help="recompute activations; prompts not shared"
-    )
+    parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
+    parser.add_argument("--unshared", action="store_true", help="a prompt for each of its rows")
     parser.add_argument("--offload", action="store_true", help="moments and teacher in host memory")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -117,8 +116,7 @@ def main() -> None:
         folder = Path(name)
         model = large_model(folder, layers=arguments.layers, device="cuda")
         if arguments.checkpointing:
-            network: Any = model.network
-            network.gradient_checkpointing_enable({"use_reentrant": False})
+            recompute_layers(model.network)
         parameters = sum(p.numel() for p in model.network.parameters())
         print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
         examples = pictures(folder, arguments.prompts, arguments.side)
@@ -138,7 +136,7 @@ def main() -> None:
                 model,
                 OptimizerSettings(
                     tokens_per_micro_batch=arguments.micro_batch,
-                    share_prompts=not arguments.checkpointing,
+                    share_prompts=not arguments.unshared,
                     offload=arguments.offload,
                 ),
             ),
