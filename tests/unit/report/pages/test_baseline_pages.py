@@ -115,7 +115,7 @@ def test_rewards_are_in_the_first_words_and_in_a_tile(make: Any) -> None:
     words = words_of(page_of(path))
     assert (
         f"grpo trained for 8 steps on 192 graded rollouts, whose mean reward went from {first:.2f} "
-        f"in the first 2 steps to {last:.2f} in the last; the model was not evaluated."
+        f"in the first 2 steps to {last:.2f} in the last 2; the model was not evaluated."
     ) in words
     assert f"mean reward {last:.2f} in the last 2 steps; {first:.2f} in the first" in words
     assert "192 graded, all readable by rule; 8 optimizer updates" in words
