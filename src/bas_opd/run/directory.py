@@ -149,6 +149,7 @@ class RunDirectory:
         with locked(path) as hold:
             run = cls(path=path, hold=hold)
             try:
+                run.check_place()  # once more: nobody else can start a run here now
                 yield run
             finally:
                 if not run.identity.exists():
