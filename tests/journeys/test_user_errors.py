@@ -250,3 +250,12 @@ def test_nothing_is_drawn_for_a_run_that_would_be_refused(
 ) -> None:
     refused("train", "tiny", "model.path=small", setting, cwd=tmp_path, says=says, code=code)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_setting_typed_as_an_option() -> None:
+    result = CliRunner().invoke(app, ["train", "tiny", "--model.path", "small"])
+    assert result.exit_code == 2
+    assert "written without dashes: model.path=VALUE." in result.stderr
+    misspelt = CliRunner().invoke(app, ["train", "tiny", "--overwrit"])
+    assert "Possible options: --overwrite" in misspelt.stderr
+    assert "dashes" not in misspelt.stderr

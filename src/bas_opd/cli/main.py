@@ -57,6 +57,12 @@ class _Commands(TyperGroup):
             if self.is_debugged or isinstance(error, BrokenPipeError):
                 raise
             raise typer.Exit(_fail(error)) from None
+        except Exception as error:
+            setting = getattr(error, "option_name", "").lstrip("-")  # of click's NoSuchOption
+            if "." in setting:
+                hint = f"A setting is written without dashes: {setting}=VALUE."
+                error.message = f"{error.message}. {hint}"  # pyright: ignore[reportAttributeAccessIssue]
+            raise
 
 
 def _fail(error: Exception) -> int:

@@ -93,5 +93,5 @@ def test_what_a_figure_needs_is_checked_before_its_runs(
     command = ["reproduce", "figure5", "--out", str(tmp_path / "out"), "--yes"]
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 2
-    assert "pip install 'bas-opd[figures]'" in said.stderr
+    assert "pip install svglib" in said.stderr
     assert not idle

@@ -74,7 +74,7 @@ def check_printing() -> None:
     except ImportError as error:
         raise ConfigError(
             "The PDF of a figure is made with svglib, which is not installed. Install it with "
-            "`pip install 'bas-opd[figures]'`."
+            "`pip install svglib`."
         ) from error
 
 
