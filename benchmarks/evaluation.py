@@ -5,9 +5,10 @@
 The shipped small model answers FineSearch questions, several at once and one at a time. Its answers
 are short, so it is also made to write longer ones. Required: batched decoding is at least three
 times as fast. Prefill is bound by arithmetic on a CPU, which a batch does not reduce, so the total
-gain grows with the length of the answers. Then answers to a set of POPE's layout and size are
-scored by rule (required: within 5 s), and a new process resumes the finished evaluation (required:
-within 2 s).
+gain grows with the length of the answers. Next, several questions are about each picture, as in
+POPE: it is encoded and prefilled once, or once for each question. Then answers to a set of POPE's
+layout and size are scored by rule (required: within 5 s), and a new process resumes the finished
+evaluation (required: within 2 s).
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ from PIL import Image
 from transformers.utils import logging
 
 from bas_opd.data.finesearch import make_finesearch
-from bas_opd.data.images import decode_image
-from bas_opd.evaluate.answering import LocalAnswerer
+from bas_opd.evaluate.answering import LocalAnswerer, ModelAnswers
 from bas_opd.evaluate.benchmarks import LoadedSet, benchmark
 from bas_opd.evaluate.evaluation import Evaluation
-from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.questions import Output, Picture, Question
 from bas_opd.evaluate.samples import SCORES
 from bas_opd.evaluate.weights import Checkpoint
 from bas_opd.files import hash_of
@@ -110,6 +110,7 @@ def main() -> None:
     )
     options.add_argument("--questions", type=int, default=32)
     options.add_argument("--at-once", type=int, default=16)
+    options.add_argument("--per-picture", type=int, default=6, help="questions about a picture")
     options.add_argument("--tokens", type=int, default=64, help="of the longer answers")
     options.add_argument("--repeats", type=int, default=5)
     chosen = options.parse_args()
@@ -132,17 +133,46 @@ def _answering(home: Path, chosen: argparse.Namespace) -> None:
     )
     processor = Processor.load(small_base())
     model = Watched(load_model(small_base(), device=torch.device("cpu")), processor)
-    prompts = [
-        processor.encode(decode_image(each.picture(), name=each.id), each.prompt)
-        for each in benchmark("finesearch").load(home / "finesearch").questions
-    ]
+    questions = benchmark("finesearch").load(home / "finesearch").questions
+    prompts = [processor.encode(each.picture.decode(), each.prompt) for each in questions]
     print(f"{chosen.questions} FineSearch questions, the shipped small model, one thread")
     print(f"{'':<34}{f'{chosen.at_once} at once':>12}{'one by one':>12}{'times as fast':>15}")
     _compare(model, prompts, chosen, limit=24)
+    _share(model, questions, chosen)
     # Without its end tokens, every answer runs to the limit.
     endless = (*processor.suppressed_ids, *processor.eos_ids)
     model.processor = replace(processor, suppressed_ids=endless)
     _compare(model, prompts, chosen, limit=chosen.tokens)
+
+
+def _share(model: Watched, questions: Sequence[Question], chosen: argparse.Namespace) -> None:
+    """Ask several questions about each picture, which is shared or not, and print the medians."""
+    every = chosen.per_picture
+    about = [
+        replace(each, picture=questions[n // every].picture) for n, each in enumerate(questions)
+    ]
+    # A key of its own makes a picture another one.
+    apart = [
+        replace(
+            each, picture=Picture(lambda n=n, each=each: each.picture.read() + bytes(n), name="")
+        )
+        for n, each in enumerate(about)
+    ]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for repeat in range(chosen.repeats + 1):
+        for side, asked in zip(seconds, (about, apart), strict=True):
+            started = perf_counter()
+            answers = ModelAnswers(
+                model=model, max_response_tokens=24, prompts_per_batch=chosen.at_once
+            ).answers(asked)
+            for _ in answers:
+                pass
+            if repeat:
+                side.append(perf_counter() - started)
+    ours, theirs = map(statistics.median, seconds)
+    print(f"{every} questions about each picture{'shared':>19}{'not shared':>12}")
+    ratio = theirs / ours
+    print(f"  {'reading pictures and answering':<32}{ours:>10.2f} s{theirs:>10.2f} s{ratio:>15.1f}")
 
 
 def _compare(

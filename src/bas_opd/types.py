@@ -99,7 +99,7 @@ class Prompt:
     """A prompt as the model sees it, on the CPU: token ids with image tokens, and pixels."""
 
     input_ids: Tensor  # [token]
-    pixel_values: Tensor  # [patch, pixel]
+    pixel_values: Tensor  # [patch, pixel]; the same tensor for prompts about the same picture
     grid: Tensor  # [image, 3]: time, height, width in patches
 
     @property

@@ -7,11 +7,12 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bas_opd.data.images import decode_image
-from bas_opd.evaluate.questions import Output, Question, View
+from bas_opd.evaluate.questions import Output, Picture, Question, View
 from bas_opd.evaluate.weights import Checkpoint, weights_fingerprint
 from bas_opd.serving.client import ChatClient, Message, RefusedError
 from bas_opd.types import Prompt
@@ -52,28 +53,36 @@ class ModelAnswers:
         processor = self.model.processor
         responses = greedy_responses(
             self.model,
-            [self._prompt(question) for question in questions],
+            self._encoded(questions),
             max_response_tokens=self.max_response_tokens,
             prompts_per_batch=self.prompts_per_batch,
+            poll=self.poll,
         )
-        for number, (index, tokens) in enumerate(responses, start=1):
+        for index, tokens in responses:
             is_cut = int(tokens[-1]) not in processor.eos_ids
             yield index, Output(text=processor.decode(tokens), is_cut=is_cut)
-            # Only between batches: everything that was decoded has been handed over by then.
-            if number % self.prompts_per_batch == 0:
-                self.poll()
 
-    def _prompt(self, question: Question) -> Prompt:
-        if self.prompts is not None and question.id in self.prompts:
-            return self.prompts[question.id]
-        self.poll()
-        picture = decode_image(question.picture(), name=f"of question {question.id}")
-        prompt = self.model.processor.encode(picture, question.prompt)
+    def _encoded(self, questions: Sequence[Question]) -> list[Prompt]:
+        """Return the prompts; those about the same picture share its pixels."""
+        prompts = {} if self.prompts is None else self.prompts
+        about: dict[str, Prompt] = {}
+        for question in questions:
+            if question.id not in prompts:
+                self.poll()
+                prompts[question.id] = self._prompt(question, about)
+        return [prompts[question.id] for question in questions]
+
+    def _prompt(self, question: Question, about: dict[str, Prompt]) -> Prompt:
+        processor, key = self.model.processor, question.picture.key
+        if key in about:
+            return processor.encode_again(about[key], question.prompt)
+        prompt = processor.encode(question.picture.decode(), question.prompt)
         if self.prompts is not None:
             # The first layer rounds pixels to this precision anyway, and thousands of pictures
             # take half the memory.
             pixels = prompt.pixel_values.to(self.model.precision)
-            prompt = self.prompts[question.id] = replace(prompt, pixel_values=pixels)
+            prompt = replace(prompt, pixel_values=pixels)
+        about[key] = prompt
         return prompt
 
 
@@ -133,11 +142,17 @@ class LocalAnswerer:
         )
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
+        places: dict[str, list[int]] = {}
+        for place, question in enumerate(questions):
+            self.poll()
+            places.setdefault(question.picture.key, []).append(place)
+        order = list(chain.from_iterable(places.values()))
         # A few batches of pictures at a time: thousands would fill the memory.
         stride = 8 * self.prompts_per_batch
-        for start in range(0, len(questions), stride):
-            for index, output in self._loaded.answers(questions[start : start + stride]):
-                yield start + index, output
+        for start in range(0, len(order), stride):
+            some = [questions[place] for place in order[start : start + stride]]
+            for index, output in self._loaded.answers(some):
+                yield order[start + index], output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +197,7 @@ class ServedAnswerer:
 
 def _message(question: Question) -> Message:
     """Return the one user message: the picture, then the text."""
-    url = _data_url(question.picture(), name=f"of question {question.id}")
+    url = _data_url(question.picture)
     return {
         "role": "user",
         "content": [
@@ -192,16 +207,17 @@ def _message(question: Question) -> Message:
     }
 
 
-def _data_url(data: bytes, *, name: str) -> str:
+def _data_url(picture: Picture) -> str:
     """Return a picture that every server sees as the model in this process would.
 
     Servers differ in how they treat rotation and transparency, so only a JPEG without EXIF is sent
     as it is; anything else is decoded here, upright and on white, and sent without loss.
     """
-    picture = decode_image(data, name=name)
+    data = picture.read()
+    decoded = decode_image(data, name=picture.name)
     kind = "jpeg"
     if not data.startswith(b"\xff\xd8") or b"Exif\0" in data[:65536]:
         stream = io.BytesIO()
-        picture.save(stream, "PNG", compress_level=1)
+        decoded.save(stream, "PNG", compress_level=1)
         kind, data = "png", stream.getvalue()
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"

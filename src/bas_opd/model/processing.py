@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -107,12 +107,16 @@ class Processor:
         self._check_shape(image.size)
         features = self.images(images=image, return_tensors="pt")
         grid: Tensor = features["image_grid_thw"]
+        ids = self._input_ids(question, grid)
+        return Prompt(input_ids=ids, pixel_values=features["pixel_values"], grid=grid)
+
+    def encode_again(self, prompt: Prompt, question: str) -> Prompt:
+        """Return the prompt of another question about the same image."""
+        return replace(prompt, input_ids=self._input_ids(question, prompt.grid))
+
+    def _input_ids(self, question: str, grid: Tensor) -> Tensor:
         image_tokens = int(grid.prod()) // self.images.merge_size**2
-        return Prompt(
-            input_ids=torch.tensor(self._expand(self._tokens(question), image_tokens)),
-            pixel_values=features["pixel_values"],
-            grid=grid,
-        )
+        return torch.tensor(self._expand(self._tokens(question), image_tokens))
 
     def prompt_length(self, size: tuple[int, int], question: str) -> int:
         """Return the prompt length in tokens for an image of (width, height); needs no pixels."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.types import Prompt
 
@@ -19,18 +21,92 @@ def greedy_responses(
     *,
     max_response_tokens: int,
     prompts_per_batch: int,
+    poll: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the place of each prompt and its response, batch by batch, shortest prompts first."""
+    """Yield the place of each prompt and its response, batch by batch, shortest prompts first.
+
+    Prompts with the same pixels are prefilled once as far as they are equal. `poll` is called
+    between batches, after every response of the last one was handed over.
+    """
     never = suppressed(model)
 
     def likeliest(logits: Tensor, _alive: Tensor, _position: Tensor) -> Tensor:
         return logits.index_fill(1, never, -torch.inf).argmax(-1)
 
     decode = Decoder(model, likeliest, limit=max_response_tokens)
-    for group in groups_of_like_length(prompts, prompts_per_batch):
+    beginnings = list(_beginnings(prompts, model.processor.image_id))
+    for group in groups_of_like_length([each.prompt for each in beginnings], prompts_per_batch):
+        some = [beginnings[i] for i in group]
         with model.compute():
-            prefix = model.prefill([prompts[place] for place in group])
-            tokens, lengths = decode(prefix)
-        # Outside the context, which would stay open while the caller holds the generator.
-        for place, row, length in zip(group, tokens.cpu(), lengths.tolist(), strict=True):
-            yield place, row[:length]
+            begun = model.prefill([each.prompt for each in some])
+        for batch in _batches(some, prompts_per_batch):
+            with model.compute():
+                tokens, lengths = decode(_continued(model, begun, batch))
+            # Outside the context, which would stay open while the caller holds the generator.
+            for asked, row, length in zip(batch, tokens.cpu(), lengths.tolist(), strict=True):
+                yield asked.place, row[:length]
+            poll()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginning:
+    """What several prompts begin with, or one whole prompt."""
+
+    prompt: Prompt
+    rests: Mapping[int, Tensor]
+    """Place of a prompt -> its other tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One prompt: a row of the prefilled beginnings, and its other tokens."""
+
+    place: int
+    row: int
+    rest: Tensor
+
+
+def _beginnings(prompts: Sequence[Prompt], image_id: int) -> Iterator[_Beginning]:
+    same_picture: dict[int, list[int]] = defaultdict(list)
+    for place, prompt in enumerate(prompts):
+        same_picture[id(prompt.pixel_values)].append(place)
+    for places in same_picture.values():
+        first = prompts[places[0]]
+        ids = {place: prompts[place].input_ids for place in places}
+        shared = first.length if len(places) == 1 else _equal_tokens(list(ids.values()))
+        if bool((first.input_ids[shared:] == image_id).any()):
+            for place in places:  # The template puts the question before the picture.
+                yield _Beginning(prompt=prompts[place], rests={place: ids[place][:0]})
+        else:
+            yield _Beginning(
+                prompt=replace(first, input_ids=first.input_ids[:shared]),
+                rests={place: tokens[shared:] for place, tokens in ids.items()},
+            )
+
+
+def _equal_tokens(rows: Sequence[Tensor]) -> int:
+    """Return how many tokens all rows begin with; the last token of each is not among them."""
+    shortest = min(len(row) for row in rows) - 1
+    cut = torch.stack([row[:shortest] for row in rows])
+    return int((cut == cut[0]).all(0).cumprod(0).sum())
+
+
+def _batches(beginnings: Sequence[_Beginning], size: int) -> Iterator[list[_Asked]]:
+    """Yield prompts that are decoded together: padding would come between picture and question."""
+    by_length: dict[int, list[_Asked]] = defaultdict(list)
+    for row, beginning in enumerate(beginnings):
+        for place, rest in beginning.rests.items():
+            by_length[len(rest)].append(_Asked(place=place, row=row, rest=rest))
+    for _, alike in sorted(by_length.items()):
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]
+
+
+def _continued(model: VisionLanguageModel, begun: Prefix, batch: Sequence[_Asked]) -> Prefix:
+    """Return the prefix of whole prompts."""
+    rows = [asked.row for asked in batch]
+    rests = torch.stack([asked.rest for asked in batch]).to(model.device)
+    if rests.shape[1] == 0 and rows == list(range(len(begun.last_hidden))):
+        return begun
+    prefix = begun.rows(torch.tensor(rows, device=model.device))
+    return model.extend(prefix, rests)[1] if rests.shape[1] else prefix

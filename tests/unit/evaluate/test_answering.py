@@ -19,7 +19,7 @@ from bas_opd.data.images import open_crop
 from bas_opd.errors import ConfigError, DataError, PreemptionError
 from bas_opd.evaluate.answering import Answerer, LocalAnswerer, ModelAnswers, ServedAnswerer
 from bas_opd.evaluate.benchmarks import LoadedSet, benchmark
-from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.questions import Output, Picture, Question
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.evaluate.weights import Checkpoint
 from bas_opd.files import hash_of
@@ -41,7 +41,8 @@ def picture(image: Image.Image | None = None, kind: str = "JPEG", **options: Any
 
 
 def question(data: bytes, prompt: str = "What colour?") -> Question:
-    return Question(id="q", picture=lambda: data, prompt=prompt, form="short", reference="red")
+    shown = Picture(lambda: data, name="of question q")
+    return Question(id="q", picture=shown, prompt=prompt, form="short", reference="red")
 
 
 def answers(play: Play, *questions: Question) -> tuple[dict[int, Output], ChatServer]:
@@ -250,7 +251,8 @@ def test_a_second_model_decodes_no_picture_again(
     def decoded() -> bytes:
         raise AssertionError("the prompt is encoded already")
 
-    blind = [replace(question, picture=decoded) for question in pictures.questions]
+    unread = Picture(decoded, name="none")
+    blind = [replace(question, picture=unread) for question in pictures.questions]
     assert dict(greedy(model, prompts=prompts).answers(blind)) == first
     assert dict(greedy(model).answers(pictures.questions)) == first
 
@@ -294,3 +296,34 @@ def test_a_stop_takes_effect_while_encoding_and_between_batches(
     with pytest.raises(PreemptionError):
         got.extend(place for place, _ in greedy(model, poll=poll).answers(pictures.questions))
     assert len(got) == answered
+
+
+def test_each_picture_is_decoded_once_wherever_its_questions_are(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    decode = Picture.decode
+
+    def watched(self: Picture) -> Image.Image:
+        decoded.append(self.name)
+        return decode(self)
+
+    monkeypatch.setattr(Picture, "decode", watched)
+    shown = {name: picture(Image.new("RGB", (96, 64), name)) for name in ("red", "blue", "green")}
+
+    def ask(colour: str, text: str) -> Question:
+        return replace(
+            question(shown[colour], text),
+            id=f"{colour} {text}",
+            picture=Picture(lambda: shown[colour], name=colour),
+        )
+
+    texts = ("What?", "What colour is it?", "Where is it?", "Why?")
+    questions = [ask(colour, text) for text in texts for colour in shown]
+    answerer = LocalAnswerer(
+        checkpoint=Checkpoint(folder=small_qwen35), max_response_tokens=6, prompts_per_batch=1
+    )
+    got = dict(answerer.answers(questions))
+    assert sorted(decoded) == sorted(shown)
+    one_by_one = [dict(answerer.answers([each]))[0] for each in questions]
+    assert [got[place] for place in range(len(questions))] == one_by_one

@@ -14,7 +14,7 @@ from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
 from bas_opd.evaluate.evaluation import Evaluation
 from bas_opd.evaluate.judge import Case, Verdict
-from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.questions import Output, Picture, Question
 from bas_opd.evaluate.samples import OUTPUTS, SCORES, AppendedLines, Line, read_samples, scored_of
 from bas_opd.files import hash_of
 from bas_opd.serving.client import ServerError
@@ -67,7 +67,7 @@ def questions(n: int = 6) -> tuple[Question, ...]:
     return tuple(
         Question(
             id=str(number),
-            picture=lambda: b"",
+            picture=Picture(lambda: b"", name="none"),
             prompt=f"Question {number}?",
             form="choice",
             reference="A",

@@ -11,7 +11,7 @@ from bas_opd.evaluate import results
 from bas_opd.evaluate.benchmarks import Scored, benchmark
 from bas_opd.evaluate.benchmarks.benchmark import LoadedSet
 from bas_opd.evaluate.evaluation import Evaluation
-from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.questions import Output, Picture, Question
 from bas_opd.evaluate.results import REPORT, read_evaluation, report_entry, write_report
 from bas_opd.evaluate.samples import SCORES, score_line
 
@@ -21,7 +21,7 @@ def result(name: str, *, correct: int = 3, judge: str = "") -> dict[str, Any]:
     questions = tuple(
         Question(
             id=str(n),
-            picture=lambda: b"",
+            picture=Picture(lambda: b"", name="none"),
             prompt="",
             form="choice",
             reference="A",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bas_opd.evaluate.benchmarks import benchmark
-from bas_opd.evaluate.questions import Form, Output, Question
+from bas_opd.evaluate.questions import Form, Output, Picture, Question
 from bas_opd.evaluate.scoring import by_rule
 
 LONG = (
@@ -19,7 +19,7 @@ def outcome(form: Form, reference: str, text: str, *, is_cut: bool | None) -> st
     """Return the verdict of the rule, or `deferred`."""
     question = Question(
         id="1",
-        picture=lambda: b"",
+        picture=Picture(lambda: b"", name="none"),
         prompt="?",
         form=form,
         reference=reference,

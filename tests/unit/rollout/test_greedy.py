@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,3 +88,81 @@ def test_answers_need_no_gradient(small_qwen35: Path, tmp_path: Path) -> None:
     respond(model, prompts_of(model, tmp_path)[:1], 1)
     assert seen
     assert not any(seen)
+
+
+QUESTIONS = ("What is it?", "What colour is the sign?", "Why is it?", "What colour is the sign?")
+
+
+def about_two_pictures(model: VisionLanguageModel, folder: Path) -> list[Prompt]:
+    """Four questions about each of two pictures, then one about a third."""
+    pictures = [open_image(example.image) for example in make_examples(folder)]
+    prompts = []
+    for picture in pictures[:2]:
+        first = model.processor.encode(picture, QUESTIONS[0])
+        prompts += [model.processor.encode_again(first, question) for question in QUESTIONS]
+    return [*prompts, model.processor.encode(pictures[2], QUESTIONS[0])]
+
+
+def apart(prompts: list[Prompt]) -> list[Prompt]:
+    """The same prompts, each with pixels of its own."""
+    return [replace(each, pixel_values=each.pixel_values.clone()) for each in prompts]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_questions_about_one_picture_share_it_and_have_the_same_answers(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    prompts = about_two_pictures(model, tmp_path)
+    alone = respond(model, apart(prompts), size)
+    assert len({tuple(tokens.tolist()) for tokens in alone}) > 4
+    patches: list[int] = []
+    prefill = model.prefill
+    monkeypatch.setattr(
+        model,
+        "prefill",
+        lambda some: (patches.extend(len(each.pixel_values) for each in some), prefill(some))[1],
+    )
+    shared = respond(model, prompts, size)
+    assert [tokens.tolist() for tokens in shared] == [tokens.tolist() for tokens in alone]
+    assert sorted(patches) == sorted(len(prompts[place].pixel_values) for place in (0, 4, 8))
+
+
+def test_a_question_before_its_picture_is_prefilled_whole(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    model = make_model(small_qwen35)
+    prompts = [
+        replace(each, input_ids=torch.cat([each.input_ids[-6:], each.input_ids]))
+        for each in about_two_pictures(model, tmp_path)
+    ]
+    prompts[1].input_ids[0] += 1
+    shared, alone = (respond(model, each, 3) for each in (prompts, apart(prompts)))
+    assert [tokens.tolist() for tokens in shared] == [tokens.tolist() for tokens in alone]
+
+
+def test_nothing_that_was_decoded_is_lost_where_a_poll_stops(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    model = make_model(small_qwen35)
+    prompts = about_two_pictures(model, tmp_path)
+    decoded, got = 0, 0
+
+    def stop() -> None:
+        if decoded > 3:
+            raise KeyboardInterrupt
+
+    logits = model.logits
+
+    def counted(hidden: Tensor) -> Tensor:
+        nonlocal decoded
+        decoded += len(hidden)
+        return logits(hidden)
+
+    model.logits = counted
+    responses = greedy_responses(
+        model, prompts, max_response_tokens=1, prompts_per_batch=2, poll=stop
+    )
+    with suppress(KeyboardInterrupt):
+        for _ in responses:
+            got += 1
+    assert got == decoded < len(prompts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from bas_opd.data.images import open_crop
 from bas_opd.data.records import PreparedSet
 from bas_opd.evaluate.benchmarks.benchmark import Benchmark
 from bas_opd.evaluate.benchmarks.metric import Metric, primary_metric
-from bas_opd.evaluate.benchmarks.pictures import file_bytes
+from bas_opd.evaluate.benchmarks.pictures import read_file
 from bas_opd.evaluate.benchmarks.reading import Record
 from bas_opd.evaluate.benchmarks.summary import Measure, Scored, accuracy_by, all_right
-from bas_opd.evaluate.questions import Question
+from bas_opd.evaluate.questions import Picture, Question
 from bas_opd.types import Example
 
 PAIR = "pair"
@@ -26,7 +26,13 @@ HALVES = ("-a", "-b")
 def read(folder: Path) -> list[Record]:
     """Return the examples of a prepared set, whose picture names are hashes of their contents."""
     return [
-        _record(folder, number, example, partial(file_bytes, example.image), example.image.name)
+        _record(
+            folder,
+            number,
+            example,
+            Picture(partial(read_file, example.image), name=str(example.image)),
+            example.image.name,
+        )
         for number, example in enumerate(PreparedSet.load(folder).examples, 1)
     ]
 
@@ -34,15 +40,19 @@ def read(folder: Path) -> list[Record]:
 def read_crops(folder: Path) -> list[Record]:
     """Return the examples that have a crop, with the crop as their picture."""
     return [
-        _record(folder, number, example, partial(_crop_bytes, example), _crop_name(example))
+        _record(
+            folder,
+            number,
+            example,
+            Picture(partial(_crop_bytes, example), name=f"of example {example.id}"),
+            _crop_name(example),
+        )
         for number, example in enumerate(PreparedSet.load(folder).examples, 1)
         if example.has_crop
     ]
 
 
-def _record(
-    folder: Path, number: int, example: Example, picture: Callable[[], bytes], sketch: str
-) -> Record:
+def _record(folder: Path, number: int, example: Example, picture: Picture, sketch: str) -> Record:
     return Record(
         where=f"{folder}, row {number}",
         table=folder.name,

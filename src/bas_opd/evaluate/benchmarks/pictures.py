@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from bas_opd.data.images import decode_image
 from bas_opd.data.records import confined
 from bas_opd.errors import DataError
 
@@ -50,17 +49,12 @@ def sketch(path: Path) -> str:
     return digest.hexdigest()
 
 
-def file_bytes(path: Path) -> bytes:
-    """Return the bytes of a picture file, which are not checked yet."""
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a picture file; whoever decodes them checks them."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"The picture {path} cannot be read ({error.strerror}).") from error
-
-
-def read_file(path: Path) -> bytes:
-    """Return the bytes of a picture file after checking that they can be decoded."""
-    return _checked(file_bytes(path), str(path))
 
 
 def read_cell(cell: Any, *, where: str, folder: Path) -> bytes:
@@ -79,7 +73,7 @@ def read_cell(cell: Any, *, where: str, folder: Path) -> bytes:
             ) from error
     if not isinstance(cell, bytes) or not cell:
         raise DataError(f"{where}: There is no picture in the row. Fetch the file again.")
-    return _checked(cell, f"in {where}")
+    return cell
 
 
 class ParquetColumn:
@@ -121,8 +115,3 @@ def with_parquet(path: Path, use: Callable[[Any], Any]) -> Any:
         raise
     except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's errors are
         raise DataError(f"{path} cannot be read as parquet ({error}). Fetch it again.") from error
-
-
-def _checked(data: bytes, name: str) -> bytes:
-    decode_image(data, name=name)
-    return data

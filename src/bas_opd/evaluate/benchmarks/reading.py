@@ -20,6 +20,7 @@ from bas_opd.evaluate.benchmarks.pictures import (
     with_parquet,
 )
 from bas_opd.evaluate.benchmarks.tsv import tsv_cell, tsv_records
+from bas_opd.evaluate.questions import Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Record:
     number: int
     """The row in its file, from 1."""
     cells: Mapping[str, Any]
-    picture: Callable[[], bytes]
+    picture: Picture
     sketch: str
     """What is known of the picture's content without reading all of it."""
 
@@ -74,7 +75,7 @@ class Layout:
     """Paths of a named picture, as in `val2014/{}`; empty: the column holds the content."""
 
 
-_Row = tuple[int, Mapping[str, Any], Callable[[], bytes], str]
+_Row = tuple[int, Mapping[str, Any], Picture, str]
 """Number, cells, picture and sketch."""
 
 
@@ -121,7 +122,7 @@ def _naming(folder: Path, table: Path, layout: Layout) -> Iterator[_Row]:
             path = located(str(cells[_picture(cells, layout)]))
         except DataError as reason:
             raise DataError(f"{table}, row {number}: {reason}") from reason
-        yield number, cells, partial(read_file, path), known(path)
+        yield number, cells, Picture(partial(read_file, path), name=str(path)), known(path)
 
 
 def _located(folder: Path, places: tuple[str, ...], name: str) -> Path:
@@ -140,7 +141,9 @@ def _holding(folder: Path, table: Path, layout: Layout) -> Iterator[_Row]:
     content = sketch(table)
     rows = _tsv(table, layout) if table.suffix == ".tsv" else _parquet(table, layout)
     for number, (cells, cell) in enumerate(rows, 1):
-        yield number, cells, partial(_opened, cell, f"{table}, row {number}", folder), content
+        where = f"{table}, row {number}"
+        picture = Picture(partial(_opened, cell, where, folder), name=f"in {where}")
+        yield number, cells, picture, content
 
 
 def _opened(cell: Callable[[], Any], where: str, folder: Path) -> bytes:

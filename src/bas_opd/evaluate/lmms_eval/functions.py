@@ -16,7 +16,7 @@ from PIL import Image
 
 from bas_opd.data.images import decode_image
 from bas_opd.evaluate.benchmarks import benchmark
-from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.questions import Output, Picture, Question
 from bas_opd.evaluate.samples import scored_of
 from bas_opd.evaluate.scoring import by_judge, by_rule
 
@@ -35,7 +35,7 @@ def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str,
     """Return the rule's verdict on an answer, under the names of a task's metrics."""
     question = Question(
         id=doc["id"],
-        picture=lambda: doc["image"]["bytes"],
+        picture=Picture(lambda: doc["image"]["bytes"], name=f"of {doc['id']}"),
         prompt=doc["prompt"],
         form=doc["form"],
         reference=doc["reference"],
