@@ -21,6 +21,7 @@ from PIL import Image
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from bas_opd.algorithm import Stages, train_step
+from bas_opd.bench.shapes import TEXT, VISION
 from bas_opd.compute.clock import Clock
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
@@ -33,35 +34,6 @@ from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import Crop, Example, PromptBatch
-
-TEXT = {
-    "hidden_size": 2560,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "vocab_size": 248_320,
-    "tie_word_embeddings": True,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10_000_000.0,
-        "partial_rotary_factor": 0.25,
-        "mrope_section": [11, 11, 10],
-        "mrope_interleaved": True,
-    },
-}
-VISION = {
-    "depth": 24,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_heads": 16,
-    "out_hidden_size": 2560,
-}
 
 
 def large_model(folder: Path, *, layers: int, device: str) -> VisionLanguageModel:

@@ -21,7 +21,7 @@ LAYERS = (
     {"run"},
     {"evaluate", "audit"},
     {"report"},
-    {"reproduce", "commands"},
+    {"reproduce", "commands", "bench"},
     {"cli"},
 )
 """Rooms from the ground up: each may import those below it, and those beside it without a cycle."""

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import bas_opd
 from bas_opd.cli import (
     audit,
+    bench,
     compare,
     data,
     demo,
@@ -128,5 +129,6 @@ app.command()(audit.audit)
 app.command()(report.report)
 app.command()(compare.compare)
 app.command()(doctor.doctor)
+app.command()(bench.bench)
 app.command()(demo.demo)
 app.add_typer(reproduce.app, name="reproduce")

@@ -1,0 +1,230 @@
+"""Sampling, the teacher and the student, each beside the ways that a step of others has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bas_opd.bench.sides import Comparison, Side, compare
+from bas_opd.bench.subject import Subject
+from bas_opd.data.images import open_crop, open_image
+from bas_opd.data.views import crop_view, full_view
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.model.batches import group_by_prompt, micro_batches
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.teacher import SelfTeacher
+from bas_opd.types import Prompt, PromptBatch, Rollouts, TeacherScores
+
+
+def sampling(subject: Subject, *, repeats: int) -> Comparison:
+    """Our sampler beside `generate` of transformers, called in both ways a user would."""
+    model, size = subject.model, subject.size
+    ours, growing = _sampler(subject), _sampler(subject)
+    growing.use_graphs = False
+    side = (size.side, size.side)
+    longest = max(model.processor.prompt_length(side, e.question) for e in subject.examples)
+    without = Side(name="ours without a CUDA graph", run=lambda: _sample(growing, subject))
+    return compare(
+        "sampling",
+        [
+            Side(name="one prefill a prompt (ours)", run=lambda: _sample(ours, subject)),
+            *([] if model.device.type == "cpu" else [without]),
+            Side(
+                name="generate, one prompt a row",
+                run=lambda: _generate(subject, rows_of_each=size.per_prompt, sequences=1),
+                required_share=1 / 2,
+            ),
+            Side(
+                name="generate, num_return_sequences",
+                run=lambda: _generate(subject, rows_of_each=1, sequences=size.per_prompt),
+                required_share=1 / 2,
+            ),
+        ],
+        shape=f"{size.prompts} prompts of up to {longest:,} tokens, {size.per_prompt} rollouts "
+        f"each, {size.tokens} tokens a response",
+        device=model.device,
+        repeats=repeats,
+    )
+
+
+def teaching(subject: Subject, *, repeats: int) -> Comparison:
+    """The teacher over the selected rows beside the released way: all rows, each with its crop."""
+    model, size = subject.model, subject.size
+    rollouts = subject.rollouts()
+    selected, every = subject.selected(rollouts), range(len(rollouts))
+    teacher = SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch)
+    crop = model.processor.prompt_length((size.side // 2, size.side // 2), "?")
+    return compare(
+        "teacher",
+        [
+            Side(
+                name="selected rows, shared (ours)", run=lambda: _score(teacher, rollouts, selected)
+            ),
+            Side(
+                name="all rows, own crops (released)",
+                run=lambda: _score_apart(subject, rollouts),
+                required_share=0.30,
+            ),
+            Side(name="all rows, shared", run=lambda: _score(teacher, rollouts, every)),
+        ],
+        shape=f"{_covered(rollouts, selected)}, crop prompts of about {crop:,} tokens, responses "
+        f"of {size.tokens} in the mean",
+        device=model.device,
+        repeats=repeats,
+    )
+
+
+def updating(subject: Subject, *, repeats: int) -> Comparison:
+    """The student's gradient of the selected rows beside that of all rows with their own prompts.
+
+    The released way runs all rows and masks the loss of unselected ones, which spares no work.
+    """
+    model, size = subject.model, subject.size
+    rollouts = subject.rollouts()
+    selected, every = subject.selected(rollouts), range(len(rollouts))
+    teacher = SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch)
+    scores = teacher.score(rollouts, every)
+    mean = sum(prompt.length for prompt in rollouts.prompts) / len(rollouts.prompts)
+    return compare(
+        "student",
+        [
+            _update("selected rows, shared (ours)", subject, rollouts, selected, scores),
+            _update(
+                "all rows, own prompts (released)",
+                subject,
+                rollouts,
+                every,
+                scores,
+                share_prompts=False,
+                required_share=1 / 3,
+            ),
+            _update("all rows, shared", subject, rollouts, every, scores),
+        ],
+        shape=f"{_covered(rollouts, selected)}, {mean:.0f} prompt tokens to {size.tokens} of a "
+        "response in the mean",
+        device=model.device,
+        repeats=repeats,
+    )
+
+
+def _covered(rollouts: Rollouts, rows: Sequence[int]) -> str:
+    touched = len({rollouts.prompt_of(row) for row in rows})
+    return f"{len(rows)} of {len(rollouts)} rows on {touched} of {len(rollouts.prompts)} prompts"
+
+
+def _sampler(subject: Subject) -> Sampler:
+    size = subject.size
+    settings = SamplingSettings(per_prompt=size.per_prompt, max_response_tokens=size.tokens)
+    return Sampler(subject.model, full_view, settings)
+
+
+def _sample(sampler: Sampler, subject: Subject) -> int:
+    tokens = subject.size.tokens
+    rollouts = sampler.generate(PromptBatch(step=0, examples=subject.examples))
+    if not bool((rollouts.lengths == tokens).all()):
+        raise RuntimeError("A response ended before the limit, though no end token is allowed.")
+    return sum(prompt.length for prompt in rollouts.prompts) + len(rollouts) * (tokens - 1)
+
+
+def _generate(subject: Subject, *, rows_of_each: int, sequences: int) -> int:
+    """Draw with transformers: each prompt in `rows_of_each` rows, `sequences` returned for each."""
+    model, tokens = subject.model, subject.size.tokens
+    processor = model.processor
+    encoded = [processor.encode(open_image(e.image), e.question) for e in subject.examples]
+    prompts = [prompt for prompt in encoded for _ in range(rows_of_each)]
+    ids, mask = _left_padded(prompts, processor.pad_id)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "mm_token_type_ids": processor.mm_token_type_ids(ids),
+        "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]),
+        "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]),
+    }
+    drawing: Any = model.network
+    with model.compute():
+        drawn: Tensor = drawing.generate(
+            **{name: value.to(model.device) for name, value in inputs.items()},
+            do_sample=True,
+            top_k=0,
+            num_return_sequences=sequences,
+            suppress_tokens=list(processor.suppressed_ids),
+            max_new_tokens=tokens,
+        )
+    rows, total = drawn.shape
+    if rows != len(prompts) * sequences or total != ids.shape[1] + tokens:
+        raise RuntimeError(f"generate returned {rows} rows of {total} tokens, not what was asked.")
+    return (int(mask.sum()) + len(prompts) * (tokens - 1)) * sequences
+
+
+def _left_padded(prompts: Sequence[Prompt], pad_id: int) -> tuple[Tensor, Tensor]:
+    shape = (len(prompts), max(prompt.length for prompt in prompts))
+    ids, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, -prompt.length :] = prompt.input_ids
+        mask[row, -prompt.length :] = 1
+    return ids, mask
+
+
+@torch.no_grad()
+def _score(teacher: SelfTeacher, rollouts: Rollouts, rows: Sequence[int]) -> int:
+    """Score rows as training does, and project the tokens."""
+    scores = teacher.score(rollouts, rows)
+    for _ in scores.chunks(scores.rows, 1024):
+        pass
+    return scores.processed_tokens
+
+
+@torch.no_grad()
+def _score_apart(subject: Subject, rollouts: Rollouts) -> int:
+    """Score all rows, each with its own crop prompt, and project the tokens."""
+    model = subject.model
+    crops = [
+        group.seen_as(
+            model.processor.encode(
+                open_crop(rollouts.examples[group.number]), rollouts.examples[group.number].question
+            )
+        )
+        for group in group_by_prompt(range(len(rollouts)), rollouts)
+    ]
+    processed = 0
+    for batch in micro_batches(crops, subject.size.micro_batch, share_prompts=False):
+        with model.compute():
+            hidden = model.response_hidden(
+                batch.prompts, batch.prompt_of, batch.responses(rollouts), share_prompts=False
+            )
+        for states in hidden.split(1024):
+            model.logits(states)
+        processed += batch.unshared_tokens(rollouts)
+    return processed
+
+
+def _update(
+    name: str,
+    subject: Subject,
+    rollouts: Rollouts,
+    rows: Sequence[int],
+    teacher: TeacherScores,
+    *,
+    share_prompts: bool = True,
+    required_share: float | None = None,
+) -> Side:
+    """Return the side that accumulates the gradient of `rows`."""
+    model = subject.model
+    learner = Learner(
+        model,
+        OptimizerSettings(
+            tokens_per_micro_batch=subject.size.micro_batch, share_prompts=share_prompts
+        ),
+    )
+    objective = Distillation(teacher, model.logits, DistillSettings(), model.fast_head)
+
+    def run() -> int:
+        found = learner.accumulate(rollouts, rows, objective)
+        learner.zero_grad()
+        return found.processed_tokens
+
+    return Side(name=name, run=run, required_share=required_share)

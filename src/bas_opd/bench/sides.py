@@ -1,0 +1,171 @@
+"""Ways to do the same work, timed alternately in one process, and the table of their times."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from bas_opd.compute.memory import ran_out
+from bas_opd.errors import OutOfMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way to do the work; `run` returns the number of tokens it processed."""
+
+    name: str
+    run: Callable[[], int]
+    required_share: float | None = None
+    """Largest share of this side's time that ours may take."""
+    is_floor: bool = False
+    """Whether it is only the part of the work that nobody can save."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What one side took."""
+
+    side: Side
+    seconds: tuple[float, ...]
+    tokens: int
+    peak_gib: float | None
+    """GPU memory above what was taken before; None on a CPU."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The sides of one phase, ours first."""
+
+    name: str
+    shape: str
+    sides: tuple[Timed, ...]
+    skipped: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+    def lines(self, *, judged: bool = False) -> list[str]:
+        """Return the table; `judged` says whether ours takes as little as is required of it."""
+        ours = self.sides[0]
+        head = f"{'':<34}{'seconds':>9}{'tokens':>10}"
+        has_peaks = ours.peak_gib is not None
+        head += f"{'GiB':>7}" if has_peaks else ""
+        lines = [f"{self.name}: {self.shape}", f"{head}   ours takes of its time (of its tokens)"]
+        for each in self.sides:
+            line = f"{each.side.name:<34}{each.median:>9.4f}{each.tokens:>10,}"
+            line += f"{each.peak_gib:>7.2f}" if each.peak_gib is not None else ""
+            lines.append(line if each is ours else line + self._verdict(each, judged))
+        return [*lines, *(f"left out: {reason}" for reason in self.skipped)]
+
+    def content(self) -> dict[str, Any]:
+        """Return what is written to a JSON file."""
+        ours = self.sides[0]
+        return {
+            "name": self.name,
+            "shape": self.shape,
+            "skipped": list(self.skipped),
+            "sides": [
+                {
+                    "side": each.side.name,
+                    "median_seconds": each.median,
+                    "seconds": list(each.seconds),
+                    "processed_tokens": each.tokens,
+                    "peak_gib": each.peak_gib,
+                    "share_of_its_time": ours.median / each.median,
+                    "share_of_its_tokens": ours.tokens / each.tokens,
+                    "required_share": each.side.required_share,
+                }
+                for each in self.sides
+            ],
+        }
+
+    def _verdict(self, each: Timed, judged: bool) -> str:
+        ours = self.sides[0]
+        share, floor = ours.median / each.median, ours.tokens / each.tokens
+        if each.side.is_floor:
+            return f"   ours takes {share:.1f} times the floor"
+        text = f"   {share:.2f} ({floor:.2f}): {1 / share:.1f} times as fast"
+        if not judged or each.side.required_share is None:
+            return text
+        met = "met" if share <= each.side.required_share else "NOT MET"
+        return f"{text}; at most {each.side.required_share:.2f} required: {met}"
+
+
+def compare(
+    name: str,
+    sides: Sequence[Side],
+    *,
+    shape: str,
+    device: torch.device,
+    repeats: int,
+    skipped: Sequence[str] = (),
+) -> Comparison:
+    """Time the sides alternately, each after one warm-up."""
+    ours, *others = sides
+    warm, tokens, left_out = [ours], [_warm_up(ours)], list(skipped)
+    for side in others:
+        try:
+            tokens.append(side.run())
+        except Exception as error:  # of another library, which must not end the others' timings
+            why = "memory ran out" if ran_out(error) else repr(error)
+            left_out.append(f"{side.name}, which failed ({why}).")
+        else:
+            warm.append(side)
+    sides = warm
+    seconds: list[list[float]] = [[] for _ in sides]
+    peaks: list[float] = [0.0 for _ in sides]
+    for _ in range(repeats):
+        for place, side in enumerate(sides):
+            before = _start(device)
+            start = perf_counter()
+            side.run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds[place].append(perf_counter() - start)
+            peaks[place] = max(peaks[place], _peak(device) - before)
+    is_gpu = device.type == "cuda"
+    return Comparison(
+        name=name,
+        shape=shape,
+        skipped=tuple(left_out),
+        sides=tuple(
+            Timed(
+                side=side,
+                seconds=tuple(times),
+                tokens=count,
+                peak_gib=peak / 2**30 if is_gpu else None,
+            )
+            for side, times, count, peak in zip(sides, seconds, tokens, peaks, strict=True)
+        ),
+    )
+
+
+def _warm_up(ours: Side) -> int:
+    try:
+        return ours.run()
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
+        raise OutOfMemory(
+            f"There is not enough memory for {ours.name}. Choose fewer or smaller --prompts, "
+            "--side, --tokens or --micro-batch, or leave the part out with --parts."
+        ) from error
+
+
+def _start(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

@@ -1,0 +1,59 @@
+"""`bas-opd bench`: time every phase of a step on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    model: Annotated[
+        str, typer.Argument(help="Folder, hub id, small, or qwen3.5-4b for random weights.")
+    ] = "small",
+    parts: Annotated[
+        str, typer.Option(help="Which of sampling, teacher, student, loss; with commas.")
+    ] = "sampling,teacher,student,loss",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    prompts: Annotated[int | None, typer.Option(min=1, help="Prompts of a step.")] = None,
+    rollouts: Annotated[int, typer.Option(min=1, help="Rollouts of each prompt.")] = 8,
+    side: Annotated[int | None, typer.Option(min=64, help="Pictures: pixels of a side.")] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of a response.")] = 24,
+    ratio: Annotated[float, typer.Option(help="Share of the rows selected.")] = 0.25,
+    micro_batch: Annotated[
+        int, typer.Option(min=1, help="Tokens of a pass of teacher or student.")
+    ] = 4096,
+    repeats: Annotated[int, typer.Option(min=1, help="Timings of each side.")] = 3,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the numbers to a file.")
+    ] = None,
+) -> None:
+    """Time each phase of a step on this machine, beside generate, TRL and Liger."""
+    from bas_opd.bench import command
+    from bas_opd.bench.subject import Size
+    from bas_opd.cli.train import quiet_transformers
+    from bas_opd.model.loading import resolve_device
+
+    quiet_transformers()
+    is_gpu = resolve_device(device).type == "cuda"
+    numbers = command.measure(
+        command.BenchRequest(
+            model=model,
+            device=device,
+            size=Size(
+                prompts=prompts or (28 if is_gpu else 4),
+                per_prompt=rollouts,
+                side=side or (512 if is_gpu else 160),
+                tokens=tokens,
+                ratio=ratio,
+                micro_batch=micro_batch,
+            ),
+            parts=[part.strip() for part in parts.split(",")],
+            repeats=repeats,
+        ),
+        typer.echo,
+    )
+    if json is not None:
+        command.save(numbers, json)
+        typer.echo(f"The numbers are in {json}.")
