@@ -29,7 +29,7 @@ def bench(
         Path | None, typer.Option(metavar="FILE", help="Also write the numbers to a file.")
     ] = None,
 ) -> None:
-    """Time each phase of a step on this machine, beside generate, TRL and Liger."""
+    """Time each phase of a step on this machine, beside rivals."""
     from bas_opd.bench import command
     from bas_opd.bench.subject import Size
     from bas_opd.cli.train import quiet_transformers
