@@ -116,7 +116,7 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     low = lowered(text)
     if not any(char.isalnum() for char in text):
         return DEFERRED
-    if low.endswith("?") and cues.ASKS.match(low[:-1]):
+    if _asks_last(text, low, ballot):
         return DEFERRED
     reader = Reader(text, low, ballot, was_cut)
     stated = reader.last()
@@ -147,6 +147,18 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     if any(line[1] not in ballot.keys for line in _LABELLED_LINE.finditer(text)):
         return DEFERRED  # a list that goes on where the options end
     return by_words(text, ballot, was_cut)
+
+
+def _asks_last(text: str, low: str, ballot: Ballot) -> bool:
+    """Return whether a text ends with a question about an option, or is a question."""
+    asked = cues.ASKS.search(low, max(0, len(low) - 200), len(low) - 1) if low[-1] == "?" else None
+    if asked is None:
+        return False
+    question = low[asked.start() :]
+    is_whole = asked.start() == 0
+    return is_whole or bool(
+        ballot.mentions(question) or labels(text[asked.start() :], question, ballot)
+    )
 
 
 def _verdict(verdict: str) -> Answer:
@@ -262,9 +274,12 @@ def _labelled(
 ) -> Answer | None:
     opening = _OPENING.match(text)
     label = opening and label_at(text, low, opening.end(), ballot)
-    if not label or clauses.deny(label.start, label.end):
+    if not label:
         return None
-    if not (_LEAD_END.match(low, label.end) or has_own_text(low, label, ballot)):
+    end = own_text_end(low, label, ballot)
+    if clauses.deny(label.start, end) and not is_contradicted(low, label, ballot):
+        return None
+    if not (_LEAD_END.match(low, label.end) or end > label.end):
         return None
     if _is_item(label, heads) and not text.startswith("\n", label.end):
         return None

@@ -25,6 +25,11 @@ _DENIED_NEXT = re.compile(
     r"|going with)){0,6} ?(?:[(\[]?[a-z][)\].:]{1,2} ?)?$"
 )
 """What denies the option that follows it, with or without its label: "not (D) pink"."""
+_REJECTED = re.compile(
+    r"[.:,)\]]{0,2}\s?[(\u2013\u2014-]?\s?(?:(?:no match|incorrect|wrong"
+    r"|not (?:correct|right|true|a match))\b|(?:no|false)(?:[.,;:!)\n]|$))"
+)
+"""A verdict that rejects the option before it: "(A) red: no"."""
 
 
 class Clauses:
@@ -56,4 +61,5 @@ class Clauses:
             before = (
                 self._text[self._starts[clause - 1] : self._ends[clause - 1]][-_REACH:] + before
             )
-        return bool(NEGATION.search(before) or _DENIED_AFTER.search(after))
+        is_rejected = _REJECTED.match(self._text, end) or _DENIED_AFTER.search(after)
+        return bool(is_rejected or NEGATION.search(before))

@@ -9,11 +9,9 @@ import unicodedata
 # time of reading grows with the length of an output and not with its square.
 _LONGEST = 100_000  # characters read of an output, at its two ends
 _STACKED_MARKS = re.compile(r"([\u0300-\u036f]{4})[\u0300-\u036f]+")
-_WORDS = re.compile(r"[A-Za-z0-9]+(?: [A-Za-z0-9]+)*\.?")
 _INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SPACES = re.compile(r"[^\S\n]+")
 _LINE_ENDS = re.compile(r" ?\n[ \n]*")
 _REPEATED = re.compile(r"([^\w\s])\1{3,}")
@@ -37,8 +35,6 @@ _THOUGHT_SIGN = re.compile(r"\u25c1(/?think)\u25b7")
 
 def clean(output: str) -> str | None:
     """Normalise an output and remove its thinking; None if the thinking never ended."""
-    if _WORDS.fullmatch(output):  # as most options and many answers are
-        return output
     text = output if output.isascii() else _composed(output)
     if "<" in text:
         spoken = _spoken(text)
@@ -50,7 +46,7 @@ def clean(output: str) -> str | None:
         text = _SPECIAL.sub(" ", text)
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}\n{text[-_LONGEST // 2 :]}"
-    text = _LINE_ENDS.sub("\n", _SPACES.sub(" ", _CONTROL.sub(" ", text)))
+    text = _LINE_ENDS.sub("\n", _SPACES.sub(" ", text))
     return _REPEATED.sub(r"\1\1\1", text).strip()
 
 
@@ -78,7 +74,6 @@ def _spoken(text: str) -> str | None:
     return None if depth else " ".join([*kept, text[start:]])
 
 
-_BARE = re.compile(r"[^\W_ ](?:[^\W_]|[ .,:;!?()%/&])*")
 _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]{1,20})\}\{([^{}]{1,20})\}")
 _COMMAND = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|bf|rm|emph)"
@@ -91,7 +86,6 @@ _ROOT = re.compile(r"(?:(?<=\d) )?(?:\u221a ?(?:\{ ?(\w{1,10}) ?\})?|(π))")
 _LATEX_SIGN = re.compile(r"\\(pi|pm|sqrt|times|cdot)(?![a-z])")
 _SIGNS = {"pi": "π", "pm": "±", "sqrt": "√", "times": "\u00d7", "cdot": "·"}
 _DEGREE = re.compile(r"\^ ?\{?\\circ\}?|\\degree")
-_FENCE = re.compile(r"```[a-z]{0,10}\n?")
 _TAG = re.compile(
     r"</?(?:b|i|u|p|em|strong|br|code|span|div|answer|h[1-6]|li|ul|ol)\b[^<>]{0,60}>", re.I
 )
@@ -108,8 +102,6 @@ _RULE = re.compile(r"^[-=_*|: ]{3,}$", re.M)
 
 def plain(text: str) -> str:
     """Remove markup from a cleaned text; a letter that was marked up gets brackets instead."""
-    if _BARE.fullmatch(text):
-        return text
     if "\\" in text or "$" in text:
         for pattern, left in (
             (_FORMULA, r"\1"),
@@ -124,8 +116,8 @@ def plain(text: str) -> str:
         text = _LATEX_SIGN.sub(lambda sign: _SIGNS[sign[1]], text)
     if "\u221a" in text or "π" in text:
         text = _ROOT.sub(lambda sign: sign[2] or f"\u221a{sign[1] or ''}", text)
-    if "<" in text or "```" in text:
-        text = _TAG.sub(" ", _FENCE.sub("", text))
+    if "<" in text:
+        text = _TAG.sub(" ", text)
     text = _HEAD.sub("", _RULE.sub("", text))
     text = _LONE_LETTER.sub(lambda match: f"({match[2] or match[4]})", text)
     text = _EMPHASIS.sub("", text)

@@ -103,7 +103,7 @@ class Reader:
                 gap = cues.GAP.match(self._low, match.end())
                 place = gap.end() if gap else match.end()
                 said = match[0] + self._low[match.end() : place]
-                if cues.NOT.match(self._low, place) or cues.DENIED.search(said):
+                if cues.DENIED.search(said):
                     continue
                 if strength == 0 and "\n" in said:
                     continue  # what "matches" ends a line, and the next begins with a label
@@ -156,8 +156,9 @@ class Reader:
         if label is not None:
             return self._labelled(label, strength)
         named = self._ballot.text_at(self._low, place) if strength else None
-        is_whole = named and not (self._was_cut and named.end == len(self._low))
-        if named and is_whole and cues.TEXT_END.match(self._low, named.end):
+        if named and self._was_cut and named.end == len(self._low):
+            return None
+        if named and cues.TEXT_END.match(self._low, named.end):
             is_one = not joins_another(self._text, self._low, named.end, named.key, self._ballot)
             return named.key if is_one else AMBIGUOUS if strength == 3 else None
         return self._described(place, is_opinion=is_opinion) if strength == 3 else None
@@ -194,6 +195,8 @@ class Reader:
         end = next(
             (stop for start, stop in sentences(self._text[place : place + 600]) if stop > 0), 0
         )
+        if self._was_cut and place + end == len(self._low):
+            return None
         phrase = self._low[place : place + end]
         named = {
             self._ballot.keys[each.letter]
@@ -206,7 +209,8 @@ class Reader:
         }
         if named:
             return named.pop() if len(named) == 1 else AMBIGUOUS
-        is_open = 0 < len(phrase.split()) <= 5 and not is_cut(phrase, self._was_cut)
+        is_told = any(map(str.isalnum, phrase)) and not is_cut(phrase, self._was_cut)
+        is_open = is_told and len(phrase.split()) <= 5
         return AMBIGUOUS if is_open and not is_opinion and not cues.VAGUE.match(phrase) else None
 
     def _is_confirmed(self, label: Label) -> bool:
@@ -237,15 +241,11 @@ class Reader:
             is_denied = NEGATION.search(before) or cues.NOT_SOON.match(after)
             if is_denied or self._is_idle(label.start, label.end):
                 continue
-            listed = cues.IN_A_LIST.search(before)
-            run = listed and cues.RUN.search(self._low, max(0, label.start - 60), label.start)
+            run = cues.RUN.search(self._low, max(0, label.start - 60), label.start)
             if run and NEGATION.search(self._low, max(0, run.start() - 20), run.start()):
                 continue
-            said = self._text[label.start - len(before) : label.start]
             letter = self._text[label.start : label.end].strip("()[] ")
-            is_torn = (listed and labels(said, before, self._ballot)) or (
-                letter.islower() and self._ballot.is_ambiguous(letter)
-            )
+            is_torn = run or (letter.islower() and self._ballot.is_ambiguous(letter))
             found.append(
                 Commitment(
                     place=label.start,

@@ -36,7 +36,7 @@ _VERBS_AND_LINKS = (
     " given matches match fits shows describes cannot can't can does doesn't has not but rather"
     " if in here over than may might must could should looks best correctly accurately by i"
     " it the to from on are were do did will holds applies works remains stands says makes instead"
-    " corresponds represents indicates states"
+    " corresponds represents indicates states also suits answers"
 )
 _FOLLOWERS = frozenset(_VERBS_AND_LINKS.split())
 _ALSO = re.compile(

@@ -16,7 +16,7 @@ _FOR = re.compile(
     r"|\bis (?:right|what (?:i|we|you|remains|is left))\b|^\W{0,4}right\W{0,2}$|正确|符合"
 )
 _UNSETTLED = re.compile(
-    r"\b(?:if|whether|initially|first|might|could|may|possibly|perhaps|maybe|part\w{0,4}ly|almost"
+    r"\b(?:if|when|unless|had|whether|initially|first|might|could|may|possibly|perhaps|maybe|part\w{0,4}ly|almost"
     r"|some|also|both|would|seemed|only if|but|however|though)\b|\?"
 )
 _CONTRAST = re.compile(r"\b(?:while|whereas|unlike)\b")

@@ -24,15 +24,14 @@ from bas_opd.answers.options import Ballot, Mention
 from bas_opd.answers.yes_no import yes_no
 
 _SEVERAL = re.compile(
-    r"\b(?:none|neither)(?: one)? of (?:the|these|those|them)\b"
-    r"|\ball of (?:the|these)|\bboth (?:of|are|options|answers|choices|[A-Z]\b)",
+    r"\ball of the (?:above|options)\b|\bboth (?:are (?:correct|true)|options|answers|choices)\b",
     re.I,
 )
 _CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
 _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
-_PAIR = re.compile(r"\b(?:the|an?) [a-z]{3,15} and $")
+_PAIR = re.compile(r"\b(?:the|an?) [a-z]{3,15} and $|\bor (?:an? |the )?$")
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
 _CONCLUDES = re.compile(
     r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|comparing|considering"
@@ -41,10 +40,6 @@ _CONCLUDES = re.compile(
 _PREFERS = re.compile(
     r"\b(?:most|more|best|better|closer|closest|correspond(?:s|ing)?|match(?:es|ing)?|fits?"
     r"|shares the same|appropriate|likely)\b"
-)
-_CONTRASTS = re.compile(
-    r"\b(?:less|least|in contrast|on the other hand|differs|including|might|could"
-    r"|may|possibly|perhaps|maybe|either)\b"
 )
 _ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
 _QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
@@ -95,7 +90,11 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         for label in labels(text, low, ballot)
         if not any(each.start < label.end and label.start < each.end for each in spoken)
     ]
-    is_denied = [clauses.deny(label.start, label.end) for label in every]
+
+    def is_dropped(start: int, end: int) -> bool:
+        return clauses.deny(start, end) or bool(cues.UNREAL.search(clauses.around(start, end)[0]))
+
+    is_denied = [is_dropped(label.start, label.end) for label in every]
     named = [
         label
         for label, denied in zip(every, is_denied, strict=True)
@@ -106,7 +105,7 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     mentions = [
         each
         for each in spoken
-        if not clauses.deny(each.start, each.end)
+        if not is_dropped(each.start, each.end)
         and not is_denied_with(text, low, each.end, clauses.deny, ballot)
     ]
     if ballot.is_numeric:
@@ -154,7 +153,7 @@ def _preferred(low: str, bounds: list[tuple[int, int]], named: Mapping[int, str]
     for start, end in bounds:
         sentence = low[start:end]
         keys = {key for place, key in named.items() if start <= place < end}
-        is_preferred = _PREFERS.search(sentence) and not _CONTRASTS.search(sentence)
+        is_preferred = _PREFERS.search(sentence)
         if start and is_preferred and _CONCLUDES.match(sentence):
             concluded |= keys
         elif start == 0 or (is_preferred and start == bounds[-1][0]):
@@ -170,7 +169,8 @@ def _is_mixed(low: str, named: Mention) -> bool:
     word = said.rpartition(" ")[2]
     kind = KIND_OF.get(word)
     near = max(0, named.start - 20)
-    if _PAIR.search(low, max(0, named.start - 30), named.start):
+    is_paired = _PAIR.search(low, max(0, named.start - 30), named.start)
+    if is_paired or low.startswith((" or ", ", or "), named.end):
         return True
     beside = [_BESIDE_AFTER.match(low, named.end), _BESIDE_BEFORE.search(low, near, named.start)]
     others = [KIND_OF.get(match[1]) for match in beside if match]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bas_opd.answers import polarity
+from bas_opd.answers import cues, polarity
 from bas_opd.answers.answer import DEFERRED, NONE, Answer, answered
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.language import (
@@ -111,9 +111,10 @@ def _polarity(match: re.Match[str]) -> Answer:
 def _stated(low: str) -> Answer | None:
     """Read the last "the answer is yes"; two at once, or a denied one, do not count."""
     found: Answer | None = None
-    cues = [*polarity.STATED.finditer(low), *polarity.CONCLUDED.finditer(low)]
-    for cue in sorted(cues, key=lambda cue: cue.start()):
-        if polarity.UNREAL.search(low[max(0, cue.start() - 25) : cue.start()]):
+    stated = [*polarity.STATED.finditer(low), *polarity.CONCLUDED.finditer(low)]
+    for cue in sorted(stated, key=lambda cue: cue.start()):
+        is_unreal = polarity.UNREAL.search(low, max(0, cue.start() - 25), cue.start())
+        if is_unreal or cues.SUPPOSED.search(low, max(0, cue.start() - 140), cue.start()):
             continue
         if polarity.NEGATED.match(low, cue.end()):
             found = NONE if refuses(low[cue.end() : cue.end() + 20]) else DEFERRED
