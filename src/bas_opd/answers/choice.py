@@ -52,9 +52,10 @@ _LABELLED_LINE = re.compile(r"^\(([A-Z])\) ", re.M)
 _NO_MORE = re.compile(r"\W{0,3}$")
 _SMALL_LABEL = re.compile(r"([a-z])[.)]?")
 _SMALL_LINE = re.compile(r"^[a-z][.)]?\n", re.M)
+_SMALL_HEAD = re.compile(r"([a-z])\. ")
 _DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
 _TEXT_LEAD_END = re.compile(
-    r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|and\b|but\b|maybe\b|perhaps\b|possibly\b)"
+    r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|maybe\b|perhaps\b|possibly\b)"
 )
 _PREDICATES = re.compile(
     r"\b(?:is|are|was|were|be|looks|appears|seems|it's)(?: \w{3,9}ly)?(?: an?| the)? $"
@@ -113,6 +114,9 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     if _only_letters(text, ballot):
         return DEFERRED
     text = _without_echo(_DIALOGUE.sub("", ballot.plain(text)), ballot)
+    small = _SMALL_HEAD.match(text)
+    if small and small[1].upper() in ballot.keys and not ballot.is_ambiguous(small[1]):
+        text = text[0].upper() + text[1:]
     low = lowered(text)
     if not any(char.isalnum() for char in text):
         return DEFERRED

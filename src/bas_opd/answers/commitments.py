@@ -222,7 +222,8 @@ class Reader:
             is_right = pattern.match(self._low, end + is_bracketed)
         if is_right is None or (self._was_cut and not cues.FIRM.search(is_right[0])):
             return False
-        return not cues.CONDITION.match(self._low, is_right.end())
+        is_limited = cues.CONDITION.match(self._low, is_right.end())
+        return not (is_limited or cues.PARTLY.match(self._low, is_right.end()))
 
     def _ends_own_text(self, label: Label) -> bool:
         """Return whether a letter ends the text of its own option ("Point B")."""

@@ -35,7 +35,8 @@ _QUOTED = re.compile(r"(?<!\w)([\"'])([^\"\n]{1,80}?)\1(?!\w)")
 _LOOSE = re.compile(
     r"\b(?:or|at least|at most|more than|less than|fewer than|over|under|above|below|up to"
     r"|nearly|almost|between|either|if"
-    r"|whether|might|could|may|maybe|perhaps|possibly|both|except|minus|plus|times|and)\b|[~<>±≈+]"
+    r"|whether|might|could|may|maybe|perhaps|possibly|both|except|minus|plus|times|and"
+    r"|(?:some|many|others|people) (?:might |would )?(?:say|think|believe))\b|[~<>±≈+]"
 )
 _BEFORE = (
     "is are was were be it's that's he's she's there's in on to at from with has his her its their"
@@ -86,7 +87,8 @@ def compare(phrase: str, reference: str) -> bool | None:
         verdict = ask(said, due)
         if verdict is not None:
             return verdict
-    return True if _ends_with(said, due) or _quotes(phrase, due) else None
+    is_met = (_ends_with(said, due) and not _has_rival(said, due)) or _quotes(phrase, due)
+    return True if is_met else None
 
 
 def is_same(phrase: str, reference: str) -> bool:
@@ -214,6 +216,13 @@ def _ends_with(said: str, due: str) -> bool:
     return len(name) > 3 and any(
         _squeezed(said[verb.end() :]) == name for verb in _VERB.finditer(said)
     )
+
+
+def _has_rival(said: str, due: str) -> bool:
+    """Return whether a sentence names another of the reference's kind ("the bus is blue, ...")."""
+    goal = KIND_OF.get(due)
+    kinds = (KIND_OF.get(word) for word in _WORD.findall(said))
+    return goal is not None and any(each and each[0] == goal[0] and each != goal for each in kinds)
 
 
 def _quotes(phrase: str, due: str) -> bool:

@@ -18,7 +18,8 @@ ANSWER = re.compile(
     r"(?= ?[:=]| is\b))"
     r"(?: (?=[(\[]|[a-z](?:[^\w' ]|$))"
     rf"|(?: [\w']{{1,15}}){{0,7}}? ?{_BE})"
-    r"|\b(?:i|we|you)(?:'d|'ll|'m| would| will| can| must| should| have to| am)?"
+    r"|\b(?:i|we|you(?! might| may| could| would))"
+    r"(?:'d|'ll|'m| would| will| can| must| should| have to| am)?"
     r"(?: \w{2,12}){0,2}? "
     r"(?:choos(?:e|ing)|pick(?:ing)?|select(?:ing)?|go(?:ing)? (?:with|for)|opt(?:ing)? for"
     r"|vote for|settle on|lean(?:ing)? (?:towards?|to)|say|guess|answer|conclude|believe|think)\b"
@@ -44,7 +45,7 @@ CONCLUSION = re.compile(
     r"|所以|因此|故|应[为是]|是(?=[ (]?[a-z])|=>|->|→",
 )
 POINTER = re.compile(
-    r"\b(?:it's|is|was|corresponds? to|match(?:es|ing)?"
+    r"\b(?:it's|is|was|corresponds? (?:to|with)|match(?:es|ing)?"
     r"|points? to|(?<!thing )(?<!all )but|probably)\b"
     r"|:(?= [(\[]?[a-z][)\]]?\W{0,2}$)",
 )
@@ -62,14 +63,15 @@ SENTENCE_MARK = re.compile(r"[.!?\n]")
 DENIED = re.compile(r"n't\b|\b(?:not|never|cannot|unable)\b")
 UNREAL = re.compile(
     r"\b(?:if|whether|suppose|supposing|assuming|unless|had|initially|at first|first thought"
-    r"|seemed|tempting)\b"
+    r"|seemed|tempt(?:ing|ed)|(?:you|one|some|many|people) (?:might|may|could|would|often))\b"
 )
 HEDGE = re.compile(r"\b(?:might|could|may|possibly|perhaps|maybe|either)\b")
+_SURELY = r"(?!part|near|hard|bare|scarce)\w{3,12}ly"
 RIGHT = re.compile(
     r"[.)\]]?[\"']?(?: ?[:-])?(?: (?:is|seems|appears|looks|would be|must be|should be"
-    r"|has to be)(?: (?:to be|\w{3,12}ly|indeed|also|perhaps|maybe))?)?"
-    r" (?:(?:the|my|our) )?(?:(?!part)\w{3,12}ly )?(?:(?:only|final|single) )?(?:correct"
-    r"|right|answer|best|better|true|accurate|choice|option|one|suitable"
+    rf"|has to be)(?: (?:to be|{_SURELY}|indeed|also|perhaps|maybe))?)?"
+    rf" (?:(?:the|my|our) )?(?:{_SURELY} )?(?:(?:most|best|only|final|single) )?(?:correct"
+    r"|right|answer|best|better|true|accurate|appropriate|likely|choice|option|one|match|suitable"
     r"|fitting)\b|: yes\b| (?:is|does)(?=[.!]?(?:$|\n))|(?:选项)?是?(?:正确|对的)"
     r"|[.)\]]? (?:fits|matches|describes|works|suits|answers)(?: \w{2,12}){0,4}? (?:best"
     r"|correctly|accurately|perfectly)\b"
@@ -85,13 +87,12 @@ _IF = (
     r"(?:if (?:by that )?you (?:mean|are asking)"
     r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
-CONDITION = re.compile(
-    rf"[ ,(]{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)"
-    r"|[^.;:!?\n]{0,40}? but not (?![(\[]?[a-z]\b|option|choice)"
-)
+CONDITION = re.compile(rf"[ ,(]{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)")
+PARTLY = re.compile(r"[^.;:!?\n]{0,40}? but not (?![(\[]?[a-z]\b|option|choice)")
+"""What limits an approval: "A is right for the roof but not for the doors"."""
 _SUPPOSES = (
     rf"(?:\b(?:unless\b|assuming\b|suppos(?:e|ing)\b|{_IF})"
-    r"|(?:^|[.;!?\n] ?)(?:had|should) (?:it|the|this|that|they|you)\b)"
+    r"|(?:^|[.;!?\n] ?)(?:had|should|were) (?:it|the|this|that|they|you)\b)"
 )
 SUPPOSITION = re.compile(_SUPPOSES)
 SUPPOSED = re.compile(

@@ -23,7 +23,7 @@ _INTRODUCES = re.compile(
     r"|letter|as|to|with|for|so|and"
     r"|or|nor|by|but|only|leaves|leaving|select|choose|pick|guess|say|therefore|thus|hence|then|just"
     r"|mak(?:es?|ing)|that|both|neither|either|because|since|if|while|not|than"
-    r"|remains|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
+    r"|remains|means|maybe|perhaps|in|ist|est|es|è|é|lautet|réponse|respuesta|\w{2,12}ly)|'s"
     r"|[\u0370-\u1fff\u2e80-\uffff])[ \"']{0,3}$",
     re.I,
 )
@@ -40,12 +40,12 @@ _VERBS_AND_LINKS = (
 )
 _FOLLOWERS = frozenset(_VERBS_AND_LINKS.split())
 _ALSO = re.compile(
-    r" ?(?:,? ?\b(?:and|or|nor|und|oder|et|ou|y|o|и|или)\b|[,/&+;]|和|或者?|与|及|と|や)"
-    r"(?: also| maybe| possibly| perhaps| or)? ?"
+    r" ?(?:,? ?\b(?:and/or|and|or|nor|und|oder|et|ou|y|o|и|или)\b|[,/&+;]|和|或者?|与|及|と|や)"
+    r"(?: also| maybe| possibly| perhaps)? ?"
     r"(?:(?:option|choice)s? )?"
 )
 _LINK = re.compile(
-    r",? which (?:is|corresponds to|matches|would be|means) (?:the )?(?:option |choice |letter "
+    r",? which (?:is|corresponds to|matches|would be|means) (?:the )?(?:option |choice "
     r"|answer )?[(\[]?$"
 )
 _TEXT_END = re.compile(r"\W{0,2}(?:$|\n|\.\s|,)")
@@ -96,7 +96,7 @@ def _is_word(text: str, low: str, label: Label, ballot: Ballot) -> bool:
     end = own_text_end(low, label, ballot)
     if end > label.end:  # "A red flag" is no label with its text
         return label.letter == "A" and _NEXT_WORD.match(low, end) is not None
-    if label.letter == "I" or word[1] in _FOLLOWERS:
+    if label.letter == "I" or word[1] in _FOLLOWERS or _ALSO.match(low, label.end):
         return label.letter == "I"
     is_adverb = word[1].endswith("ly")
     return label.letter == "A" or (text[word.start(1)].islower() and not is_adverb)

@@ -25,13 +25,16 @@ NEGATION = re.compile(
     r"|opposed to|opposite of|(?<!at )least|worst|incorrect|wrong|false|untrue|ruled? out"
     r"|ruling out|excluded?|excludes"
     r"|eliminated?|eliminates|eliminating|exclud\w{1,3}|unlikely|compared (?:to|with)"
-    r"|non|none|nothing|nobody|doubt|(?:any|every)thing but|all but)\b|n't\b"
+    r"|non|none|nothing|nobody|doubt(?:ful)?|mistake to|hardly|scarcely"
+    r"|(?:any|every)thing but|all but)\b|n't\b"
     r"|[\u4e0d\u975e\u6ca1\u6c92]|\b(?:\u043d\u0435|nicht|kein|keine|ne|pas)\b",
 )
 CORRECTION = re.compile(
-    r"\b(?:initially|at first)\b[^.\n]{1,120}?\b(?:but|however)\b"
+    r"[.,;!?\n\u2014-] ?no,(?= (?:[(\[]?[a-z][)\]]?|\d{1,9})(?:[.,;!\n]|$))"
+    r"|\b(?:initially|at first)\b[^.\n]{1,120}?\b(?:but|however)\b"
     r"|(?:^|[.,;!?\n\u2014-] ?|\b(?:no|but|oh|hmm+|and) )"
-    r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|oops|my mistake"
+    r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|on reflection|oops"
+    r"|my mistake"
     r"|let me (?:re-?\w{3,10}|correct|fix|look again|think again|check again|double[- ]check)"
     r"|i mean|make that"
     r"|i was wrong|that(?:'s| is) (?:wrong|not right|incorrect|not correct)|never ?mind|sorry"

@@ -54,7 +54,8 @@ CONCLUDED = re.compile(
     r"|finally|ultimately),?:? |所以,? ?|因此,? ?)"
 )
 BOTH = re.compile(
-    r"\byes(?: and |,? but also )no\b|\bno and yes\b|\bneither yes nor no\b|是也不是|是和否"
+    r"\byes(?: and |,? but also )no\b|\bno and yes\b|\bneither yes nor no\b"
+    r"|^1[.)] (?:yes\b[^\n]{0,200}\n2[.)] no|no\b[^\n]{0,200}\n2[.)] yes)\b|是也不是|是和否"
 )
 CHOICE = re.compile(
     r"[\"'(]?\byes[\"']?(?: or |/| / |\|)[\"']?no\b[\"')]?|是还是不是|是或否|是/否|да или нет"
@@ -67,6 +68,11 @@ IDIOM = re.compile(
     r" (?:deny|dispute)\b"
     r"|\bthere(?: is|'s) no denying\b|\bwithout (?:a |any )?doubt\b"
 )
+COURTESY = re.compile(
+    r"(?:sure|of course|certainly|absolutely)(?:[!,.] ?(?:let|here|to|i(?:'d|'ll| will| would) )\b"
+    r"|[!.] the (?:image|picture|photo)\b)"
+)
+"""A polite beginning that answers nothing: "Sure! Here is a description."."""
 LABEL = re.compile(r"[(\[]?\b[a-z][)\]] ?(?=(?:yes|no)\b)")
 """The label of an option before its word: "(B) no"."""
 DENIAL = re.compile(
@@ -160,7 +166,8 @@ UNREAL = re.compile(r"\b(?:if|whether|suppose|assuming|unless)\b")
 CLOSING = re.compile(r"[,:] ?(?:(?:but|so|thus|hence) )?(?:(?P<no>no)|(?P<yes>yes))\W{0,2}$")
 NEGATED = re.compile(r"(?:not|neither|either)\b")
 GOES_ON = re.compile(
-    r" (?:and|or|but|fewer|less|more|later|sooner|longer|in part|partly|partially|shortage|lack)\b"
+    r" (?:(?:to|for) the (?:first|left)|and|or|but"
+    r"|fewer|less|more|later|sooner|longer|in part|partly|partially|shortage|lack)\b"
     r"|[ ,(\u2013\u2014-]{1,3}or (?:(?:maybe|perhaps|possibly) )?(?:yes|no)\b"
     r"|[\"'] (?:is|was|are|appears|can)\b(?! (?:the|my) )"
 )

@@ -17,6 +17,7 @@ _FOR = re.compile(
 )
 _UNSETTLED = re.compile(
     r"\b(?:if|when|unless|had|whether|initially|first|might|could|may|possibly|perhaps|maybe|part\w{0,4}ly|almost"
+    r"|nearly|hardly|barely|half|far|claimed|second"
     r"|some|also|both|would|seemed|only if|but|however|though)\b|\?"
 )
 _CONTRAST = re.compile(r"\b(?:while|whereas|unlike)\b")

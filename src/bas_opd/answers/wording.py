@@ -32,15 +32,13 @@ _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
 _PAIR = re.compile(r"\b(?:the|an?) [a-z]{3,15} and $|\bor (?:an? |the )?$")
+_OR_ELSE = re.compile(r"[ ,(\u2013\u2014-]{1,3}(?:or|maybe|perhaps|possibly)\b")
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
 _CONCLUDES = re.compile(
     r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|comparing|considering"
     r"|in (?:conclusion|summary))\b"
 )
-_PREFERS = re.compile(
-    r"\b(?:most|more|best|better|closer|closest|correspond(?:s|ing)?|match(?:es|ing)?|fits?"
-    r"|shares the same|appropriate|likely)\b"
-)
+_PREFERS = re.compile(r"\b(?:most|more|(?<!second )best|better|closer|closest|likely)\b")
 _ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
 _QUALITY = re.compile(r"(?:ed|en|y|ing|ish|ous|al|ic|left|right|front)$")
 _WORDY = re.compile(r"[\w+#-]")
@@ -61,7 +59,8 @@ _WEIGHS = re.compile(
 _RELATION = re.compile(r" (?:of|to|the|an?|it|him|her|them|his|its|their)\b")
 _QUESTION = re.compile(r"^.{0,2000}\bthe question (?:is about|asks|refers to|concerns)\b", re.S)
 _ASIDE = re.compile(
-    r"\b(?:between|among|comparing)(?: the)?(?: two)?:? [^.,;\n]{1,80} and [^.,;\n]{1,60},"
+    r"\bthe (?:options|choices) (?:are|include) [^.\n]{1,200}\. "
+    r"|\b(?:between|among|comparing)(?: the)?(?: two)?:? [^.,;\n]{1,80} and [^.,;\n]{1,60},"
     r"|(?:^|\b(?:that's|that is|you're|you are) )right,(?= [\w']{1,20} \w{1,20} \w)"
     r"|\b(?:(?:that's|that is|you're|you are) right(?=[.!]|$)|all right,)"
     r"|\bright (?=behind|in front|next to|beside|above|below|under|on top|here|there|now)",
@@ -170,7 +169,7 @@ def _is_mixed(low: str, named: Mention) -> bool:
     kind = KIND_OF.get(word)
     near = max(0, named.start - 20)
     is_paired = _PAIR.search(low, max(0, named.start - 30), named.start)
-    if is_paired or low.startswith((" or ", ", or "), named.end):
+    if is_paired or _OR_ELSE.match(low, named.end):
         return True
     beside = [_BESIDE_AFTER.match(low, named.end), _BESIDE_BEFORE.search(low, near, named.start)]
     others = [KIND_OF.get(match[1]) for match in beside if match]

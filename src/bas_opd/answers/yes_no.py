@@ -81,6 +81,9 @@ def _is_torn(lead: Answer | None, stated: Answer, low: str) -> bool:
 
 def _opened(low: str) -> str:
     """Remove the words with which an output only begins to answer."""
+    courtesy = polarity.COURTESY.match(low)
+    if courtesy:
+        low = re.split(r"[!,.] ?", low, maxsplit=1)[1]
     for _ in range(3):
         opener = None if polarity.WORD.match(low) else polarity.OPENER.match(low)
         if opener is None or opener.end() == len(low):
@@ -122,6 +125,7 @@ def _stated(low: str) -> Answer | None:
         if word and not (cue[0].endswith("is ") and word[0] in polarity.ALSO_PART_OF_SENTENCES):
             rest = low[word.end() : word.end() + 40]
             is_torn = _is_reversed(word, rest) or _contradicts(word, rest)
+            is_torn = is_torn or cues.CONDITION.match(rest) is not None
             found = DEFERRED if is_torn else _polarity(word)
     return found
 
@@ -149,6 +153,8 @@ def _lead(low: str) -> Answer | None:
         return None
     if polarity.GOES_ON.match(rest) and not rest.startswith(" but"):
         return DEFERRED
+    if cues.CONDITION.match(rest):
+        return DEFERRED
     if refuses(low[: word.end() + 80]) and not polarity.TURN.search(rest):
         return NONE
     again = polarity.REPEATED.match(rest)
@@ -168,7 +174,9 @@ def _last(low: str) -> Answer | None:
     if word and (word.end() == len(phrase) or phrase.startswith(("yes,", "no,"))):
         return _lead(phrase)
     closing = polarity.CLOSING.search(low)
-    return _polarity(closing) if closing else None
+    if not closing or cues.SUPPOSED.search(low, max(0, closing.start() - 140), closing.start() + 2):
+        return None
+    return _polarity(closing)
 
 
 def _described(low: str, was_cut: bool | None) -> Answer:
