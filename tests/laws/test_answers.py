@@ -255,6 +255,8 @@ def test_an_unfinished_thought_is_no_answer(output: str) -> None:
         "<answer>",
         '"answer": "',
         "not A, ",
+        "A, ",
+        "A: no. ",
         "*",
         " ",
         "\n",

@@ -13,8 +13,8 @@ _DENIED_AFTER = re.compile(
     r"\b(?:is|are|was|were|do|does|did|can|could|would|has|have|be|seems?"
     r"|looks?)(?: \w{3,9}ly)?(?: not\b|n't\b)"
     r"|\b(?:is|are|looks?|seems?|appears?)(?: \w{3,9}ly)? (?:the )?(?:less|least|worse|worst|too)\b"
-    r"|\bcannot\b|\b(?:hardly|scarcely|incorrect|wrong|false|ruled out|eliminated|excluded|unlikely"
-    r"|not (?:correct|right))\b"
+    r"|\bcannot\b"
+    r"|\b(?:hardly|scarcely|incorrect|wrong|false|ruled out|eliminated|excluded|unlikely)\b"
     r"|不对|不正确|错|^\W{0,3}[✗✘❌\u00d7]",
 )
 

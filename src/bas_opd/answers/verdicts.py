@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from itertools import pairwise
 
 from bas_opd.answers.labels import labels, own_text_end
@@ -30,12 +31,14 @@ def elected(text: str, low: str, ballot: Ballot) -> str | None:
     heads = [each for each in every if _HEAD.search(low, max(0, each.start - _NEAR), each.start)]
     if not heads:
         return None
+    starts = [each.start for each in every]
     ends = [*(after.start for _, after in pairwise(heads)), len(text)]
     verdicts: dict[str, set[bool | None]] = {}
     for head, end in zip(heads, ends, strict=True):
         start = own_text_end(low, head, ballot)
         body = _CONTRAST.split(low[start:end].lstrip(" ?").partition("\n")[0])[0]
-        is_shared = any(start < each.start < start + len(body) for each in every)
+        after = bisect_right(starts, start)
+        is_shared = after < len(starts) and starts[after] < start + len(body)
         verdicts.setdefault(head.letter, set()).add(None if is_shared else _verdict(body))
     approved = [letter for letter, said in verdicts.items() if said == {True}]
     is_settled = len(approved) == 1 and all(
