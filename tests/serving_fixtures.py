@@ -27,6 +27,8 @@ class Act:
     wait_seconds: float = 0.0
     drip_seconds: float = 0.0
     """Wait this long after each byte of the body."""
+    drips_headers: bool = False
+    """Wait after each line of endless headers instead."""
 
 
 def says(text: str | None, *, finish: str | None = "stop", usage: Any = None, **more: Any) -> Act:
@@ -123,6 +125,9 @@ def _handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Content-Length", str(len(act.body)))
             for name, value in act.headers.items():
                 self.send_header(name, value)
+            while act.drips_headers and not server.closing.wait(act.drip_seconds):
+                self.send_header("X-More", "1")
+                self.flush_headers()
             self.end_headers()
             for byte in act.body if act.drip_seconds else ():
                 self.wfile.write(bytes([byte]))

@@ -17,17 +17,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import httpcore2
 import httpx2
 from pydantic import AliasPath, BaseModel, Field, SecretStr, ValidationError
 
 from bas_opd.errors import ConfigError
 
 MAX_REPLY_BYTES = 16_000_000
+MAX_WRITE_BYTES = 65_536
 SHORTEST_SECRET = 12
 """Keys below this length, such as the EMPTY of a local server, are words that replies may hold."""
 
@@ -53,6 +56,7 @@ class Endpoint:
     tries: int = 6
     """Most requests for one reply, not counting repeats without a rejected parameter."""
     timeout_seconds: float = 300.0
+    """For a connection, and for a request from its first byte to the last one of its reply."""
     first_wait_seconds: float = 1.0
     """Doubled with each failure in a row, then reduced by a random share of up to half."""
     longest_wait_seconds: float = 60.0
@@ -75,6 +79,8 @@ class Endpoint:
                 "A key is given as the name of an environment variable in capital letters, such as "
                 "OPENAI_API_KEY, never as the key itself."
             )
+        if self.key_variable:
+            _warn_of_open_key(self.key_variable, self.url)
         if taken := self.extra.keys() & _SET_ALREADY:
             raise ConfigError(
                 f"The extra fields of a request cannot set {', '.join(sorted(taken))}, because "
@@ -146,11 +152,14 @@ def open_http(endpoint: Endpoint) -> httpx2.Client:
             # Compressed replies could grow beyond the size limit while they are unpacked.
             headers={"User-Agent": "bas-opd", "Accept-Encoding": "identity"},
             timeout=endpoint.timeout_seconds,
-            limits=httpx2.Limits(max_keepalive_connections=endpoint.at_once),
-            # Proxy and certificates come from the environment as the standard library reads it:
-            # one proxy for this address, and SSL_CERT_FILE where there is such a file.
-            proxy=_proxy(endpoint.url),
-            verify=ssl.create_default_context(),
+            transport=_TimedTransport(
+                limits=httpx2.Limits(max_keepalive_connections=endpoint.at_once),
+                # Proxy and certificates come from the environment as the standard library reads
+                # it: one proxy for this address, and SSL_CERT_FILE where there is such a file.
+                proxy=_proxy(endpoint.url),
+                verify=ssl.create_default_context(),
+                trust_env=False,
+            ),
             trust_env=False,
             follow_redirects=False,
             # A cookie would tie requests together that have nothing to do with each other.
@@ -170,12 +179,11 @@ def post(http: httpx2.Client, endpoint: Endpoint, body: bytes) -> Reply:
     if key:
         headers["Authorization"] = f"Bearer {key.get_secret_value()}"
     url = f"{endpoint.url.rstrip('/')}/chat/completions"
-    deadline = time.monotonic() + endpoint.timeout_seconds
     try:
         with http.stream("POST", url, content=body, headers=headers) as response:
             if not response.is_success:
-                raise _rejection(response, deadline, key)
-            raw = _read(response, deadline)
+                raise _rejection(response, key)
+            raw = _read(response)
         completion = _Completion.model_validate_json(raw)
     except ValidationError:
         raise RequestFailure("sent something that is no chat completion") from None
@@ -203,34 +211,103 @@ def _proxy(url: str) -> str | None:
     """Return the proxy for an address; a server on this machine has none."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    try:
-        is_here = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_here = host == "localhost" or host.endswith(".localhost")
-    if is_here or proxy_bypass(host):
+    if _is_here(host) or proxy_bypass(host):
         return None
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
-def _read(response: httpx2.Response, deadline: float) -> bytes:
-    """Read the body within the deadline and the size limit."""
+def _is_here(host: str) -> bool:
+    """Return whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+@cache
+def _warn_of_open_key(variable: str, url: str) -> None:
+    """Warn of a key that others can read on its way; once in a process."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not _is_here(parts.hostname or ""):
+        logging.getLogger(__name__).warning(
+            f"The key in {variable} is sent to {parts.netloc} over plain http, where others can "
+            "read it. Use https, or a tunnel that ends on this machine."
+        )
+
+
+class _TimedStream(httpcore2.NetworkStream):
+    """A connection with one timeout for all that is written and read for a request.
+
+    The timeouts of httpx2 are for each read: a server that sends a byte now and then, of its
+    headers or of its reply, would never time out.
+    """
+
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._is_replying = False
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self._is_replying = True
+        return self._stream.read(max_bytes, self._left(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if self._is_replying:  # The connection is used again.
+            self._began, self._is_replying = time.monotonic(), False
+        for start in range(0, len(buffer), MAX_WRITE_BYTES):
+            self._stream.write(buffer[start : start + MAX_WRITE_BYTES], self._left(timeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.NetworkStream:
+        left = self._left(timeout)
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+    def _left(self, timeout: float | None) -> float | None:
+        if timeout is None:
+            return None
+        left = self._began + timeout - time.monotonic()
+        if left <= 0:
+            raise httpcore2.ReadTimeout("it did not finish in time")
+        return left
+
+
+class _TimedBackend(httpcore2.SyncBackend):
+    def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore2.NetworkStream:
+        return _TimedStream(super().connect_tcp(*args, **kwargs))
+
+
+class _TimedTransport(httpx2.HTTPTransport):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # httpcore2 takes it as an argument, which httpx2 does not pass on.
+        self._pool._network_backend = _TimedBackend()
+
+
+def _read(response: httpx2.Response) -> bytes:
+    """Read the body within the size limit."""
     raw = b""
-    # The client's timeout is per read: without the deadline, a server that sends a byte now and
-    # then would never time out.
     for part in response.iter_raw():
         raw += part
         if len(raw) > MAX_REPLY_BYTES:
             raise OSError(f"it sent more than {MAX_REPLY_BYTES:,} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("it did not finish in time")
     return raw
 
 
-def _rejection(response: httpx2.Response, deadline: float, key: SecretStr) -> RequestFailure:
+def _rejection(response: httpx2.Response, key: SecretStr) -> RequestFailure:
     try:
-        raw = _read(response, deadline)
+        raw = _read(response)
     except (httpx2.HTTPError, OSError):
         raw = b""
     message, parameter = _complaint(raw)

@@ -160,11 +160,50 @@ def test_a_connection_whose_reply_was_given_up_is_not_reused(
     assert len(server.connections) == 2
 
 
-def test_a_reply_that_trickles_ends_at_the_deadline() -> None:
+@pytest.mark.parametrize("headers", [False, True])
+def test_a_reply_that_trickles_ends_at_the_deadline(headers: bool) -> None:
     started = time.monotonic()
-    error, _ = failure(in_turn(says("slow", drip_seconds=0.05)), timeout_seconds=0.5, tries=1)
-    assert "did not finish in time" in str(error)
+    slow = says("slow", drip_seconds=0.05, drips_headers=headers)
+    error, _ = failure(in_turn(slow), timeout_seconds=0.5, tries=1)
+    assert "time" in str(error)
     assert time.monotonic() - started < 2
+
+
+def test_a_connection_that_is_used_again_has_its_whole_time_again() -> None:
+    with ChatServer(in_turn(says("Hi", wait_seconds=0.6))).running() as server:
+        client = ChatClient(server.endpoint(timeout_seconds=1.0, tries=1))
+        assert [client.ask(HELLO, max_tokens=7).text for _ in range(3)] == ["Hi"] * 3
+        assert len(server.connections) == 1
+
+
+def test_a_large_request_arrives_whole() -> None:
+    content = "".join(map(str, range(200_000)))
+    with ChatServer(in_turn("Hi")).running() as server:
+        long = [{"role": "user", "content": content}]
+        assert ChatClient(server.endpoint()).ask(long, max_tokens=7).text == "Hi"
+    assert server.requests[0]["messages"] == long
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://model.example/v1", True),
+        ("http://10.0.0.7:8000/v1", True),
+        ("https://model.example/v1", False),
+        ("http://localhost:8000/v1", False),
+        ("http://127.0.0.2/v1", False),
+        ("http://[::1]:8000/v1", False),
+    ],
+)
+def test_a_key_over_plain_http_to_another_host_gets_one_warning(
+    url: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoints._warn_of_open_key.cache_clear()
+    for _ in range(2):
+        Endpoint(url=url, model="a", key_variable="SOME_KEY")
+    Endpoint(url=url, model="a")
+    assert len(caplog.messages) == warned
+    assert all("over plain http" in each and "SOME_KEY" in each for each in caplog.messages)
 
 
 def test_a_compressed_reply_is_neither_asked_for_nor_unpacked() -> None:
