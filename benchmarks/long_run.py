@@ -24,9 +24,10 @@ from _sides import build_small_model, make_pictures
 from bas_opd.config.schema import Config
 from bas_opd.data.records import CropRow, PreparedSet, Row
 from bas_opd.data.writing import staged_set
-from bas_opd.files import sha256, write_json
+from bas_opd.files import write_json
+from bas_opd.run.checkpoint import SCHEMA_VERSION
 from bas_opd.run.ledger import Ledger
-from bas_opd.run.manifest import MANIFEST, STATE
+from bas_opd.run.manifest import MANIFEST, STATE, manifest_of
 from bas_opd.run.record import parse_step
 from bas_opd.run.record_file import RecordWriter
 from tests.synthetic_steps import synthetic_steps
@@ -143,9 +144,7 @@ def _long_run(real: Path, run: Path, data: PreparedSet, steps: int) -> Path:
     state = json.loads((old / STATE).read_bytes())
     state |= {"step": steps, "ledger": ledger.totals(), "cursor": steps, **place}
     write_json(checkpoint / STATE, state)
-    manifest = json.loads((old / MANIFEST).read_bytes())
-    manifest["files"][STATE] = sha256(checkpoint / STATE)
-    write_json(checkpoint / MANIFEST, manifest)
+    write_json(checkpoint / MANIFEST, manifest_of(checkpoint, schema_version=SCHEMA_VERSION))
     return run
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+from run_states import sign
+
 from bas_opd.audit.subject import Request, Subject
-from bas_opd.files import sha256
 from bas_opd.types import Hooks
 
 PROVENANCE: dict[str, Any] = {
@@ -51,9 +51,6 @@ def replace_part(checkpoint: Path, part: str, other: Path | None) -> None:
     """Replace a part of a checkpoint, or take it out, with a manifest that agrees."""
     file = checkpoint / f"{part}.safetensors"
     file.unlink()
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest["files"][file.name]
     if other is not None:
         shutil.copy(other, file)
-        manifest["files"][file.name] = sha256(file)
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    sign(checkpoint)

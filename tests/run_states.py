@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from bas_opd.files import write_json
 from bas_opd.run.checkpoint import published, read_checkpoint
+from bas_opd.run.manifest import manifest_of
 from bas_opd.run.record_file import read_records
 
 
@@ -43,3 +45,9 @@ def assert_same_end(run: Path, other: Path) -> None:
     assert ours["ledger"] == theirs["ledger"]
     assert ours["weights"] == theirs["weights"]
     assert step_records(run) == step_records(other)
+
+
+def sign(checkpoint: Path) -> None:
+    """Write a manifest that agrees with the files of a checkpoint as they are."""
+    manifest = manifest_of(checkpoint, schema_version=1)
+    write_json(checkpoint / "manifest.json", manifest)

@@ -51,7 +51,7 @@ def newest(run: Path) -> Path:
 
 
 def sign(folder: Path, **changes: Any) -> None:
-    """Write a manifest that agrees with the files of a checkpoint, whatever they are now."""
+    """Write a manifest of version 0.1 that agrees with the files of a checkpoint as they are."""
     files = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()
@@ -83,6 +83,14 @@ def with_nonsense_for_a_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"schema_version": "one", "files": [1, 2]}')
 
 
+def with_a_flipped_version(folder: Path) -> None:
+    manifest = (folder / "manifest.json").read_bytes()
+    assert b'"schema_version": 1,' in manifest
+    (folder / "manifest.json").write_bytes(
+        manifest.replace(b'"schema_version": 1,', b'"schema_version": 3,')
+    )
+
+
 def without_teacher(folder: Path) -> None:
     (folder / "teacher.safetensors").unlink()
 
@@ -104,6 +112,7 @@ def signed_tensors_that_are_none(folder: Path) -> None:
         pytest.param(flipped, "teacher.safetensors has changed", id="one flipped bit"),
         pytest.param(without_manifest, "manifest.json cannot be read", id="no manifest"),
         pytest.param(with_nonsense_for_a_manifest, "is not the manifest", id="an odd manifest"),
+        pytest.param(with_a_flipped_version, "manifest.json has changed", id="another version"),
         pytest.param(without_teacher, "lacks or adds files: teacher", id="no teacher"),
         pytest.param(with_another_file, "lacks or adds files: extra", id="one file too many"),
         pytest.param(signed_tensors_that_are_none, "holds no safetensors", id="no tensors"),

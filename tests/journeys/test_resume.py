@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
-from run_states import assert_same_end
+from run_states import assert_same_end, sign
 from safetensors.torch import load_file, save_file
 from shapes import make_pictures
 
@@ -24,7 +24,6 @@ from bas_opd.errors import (
     PreemptionError,
     RunDirectoryError,
 )
-from bas_opd.files import sha256
 from bas_opd.learn.learner import Learner
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
@@ -130,9 +129,7 @@ def test_a_checkpoint_that_lacks_a_total_is_completed_from_the_records(
     state = json.loads((folder / "state.json").read_text())
     assert state["ledger"].pop("total_tokens") > 0
     (folder / "state.json").write_text(json.dumps(state))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"]["state.json"] = sha256(folder / "state.json")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    sign(folder)
     console = Silent()
     loop.train(tiny(small_qwen35, data, whole, *OFTEN, "run.steps=5"), console)
     assert any(text.startswith("Resuming after step 4") for text in console.messages)
@@ -174,9 +171,7 @@ def test_without_its_teacher_it_refuses(
     shutil.rmtree(run / "model")
     for checkpoint in published(run / "checkpoints"):
         (checkpoint / "teacher.safetensors").unlink()
-        manifest = json.loads((checkpoint / "manifest.json").read_text())
-        del manifest["files"]["teacher.safetensors"]
-        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+        sign(checkpoint)
     with pytest.raises(CheckpointError, match="teacher of this run"):
         loop.train(tiny(small_qwen35, data, run, *OFTEN), Silent())
 

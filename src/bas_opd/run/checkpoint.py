@@ -19,10 +19,11 @@ from torch import Tensor
 
 from bas_opd import disk
 from bas_opd.errors import BasOpdError, CheckpointError
-from bas_opd.files import sha256, write_json
+from bas_opd.files import write_json
 from bas_opd.run.manifest import (
     MANIFEST,
     STATE,
+    manifest_of,
     published,
     read_json,
     read_manifest,
@@ -67,7 +68,7 @@ def write_checkpoint(
             file = staging / f"{part}.safetensors"
             disk.by_library(file, save_file, dict(tensors), file)
         write_json(staging / STATE, {"step": snapshot.step, **snapshot.data})
-        write_json(staging / MANIFEST, _manifest(staging))
+        write_json(staging / MANIFEST, manifest_of(staging, schema_version=SCHEMA_VERSION))
         for path in staging.iterdir():
             disk.sync(path)
         disk.sync(staging)
@@ -184,8 +185,3 @@ class CheckpointWriter:
         write_checkpoint(self.folder, snapshot, check=self.check)
         self.check()
         retain(self.folder, keep=self.keep, keep_every=self.keep_every, best=best)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-    return {"schema_version": SCHEMA_VERSION, "files": files}

@@ -16,9 +16,10 @@ from typing import Any
 
 from bas_opd import disk
 from bas_opd.errors import CheckpointError
-from bas_opd.files import sha256
+from bas_opd.files import hash_of, sha256
 
 MANIFEST = "manifest.json"
+CHECKSUM = "checksum"
 STATE = "state.json"
 NAME = re.compile(r"step-(\d{8})")
 
@@ -41,9 +42,22 @@ def verify_checkpoint(path: Path) -> None:
     verify_files(path, read_manifest(path)["files"], besides={MANIFEST})
 
 
+def manifest_of(folder: Path, *, schema_version: int) -> dict[str, Any]:
+    """Return the manifest of the files in a folder."""
+    files = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    manifest = {"schema_version": schema_version, "files": files}
+    return {**manifest, CHECKSUM: hash_of(manifest)}
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint: its schema version, and its files with their hashes."""
+    """Return the manifest of a checkpoint: its schema version, and its files with their hashes.
+
+    Its checksum tells a damaged version from a newer one; manifests of version 0.1 have none.
+    """
     manifest = read_json(folder / MANIFEST)
+    expected = hash_of({key: value for key, value in manifest.items() if key != CHECKSUM})
+    if manifest.get(CHECKSUM, expected) != expected:
+        raise CheckpointError(f"{folder} is damaged: {MANIFEST} has changed.")
     version, files = manifest.get("schema_version"), manifest.get("files")
     if type(version) is not int or not isinstance(files, dict):
         raise CheckpointError(f"{folder / MANIFEST} is not the manifest of a checkpoint.")

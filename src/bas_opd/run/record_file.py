@@ -185,9 +185,11 @@ def _chain_of(line: bytes, path: Path, number: int, *, after: str) -> str:
     if line.endswith(TAIL % chain.encode()):
         return chain
     where = f"{path}:{number}"
-    event = _parse(line, where)
+    event = _load(line, where)
     claimed, chain = event.pop("chain", None), chained(after, event)
     if claimed != chain:
+        if claimed is None:
+            _check_version(event, where)
         raise DataError(
             f"{where} does not follow from the line before it: one of the two was changed, "
             "removed or added after it was written."
@@ -196,13 +198,19 @@ def _chain_of(line: bytes, path: Path, number: int, *, after: str) -> str:
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
+    event = _load(line, where)
+    _check_version(event, where)
+    return event
+
+
+def _load(line: bytes, where: str) -> dict[str, Any]:
     if line.startswith(codecs.BOM_UTF8) or line.endswith(b"\r\n"):
         raise DataError(
             f"{where} was rewritten by another program, with a byte order mark or other line ends. "
             "Restore the file."
         )
     try:
-        event = json.loads(line, parse_constant=_refuse_constant)
+        event = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite_float)
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{where} is damaged: {error}. A line cut short by a crash can be removed; "
@@ -211,16 +219,24 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     version = event.get("schema_version") if isinstance(event, dict) else None
     if type(version) is not int:
         raise DataError(f"{where} is no record of a run: it has no schema_version.")
-    if version > SCHEMA_VERSION:
-        raise DataError(
-            f"{where} has schema version {version}, but this version of bas-opd reads up to "
-            f"{SCHEMA_VERSION}. Install a newer bas-opd."
-        )
     return event
+
+
+def _check_version(event: Mapping[str, Any], where: str) -> None:
+    if event["schema_version"] > SCHEMA_VERSION:
+        raise DataError(
+            f"{where} has schema version {event['schema_version']}, but this version of bas-opd "
+            f"reads up to {SCHEMA_VERSION}. Install a newer bas-opd."
+        )
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
 
 
 def _finite(value: Any) -> Any:

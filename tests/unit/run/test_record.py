@@ -68,7 +68,11 @@ def test_any_text_stays_on_one_line_and_comes_back(
 
 
 @pytest.mark.parametrize(
-    "damage", [b'{"schema_version":1,"lo', b"\xff\xff\n", b"\n", b'{"schema_version":1,"x":NaN}\n']
+    "damage",
+    [
+        *(b'{"schema_version":1,"lo', b"\xff\xff\n", b"\n", b'{"schema_version":1,"x":NaN}\n'),
+        b'{"schema_version":1,"x":1e999}\n',
+    ],
 )
 def test_a_damaged_line_is_named_and_those_before_it_are_read(path: Path, damage: bytes) -> None:
     write(path, {"n": 1}, {"n": 2})
@@ -89,6 +93,13 @@ def test_a_line_that_is_no_record_is_named(path: Path, line: str) -> None:
 def test_a_record_of_a_newer_version_is_refused(path: Path) -> None:
     path.write_text(json.dumps({"schema_version": 2}) + "\n")
     with pytest.raises(DataError, match="Install a newer bas-opd"):
+        list(read_records(path))
+
+
+def test_a_damaged_version_is_not_taken_for_a_newer_one(path: Path) -> None:
+    write(path, {"n": 1}, {"n": 2})
+    path.write_bytes(path.read_bytes().replace(b'"schema_version":1', b'"schema_version":3', 1))
+    with pytest.raises(DataError, match=r"records\.jsonl:1 does not follow"):
         list(read_records(path))
 
 

@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 from run_fixtures import events_of, rewrite, small_run
+from run_states import sign
 
 from bas_opd.config import Config, config_hash
 from bas_opd.config.schema import SelectConfig
 from bas_opd.errors import DataError
-from bas_opd.files import sha256
+from bas_opd.files import write_json
 from bas_opd.run import replaying
 from bas_opd.run.history import read_history
 from bas_opd.run.ledger import Ledger
+from bas_opd.run.manifest import manifest_of
 from bas_opd.run.verify import Verification, verify
 from bas_opd.types import Budget
 
@@ -593,9 +595,7 @@ def test_the_ledger_of_a_checkpoint_must_be_that_of_its_steps(run: Path) -> None
     state = json.loads((folder / "state.json").read_text())
     state["ledger"]["calls"] += 1
     (folder / "state.json").write_text(json.dumps(state))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"]["state.json"] = sha256(folder / "state.json")
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    sign(folder)
     (problem,) = problems(verify(run))["checkpoints"]
     assert problem.startswith("calls of the checkpoint step-00000004 is")
 
@@ -659,9 +659,9 @@ def as_version_0_1_left_it(run: Path) -> None:
         state = json.loads((folder / "state.json").read_text())
         state["ledger"] = {k: v for k, v in state["ledger"].items() if k not in names}
         (folder / "state.json").write_text(json.dumps(state))
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["files"]["state.json"] = sha256(folder / "state.json")
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        manifest = manifest_of(folder, schema_version=1)
+        del manifest["checksum"]
+        write_json(folder / "manifest.json", manifest)
 
 
 def test_records_of_version_0_1_stay_sound_and_their_token_costs_are_recomputed(run: Path) -> None:
