@@ -27,9 +27,9 @@ def final_state(run: Path) -> dict[str, Any]:
 
 
 def step_records(run: Path) -> list[dict[str, Any]]:
-    """The records of the steps without their times, which no two runs share."""
+    """The records of the steps without their times and ids, which no two runs share."""
     return [
-        {key: value for key, value in event.items() if key != "seconds"}
+        {key: value for key, value in event.items() if key not in ("seconds", "run_id")}
         for event in read_records(run / "records.jsonl")
         if event["event"] == "step"
     ]

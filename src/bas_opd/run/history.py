@@ -196,6 +196,8 @@ def _collect(outline: RunOutline) -> None:
     try:
         for line in read_lines(records):
             _add(outline, {"event": "step"} if line.is_step else line.event())
+            if outline.started is not None and not line.is_of(outline.started.run_id):
+                outline.problems.append(f"{records}:{line.number} is of another run.")
             outline.end = line.end
             last = line if line.is_step else last
     except OSError as error:

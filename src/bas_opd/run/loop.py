@@ -239,7 +239,10 @@ class _Run:
         self.run.check_held()
         set_aside(self.run.checkpoints, after=snapshot.step)
         writer = RecordWriter(
-            log, keep_bytes=snapshot.data["records_bytes"], check=self.run.check_held
+            log,
+            keep_bytes=snapshot.data["records_bytes"],
+            run_id=own,
+            check=self.run.check_held,
         )
         if Ledger.carried_on(snapshot.data["ledger"]) is None:
             # Checkpoints of version 0.1 lack some totals; the records have all.
@@ -281,7 +284,10 @@ class _Run:
                 self.console.message(f"The records so far are kept in {aside}.")
         set_aside(self.run.checkpoints, after=-1)
         writer = RecordWriter(
-            log, keep_bytes=0 if log.exists() else None, check=self.run.check_held
+            log,
+            keep_bytes=0 if log.exists() else None,
+            run_id=self.run_id,
+            check=self.run.check_held,
         )
         source = {"folder": str(self.data.folder), "source": self.data.source}
         opening = {**identity, "data": {**source, **identity["dataset"]}}

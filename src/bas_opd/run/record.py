@@ -52,6 +52,8 @@ class Started(Record):
     precision: str = ""
     base: str = ""
     """Fingerprint of the weights it started from."""
+    run_id: str = ""
+    """Which every record has; runs of version 0.1 have none."""
     accepted_changes: dict[str, str] = Field(default_factory=dict)
     """Files that had changed, and were accepted with --accept-changes -> what had changed."""
     has_journal: bool = False

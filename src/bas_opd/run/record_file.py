@@ -23,6 +23,7 @@ STEP = b'{"schema_version":1,"event":"step",'
 """How the line of a step begins."""
 TAIL = b',"chain":"%s"}\n'
 """How a line ends; the chain has 64 digits."""
+ID = b'"run_id":"'
 TAIL_BYTES = len(TAIL) - 2 + 64
 BLOCK = 1 << 16
 
@@ -43,14 +44,17 @@ class RecordWriter:
         path: Path,
         *,
         keep_bytes: int | None = None,
+        run_id: str = "",
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Append after the first `keep_bytes`, dropping the rest, or after the whole file.
 
-        `check` raises if the file is no longer the run's; it is called before each event.
+        Each record gets the id of the run; runs of version 0.1 have none. `check` raises if the
+        file is no longer the run's; it is called before each event.
         """
         check()
         self._check = check
+        self._id = {"run_id": run_id} if run_id else {}
         self._file = disk.OpenFile(path, "r+b" if path.exists() else "x+b")
         if keep_bytes is not None:
             self._file.truncate(keep_bytes)
@@ -65,7 +69,7 @@ class RecordWriter:
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event and wait until it is on disk. NaN and infinities become null."""
         self._check()
-        record = _finite({"schema_version": SCHEMA_VERSION, **event})
+        record = _finite({"schema_version": SCHEMA_VERSION, **event, **self._id})
         self._chain = chained(self._chain, record)
         self._file.write(_line({**record, "chain": self._chain}) + b"\n")
         self._file.sync()
@@ -147,6 +151,10 @@ class Line(NamedTuple):
     def is_step(self) -> bool:
         """Whether it is known to be a step without parsing it."""
         return self.content.startswith(STEP)
+
+    def is_of(self, run_id: str) -> bool:
+        """Whether it is of this run so far as it says; a text that it quotes has escaped quotes."""
+        return ID not in self.content or ID + run_id.encode() + b'"' in self.content
 
     def event(self) -> dict[str, Any]:
         """Return what it holds."""

@@ -156,8 +156,11 @@ def verify(
     ]
     if files:
         model = "hashes agree" if outline.finished else "none yet"
+        run_id = outline.started.run_id if outline.started else ""
         checks += [
-            _check("checkpoints", _checkpoints(checkpoints, sums), f"{len(checkpoints)} intact"),
+            _check(
+                "checkpoints", _checkpoints(checkpoints, sums, run_id), f"{len(checkpoints)} intact"
+            ),
             _check("model", _model(outline), model),
         ]
     return Verification(
@@ -320,6 +323,7 @@ def _settings(outline: RunOutline) -> tuple[Config | None, list[str]]:
         facts = {
             "fingerprint": (identity.dataset.fingerprint, started.data.fingerprint),
             "steps": (identity.steps, outline.planned),
+            "run_id": (identity.run_id, started.run_id),
         }
         problems += [
             f"{name} of run.json is {theirs}, but the records say {ours}."
@@ -555,7 +559,7 @@ def _completeness(outline: RunOutline, steps: int, *, unfinished: bool) -> Itera
             yield f"the {name} has {said} steps, but {steps} are on record."
 
 
-def _checkpoints(paths: Sequence[Path], sums: _Sums) -> Iterator[str]:
+def _checkpoints(paths: Sequence[Path], sums: _Sums, run_id: str) -> Iterator[str]:
     for path in paths:
         try:
             verify_checkpoint(path)
@@ -564,6 +568,8 @@ def _checkpoints(paths: Sequence[Path], sums: _Sums) -> Iterator[str]:
             yield str(error)
             continue
         step = state.get("step")
+        if state.get("run_id", run_id) != run_id:
+            yield f"{path} is of another run."
         if not isinstance(step, int) or path.name != f"step-{step:08d}":
             yield f"{path} holds the state of step {step}."
         elif step not in sums.saved:

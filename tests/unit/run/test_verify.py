@@ -590,6 +590,38 @@ def test_a_run_without_its_identity_is_not_sound(run: Path) -> None:
     assert "run.json is missing" in problems(verify(run))["settings"][0]
 
 
+def test_every_record_has_the_id_of_the_run(run: Path) -> None:
+    events, own = events_of(run), json.loads((run / "run.json").read_text())["run_id"]
+    assert own
+    assert {event["run_id"] for event in events} == {own}
+
+
+def test_records_of_another_run_are_found_though_the_chain_was_recomputed(run: Path) -> None:
+    events = events_of(run)
+    step_of(events, 2)["run_id"] = "0" * 32
+    rewrite(run, events)
+    (problem,) = problems(verify(run))["records"]
+    assert problem.endswith("records.jsonl:4 is of another run.")
+    events[0]["run_id"] = "0" * 32
+    rewrite(run, events)
+    found = problems(verify(run))
+    assert found["settings"][0].startswith("run_id of run.json is")
+    assert len(found["records"]) == len(events) - 2
+    assert found["checkpoints"] == [
+        f"{run / 'checkpoints' / name} is of another run."
+        for name in ("step-00000005", "step-00000004")
+    ]
+
+
+def test_records_without_an_id_stay_sound(run: Path) -> None:
+    """Those of versions that gave one to the first record only, or to none."""
+    events = events_of(run)
+    for event in events[1:]:
+        del event["run_id"]
+    rewrite(run, events)
+    assert "records" not in problems(verify(run))
+
+
 def test_the_ledger_of_a_checkpoint_must_be_that_of_its_steps(run: Path) -> None:
     folder = run / "checkpoints" / "step-00000004"
     state = json.loads((folder / "state.json").read_text())
