@@ -16,6 +16,7 @@ _ADVICE = {
     errno.EPERM: "Change the permissions, or choose another place.",
     errno.EROFS: "Choose a place that can be written to.",
     errno.ENOSPC: "Free some space, or choose another place.",
+    errno.ENOTEMPTY: "Another command has written to it. Choose another place.",
     errno.ELOOP: "Remove one of the links.",
 }
 

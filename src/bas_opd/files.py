@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,36 @@ def once(memory: Path, about: Any, work: Callable[[], None]) -> None:
 def hash_of(value: Any) -> str:
     """Return the hash of plain data; the order of keys does not matter."""
     return hashlib.sha256(_sorted(value).encode()).hexdigest()
+
+
+@contextmanager
+def staged_folder(place: Path) -> Iterator[Path]:
+    """Yield a folder that becomes `place` on success and is removed on failure."""
+    place = Path(os.path.abspath(place))
+    # With the process id: two commands may write to the same place, and only one can publish.
+    staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
+    for leftover in place.parent.glob(f".{glob.escape(place.name)}.*.partial"):
+        if not _is_alive(leftover.suffixes[-2].removeprefix(".")):
+            disk.remove_tree(leftover, ignore_errors=True)  # A kill has left it.
+    try:
+        disk.make_folder(staging, parents=True)
+        yield staging
+        publish(staging, place)
+    finally:
+        disk.remove_tree(staging, ignore_errors=True)
+
+
+def _is_alive(process: str) -> bool:
+    """Return whether a process of this machine, by its id, may still be running."""
+    if not process.isdecimal():
+        return True  # Not a name that is given here.
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def publish(staging: Path, target: Path) -> None:

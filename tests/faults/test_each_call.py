@@ -5,8 +5,11 @@ A sample; `make soak` lets each call fail in each way.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,23 @@ def test_the_power_may_fail_at_any_call(
     assert train(run, *SHORT, fault=PowerCut(number, seed=share)).code == -signal.SIGKILL
     assert train(run, *SHORT).code == 0
     assert_same_end(run, two_steps)
+
+
+@pytest.mark.slow
+def test_the_soak_says_in_one_line_what_it_did() -> None:
+    """`make soak`, for a few faults."""
+    tests = Path(__file__).parents[1]
+    soak = subprocess.run(
+        [sys.executable, tests / "faults" / "soak.py", "--seconds", "5"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, *sys.path)))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert soak.returncode == 0, soak.stdout + soak.stderr
+    (line,) = soak.stdout.splitlines()
+    assert line.startswith("Soaked with seed")
+    assert line.endswith("All ended as undisturbed.")
 
 
 @pytest.mark.parametrize("share", SAMPLE[::2])

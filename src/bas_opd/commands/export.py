@@ -19,7 +19,7 @@ import bas_opd
 from bas_opd import disk
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.errors import CheckpointError, RunDirectoryError
-from bas_opd.files import publish, staging_path
+from bas_opd.files import staged_folder
 from bas_opd.model.base import model_folder
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor
@@ -85,18 +85,11 @@ def export(
     if base is not None and source.weights is None and not source.config.lora.rank:
         _started_from(source, base)  # A full final model does not need it, but the user named it.
     student = _student(source, run / "model", base or source.config.model.path)
-    staging = staging_path(out)
-    disk.remove_tree(staging, ignore_errors=True)
-    try:
-        disk.make_folder(staging, parents=True)
+    with staged_folder(out) as staging:
         student.network.to(getattr(torch, dtype))
         student.save(staging)
         card = _card(source, dtype, use=_use(source.config, student.processor))
         disk.write_file(staging / "README.md", card)
-        publish(staging, out)
-    except BaseException:
-        disk.remove_tree(staging, ignore_errors=True)
-        raise
     return Exported(folder=str(out), step=source.step, is_final=source.is_final, dtype=dtype)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from collections import Counter
@@ -16,7 +15,7 @@ from bas_opd import disk
 from bas_opd.data.images import Size, decode_image
 from bas_opd.data.records import MANIFEST, RECORDS, Manifest, Row
 from bas_opd.errors import DataError
-from bas_opd.files import publish, sha256, staging_path
+from bas_opd.files import sha256, staged_folder
 
 _MAX_FILE_BYTES = 512 << 20  # a file is read into memory, so the bytes checked are those stored
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -104,33 +103,11 @@ def staged_set(out: Path) -> Iterator[SetWriter]:
             f"{out} exists and is not an empty folder. Nothing was written. Choose another folder, "
             "or remove this one first."
         )
-    place = Path(os.path.abspath(out))
-    # With the process id: two commands may write to the same place, and only one can publish.
-    staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
-    for leftover in place.parent.glob(f".{glob.escape(place.name)}.*.partial"):
-        if not _is_alive(leftover.suffixes[-2].removeprefix(".")):
-            disk.remove_tree(leftover, ignore_errors=True)  # A kill has left it.
     try:
-        disk.make_folder(staging, parents=True)
-        yield SetWriter(folder=staging, place=place)
-        publish(staging, place)
+        with staged_folder(out) as staging:
+            yield SetWriter(folder=staging, place=Path(os.path.abspath(out)))
     except OSError as error:
         raise DataError(
             f"The set could not be written to {out} ({error}). Nothing was left behind; check the "
             "free space and the permissions of its parent folder."
         ) from error
-    finally:
-        disk.remove_tree(staging, ignore_errors=True)
-
-
-def _is_alive(process: str) -> bool:
-    """Return whether a process of this machine, by its id, may still be running."""
-    if not process.isdecimal():
-        return True  # Not a name that is given here.
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
