@@ -6,7 +6,7 @@ are an error, since a page made from them would claim more than is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from bas_opd.audit.records import GeometryAudit, UtilityAudit, geometry_audit, utility_audits
 from bas_opd.config.schema import Config, SelectConfig
 from bas_opd.evaluate.results import RunEvaluation, read_evaluation
-from bas_opd.run.history import RunHistory, read_history
+from bas_opd.run.history import RunOutline, read_outline, sound
 from bas_opd.run.journal import read_journal
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import (
@@ -25,6 +25,7 @@ from bas_opd.run.record import (
     Started,
     StepRecord,
 )
+from bas_opd.run.verify import Verification, verify
 from bas_opd.select.rules import PolicyRule, policy_rule
 
 
@@ -37,6 +38,7 @@ class Run:
     started: Started
     planned_steps: int
     steps: tuple[StepRecord, ...]
+    """Slim ones, without features."""
     evaluations: tuple[EvaluationRecord, ...]
     """Those during training."""
     totals: Mapping[str, Any]
@@ -50,7 +52,6 @@ class Run:
     """That of the model before training."""
     utility_audits: tuple[UtilityAudit, ...]
     geometry: GeometryAudit | None
-    history: RunHistory
     repeated_calls: int = 0
     """Teacher calls that were lost in a kill and made again; the totals charge each once."""
 
@@ -155,8 +156,30 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """Read a run directory, finished or not, or say why it cannot be read."""
-    history = read_history(path)
-    steps = tuple(history.steps)
+    outline, steps = read_outline(path), list[StepRecord]()
+    for _ in _kept(outline, steps):
+        pass
+    return _run(path, outline, steps)
+
+
+def read_and_verify(path: Path) -> tuple[Run, Verification]:
+    """Read and check a run directory in one pass over its records."""
+    outline, steps = read_outline(path), list[StepRecord]()
+    checked = verify(
+        path, unfinished=True, files=False, outline=outline, steps=_kept(outline, steps)
+    )
+    return _run(path, outline, steps), checked
+
+
+def _kept(outline: RunOutline, steps: list[StepRecord]) -> Iterator[StepRecord]:
+    """Yield the steps of a run, and keep them slim."""
+    for step in outline.read_steps(outline.problems.append):
+        steps.append(step.slim())
+        yield step
+
+
+def _run(path: Path, history: RunOutline, steps: Sequence[StepRecord]) -> Run:
+    sound(history)
     finished = history.finished
     totals, made = Ledger.of(steps).totals(), read_journal(history.directory.calls)
     return Run(
@@ -164,7 +187,7 @@ def read_run(path: Path) -> Run:
         config=history.config(),
         started=history.opening(),
         planned_steps=len(steps) if history.planned is None else history.planned,
-        steps=steps,
+        steps=tuple(steps),
         evaluations=tuple(history.evaluations),
         totals=totals,
         resumed=tuple(each.step for each in history.resumed),
@@ -174,6 +197,5 @@ def read_run(path: Path) -> Run:
         base_evaluation=read_evaluation(history.directory.base_evaluation),
         utility_audits=utility_audits(path),
         geometry=geometry_audit(path),
-        history=history,
         repeated_calls=0 if made is None else made.repeated(totals["calls"]),
     )

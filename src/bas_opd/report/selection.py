@@ -68,7 +68,7 @@ def utility_by_step(steps: Iterable[QueryRecord]) -> list[StepUtility]:
 
 def drawn_rows(step: QueryRecord) -> set[int]:
     """Return the rows drawn at random: all of them, as long as there are no scores."""
-    return set(step.explored if step.score_of else step.selected)
+    return set(step.explored if step.is_ranked else step.selected)
 
 
 def rank_bands(steps: Iterable[QueryRecord]) -> tuple[Band, ...]:

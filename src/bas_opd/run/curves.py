@@ -44,16 +44,16 @@ class Curve:
         return [v if v is not None and math.isfinite(v) else None for v in values]
 
 
-def drawn_curves(steps: Sequence[StepRecord]) -> list[Curve]:
-    """Return the curves of a run that are worth drawing, in their order."""
-    values = {curve.key: curve.of(steps) for curve in CURVES}
-    return [
-        curve
+def drawn_curves(steps: Sequence[StepRecord]) -> dict[Curve, list[float | None]]:
+    """Return the curves of a run that are worth drawing, in their order, with their values."""
+    values = {curve.key: curve.of(steps) for curve in CURVES if curve.title}
+    return {
+        curve: values[curve.key]
         for curve in CURVES
         if curve.title and not any(isinstance(step, curve.hidden_for) for step in steps[:1])
         if set(values[curve.key]) - {None, curve.idle}
         if values[curve.key] != values.get(curve.repeats)
-    ]
+    }
 
 
 def idle_words(steps: Sequence[StepRecord]) -> list[str]:

@@ -28,6 +28,7 @@ from bas_opd.run.record import (
     Started,
     StepRecord,
     parse_step,
+    parse_step_line,
 )
 from bas_opd.run.record_file import IncompleteLineError, Line, claims_place, read_lines
 from bas_opd.validation import first_problem
@@ -86,8 +87,10 @@ class RunOutline:
             return
         for line in read_lines(self.directory.records):
             try:
-                event = line.event()
-                if event.get("event") == "step":
+                step = parse_step_line(line.content) if line.is_step else None
+                if step is not None:
+                    yield step
+                elif (event := line.event()).get("event") == "step":
                     yield parse_step(event)
             except DataError as error:
                 problem(str(error))
@@ -100,10 +103,6 @@ class RunHistory(RunOutline):
     """The events of a run with all its steps."""
 
     steps: list[StepRecord] = field(default_factory=list)
-
-    def read_steps(self, problem: Callable[[str], None]) -> Iterator[StepRecord]:
-        """Yield the steps, which were read already."""
-        yield from self.steps
 
     @property
     def queries(self) -> tuple[QueryRecord, ...]:
@@ -141,17 +140,17 @@ def read_outline(path: Path) -> RunOutline:
     """Read a run directory without its steps; raise if its records were changed."""
     outline = RunOutline(directory=RunDirectory(path=path))
     _collect(outline)
-    return _sound(outline)
+    return sound(outline)
 
 
 def read_history(path: Path) -> RunHistory:
     """Read a run directory, finished or not; raise if its records are damaged or were changed."""
     history = RunHistory(directory=RunDirectory(path=path))
     _collect(history)
-    _sound(history)
-    with _nothing_collected():
-        history.steps = list(RunOutline.read_steps(history, history.problems.append))
-    return _sound(history)
+    sound(history)
+    with nothing_collected():
+        history.steps = list(history.read_steps(history.problems.append))
+    return sound(history)
 
 
 def collect_outline(path: Path) -> RunOutline:
@@ -162,7 +161,7 @@ def collect_outline(path: Path) -> RunOutline:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def nothing_collected() -> Iterator[None]:
     """Read many records without the garbage collector, which would visit all of them repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -176,7 +175,7 @@ def _nothing_collected() -> Iterator[None]:
 Read = TypeVar("Read", bound=RunOutline)
 
 
-def _sound(outline: Read) -> Read:
+def sound(outline: Read) -> Read:
     """Raise unless the records can be relied on."""
     if outline.problems:
         raise DataError(

@@ -116,7 +116,7 @@ class Ledger:
         if isinstance(step, QueryRecord):
             self.candidates += len(step.candidates)
             self.overrun = max(self.overrun, step.overrun)
-            self.ranked_steps += bool(step.score_of and set(step.selected) - set(step.explored))
+            self.ranked_steps += bool(step.is_ranked and set(step.selected) - set(step.explored))
             self.learned_steps += step.learned
             for name in SUMMED:
                 setattr(self, name, getattr(self, name) + getattr(step, name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,15 @@ class Record(BaseModel):
     """A part of the records. Fields that this version does not know are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    def slim(self, **changes: Any) -> Self:
+        """Return it without the names of the fields that were set, which take half its memory."""
+        copy = self.model_copy(update=changes)
+        object.__setattr__(copy, "__pydantic_fields_set__", _NO_NAMES)
+        return copy
+
+
+_NO_NAMES: set[str] = set()
 
 
 class DataSource(Record):
@@ -142,6 +151,10 @@ class StepRecord(Record):
     shown: list[ShownRow] = Field(default_factory=list)
     rows: list[int] | None = None
     """Rows that the student learned from; a step with queries has them as `selected`."""
+
+    def slim(self, **changes: Any) -> Self:
+        """Return what pages show of it: they keep every step of a run."""
+        return super().slim(shown=[row.slim() for row in self.shown], **changes)
 
     @property
     def rollouts(self) -> int:
@@ -260,6 +273,10 @@ class QueryRecord(StepRecord):
             raise ValueError("costs belong to a budget in tokens, and only to that")
         return self
 
+    def slim(self, **changes: Any) -> Self:
+        """Leave out the features, which no page shows."""
+        return super().slim(feature_names=[], features=[], **changes)
+
     @property
     def teacher_tokens(self) -> int:
         """Tokens that the teacher computed, prompts counted."""
@@ -302,6 +319,11 @@ class QueryRecord(StepRecord):
         pairs = zip(self.candidates, self.scores, strict=True)
         return {row: score for row, score in pairs if score is not None}
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether candidates were ranked by scores."""
+        return any(score is not None for score in self.scores)
+
     def feature_of(self, name: str) -> dict[int, float]:
         """Candidate row -> one of its features, where that is a number."""
         column = self.feature_names.index(name)
@@ -326,7 +348,7 @@ class QueryRecord(StepRecord):
     @property
     def mean_utility(self) -> tuple[float | None, float | None]:
         """Mean utility of rows chosen by score and of explored ones; None if nothing was ranked."""
-        if not self.score_of:
+        if not self.is_ranked:
             return None, None
         explored = set(self.explored)
         groups: dict[bool, list[float]] = {False: [], True: []}
@@ -450,10 +472,30 @@ def total_tokens(*, prefilled: int, sampled: int, teacher: int, student: int) ->
     return prefilled + sampled + teacher + STUDENT_PASSES * student
 
 
+_KINDS: dict[str, type[StepRecord]] = {
+    "candidates": QueryRecord,
+    "advantages": PolicyRecord,
+    "generated": GenerationRecord,
+}
+"""Field -> the kind of step that has it."""
+_FIELDS = {b'"%s":' % name.encode(): kind for name, kind in _KINDS.items()}
+"""The same as it is written; a text that a line quotes has escaped quotes."""
+
+
+def parse_step_line(line: bytes) -> StepRecord | None:
+    """Read the line of a step twice as fast as by way of an event; None if it cannot be read."""
+    if b"NaN" in line or b"Infinity" in line:  # Perhaps as numbers, which are not JSON.
+        return None
+    kind = next((kind for name, kind in _FIELDS.items() if name in line), StepRecord)
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
 def parse_step(event: Mapping[str, Any]) -> StepRecord:
     """Read an event of the records as a step, or say which step lacks what."""
-    kinds = {"candidates": QueryRecord, "advantages": PolicyRecord, "generated": GenerationRecord}
-    kind = next((kind for name, kind in kinds.items() if name in event), StepRecord)
+    kind = next((kind for name, kind in _KINDS.items() if name in event), StepRecord)
     try:
         return kind.model_validate(dict(event))
     except ValidationError as error:

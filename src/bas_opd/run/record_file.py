@@ -194,7 +194,11 @@ def _chain_of(line: bytes, path: Path, number: int, *, after: str) -> str:
         return chain
     where = f"{path}:{number}"
     event = _load(line, where)
-    claimed, chain = event.pop("chain", None), chained(after, event)
+    claimed = event.pop("chain", None)
+    try:
+        chain = chained(after, event)
+    except ValueError as error:  # 1e999 is JSON, but no number.
+        raise _damaged(where, error) from None
     if claimed != chain:
         if claimed is None:
             _check_version(event, where)
@@ -218,12 +222,9 @@ def _load(line: bytes, where: str) -> dict[str, Any]:
             "Restore the file."
         )
     try:
-        event = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite_float)
+        event = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where} is damaged: {error}. A line cut short by a crash can be removed; "
-            "the lines before it are intact."
-        ) from None
+        raise _damaged(where, error) from None
     version = event.get("schema_version") if isinstance(event, dict) else None
     if type(version) is not int:
         raise DataError(f"{where} is no record of a run: it has no schema_version.")
@@ -238,13 +239,15 @@ def _check_version(event: Mapping[str, Any], where: str) -> None:
         )
 
 
+def _damaged(where: str, error: Exception) -> DataError:
+    return DataError(
+        f"{where} is damaged: {error}. A line cut short by a crash can be removed; "
+        "the lines before it are intact."
+    )
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _finite_float(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _refuse_constant(text)
 
 
 def _finite(value: Any) -> Any:

@@ -175,7 +175,7 @@ def _drawn(
     responses: Responses | None,
 ) -> Iterator[str]:
     """Rows without a ranking: all of them, or as many at random as the budget pays for."""
-    if step.score_of:
+    if step.is_ranked:
         yield "scores were recorded, but nothing was ranked yet."
     if step.explored:
         yield "explored names rows, but nothing was ranked yet."

@@ -89,11 +89,12 @@ def verify(
     files: bool = True,
     data: Path | None = None,
     outline: RunOutline | None = None,
+    steps: Iterable[StepRecord] | None = None,
 ) -> Verification:
     """Check a run directory; `unfinished` accepts one that has steps left, `draws` needs torch.
 
     `data` is where the training data is now, if it has moved; `outline` is of the run, if it was
-    read already.
+    read already, and `steps` are those of the records, if the caller reads them.
     Without `files`, checkpoints and model are left alone: hashing them reads every gigabyte.
     """
     outline = outline or collect_outline(run)
@@ -117,15 +118,15 @@ def verify(
         selection = _StepCheck(_queries(selection_check(select, rule, replay)))
     checkpoints = published(outline.directory.checkpoints) if files else []
     sums = _Sums(at=frozenset(map(step_of, checkpoints)))
-    for step in outline.read_steps(damage.append):
+    for step in outline.read_steps(damage.append) if steps is None else steps:
         for check in (foreign, order, examples, learned, budget, selection, cost):
             check.add(step)
         sums.add(step)
 
-    steps = sums.ledger.steps
+    taken = sums.ledger.steps
     damage += foreign.problems
     checks = [
-        _check("records", damage, f"{steps} steps, chain intact"),
+        _check("records", damage, f"{taken} steps, chain intact"),
         _check("settings", settings, "hash and run.json agree"),
         _check("order", order.problems, "each step once"),
     ]
@@ -148,10 +149,10 @@ def verify(
         *(_journal(outline, sums.ledger) if select else ()),
         _check(
             "complete",
-            _completeness(outline, steps, unfinished=unfinished),
-            f"all {steps} steps"
+            _completeness(outline, taken, unfinished=unfinished),
+            f"all {taken} steps"
             if outline.finished
-            else f"{steps} of {outline.planned} steps, unfinished",
+            else f"{taken} of {outline.planned} steps, unfinished",
         ),
     ]
     if files:
@@ -165,7 +166,7 @@ def verify(
         ]
     return Verification(
         run=str(run),
-        steps=steps,
+        steps=taken,
         planned_steps=outline.planned,
         is_finished=outline.finished is not None,
         recomputed_draws=replay is not None or not (rule and rule.draws_at_random),
@@ -221,7 +222,7 @@ class _Sums:
         if isinstance(step, QueryRecord) and step.candidates:
             self.with_candidates += 1
             self.asked_nothing += not step.selected
-            self.ranked += bool(step.score_of)
+            self.ranked += step.is_ranked
             self.labels += step.labels
 
 

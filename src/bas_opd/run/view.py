@@ -136,7 +136,7 @@ class RunView:
         totals = ledger.totals()
         lines = [self.title] if self.title else []
         lines += [self.line(), _summary(totals)]
-        lines += [_curve(curve.name, curve.of(self.recent)) for curve in drawn_curves(self.recent)]
+        lines += [_curve(curve.name, values) for curve, values in drawn_curves(self.recent).items()]
         if self.evaluations:
             values = [each.accuracy for each in self.evaluations]
             lines.append(_curve(self.evaluations[-1].metric, values))

@@ -135,6 +135,18 @@ def test_verify_holds_one_step_at_a_time(pictures: PreparedSet, tmp_path: Path) 
     assert peaks[1] < 1.5 * peaks[0]
 
 
+def test_a_page_keeps_little_of_each_step(pictures: PreparedSet, tmp_path: Path) -> None:
+    run = synthetic_run(tmp_path / "run", pictures, steps=400)
+    records = (run / "records.jsonl").stat().st_size
+    read_run(run)  # Imports, and what is cached.
+    tracemalloc.start()
+    kept = read_run(run)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(kept.steps) == 400
+    assert held < 3 * records
+
+
 def test_a_chart_draws_no_more_than_can_be_seen_and_hides_no_overrun(
     pictures: PreparedSet, tmp_path: Path
 ) -> None:

@@ -132,8 +132,7 @@ def selection_charts(run: Run, kinds: Mapping[str, str]) -> list[Chart]:
 
 def shown_step(steps: Sequence[QueryRecord]) -> QueryRecord:
     """Return the last step whose rows were chosen by prediction, or else the last."""
-    ranked = [step for step in steps if step.score_of]
-    return (ranked or steps)[-1]
+    return next((step for step in reversed(steps) if step.is_ranked), steps[-1])
 
 
 def step_drawing(step: QueryRecord, rule: PolicyRule) -> Chart:
@@ -241,11 +240,11 @@ def phase_chart(run: Run, longest: float | None = None) -> Chart | None:
 def curve_charts(run: Run) -> list[Chart]:
     """Draw what the method of a run follows from step to step, as far as it is on record."""
     charts = []
-    for curve in drawn_curves(run.steps):
+    for curve, values in drawn_curves(run.steps).items():
         if curve.key in SELECTION_CURVES:
             continue
-        values = enumerate(curve.of(run.steps), start=1)
-        points = [(float(number), value) for number, value in values if value is not None]
+        numbered = enumerate(values, start=1)
+        points = [(float(number), value) for number, value in numbered if value is not None]
         if len(points) < 2:
             continue
         written = percent if curve.is_share else "{:.3g}".format

@@ -175,7 +175,7 @@ def shown_examples(run: Run, examples: Mapping[str, Example]) -> list[ShownExamp
             row=row,
             step=step.step + 1,
             kind=kinds[row.example],
-            is_ranked=bool(step.score_of) and row.row not in drawn_rows(step),
+            is_ranked=step.is_ranked and row.row not in drawn_rows(step),
             framed=_framed(examples.get(row.example), with_crop=run.config.needs_crops),
         )
         for step, row in _spread(list(newest.values()), kinds)

@@ -42,10 +42,10 @@ from bas_opd.report.findings import (
 )
 from bas_opd.report.pages.examples import shown_examples, shown_prompts, training_set
 from bas_opd.report.pages.templates import template
-from bas_opd.report.run import Run, read_run
+from bas_opd.report.run import Run, read_and_verify
 from bas_opd.report.selection import reach
 from bas_opd.run.curves import idle_words
-from bas_opd.run.verify import Verification, verify
+from bas_opd.run.history import nothing_collected
 from bas_opd.text import clock, percent, plus_minus, points
 
 PAGE, CARD = "report.html", "card.md"
@@ -84,10 +84,10 @@ class Written:
     card: Path
 
 
+@nothing_collected()
 def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
     """Write the page and the card of one run; `data` is its training set, if that has moved."""
-    run = read_run(path)
-    checked = _checked(run)
+    run, checked = read_and_verify(path)
     examples = training_set(run, data)
     kinds = {name: example.kind for name, example in examples.items()}
     facts = {
@@ -123,14 +123,17 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
     return _write(out, "run", facts)
 
 
+@nothing_collected()
 def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     """Write the page and the card of several runs."""
-    comparison = compare_runs([read_run(path) for path in paths])
+    read = [read_and_verify(path) for path in paths]
+    comparison = compare_runs([run for run, _ in read])
     runs = {entry.label: entry.run for entry in comparison.entries}
     full = {entry.label: entry.full for entry in comparison.entries if entry.full is not None}
     whole = {label: run for label, run in runs.items() if run.is_full}
     asking = {label: run for label, run in runs.items() if run.has_queries}
-    checked = {label: _checked(run) for label, run in runs.items()}
+    results = {run.path: result for run, result in read}
+    checked = {label: results[run.path] for label, run in runs.items()}
     header, *rows = run_table(comparison)
     facts = {
         "comparison": comparison,
@@ -184,10 +187,6 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "differing": _differing_settings(runs),
     }
     return _write(out, "comparison", facts)
-
-
-def _checked(run: Run) -> Verification:
-    return verify(run.path, unfinished=True, files=False, outline=run.history)
 
 
 def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
