@@ -2,6 +2,8 @@
 PYTHON ?= python3
 JOBS ?= auto
 SOAK_SECONDS ?= 3600
+FUZZ_SECONDS ?= 600
+PIP_AUDIT := 2.10.1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -10,9 +12,9 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults soak browser gpu bench: export OMP_NUM_THREADS ?= 1
+test faults soak fuzz browser gpu bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults soak browser demo lint types gpu bench release
+.PHONY: help setup test faults soak fuzz browser demo lint types gpu hashes audit bench release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -36,6 +38,9 @@ faults: $(READY) ## Kill, starve and damage real runs
 soak: $(READY) ## Let runs fail in every way for SOAK_SECONDS
 	PYTHONPATH=tests $(BIN)/python tests/faults/soak.py --seconds $(SOAK_SECONDS)
 
+fuzz: $(READY) ## Search for files that no reader expects, for FUZZ_SECONDS
+	PYTHONPATH=tests $(BIN)/python tests/faults/fuzz.py --seconds $(FUZZ_SECONDS)
+
 browser: $(READY) ## Open the pages in a real browser
 	$(BIN)/python -m pytest -m browser tests/browser
 
@@ -51,6 +56,15 @@ types: $(READY) ## Check types
 
 gpu: $(READY) ## Run the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu
+
+hashes: $(READY) ## Write requirements.hashes.lock
+	$(BIN)/python .ci/hashes.py
+
+# The tool has packages of its own, so it gets an environment of its own.
+audit: ## Look up known vulnerabilities of every pinned package (needs the network)
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(PYTHON) -m venv "$$place"; \
+	"$$place/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT); \
+	"$$place/bin/pip-audit" --strict --disable-pip --no-deps --requirement requirements.lock
 
 # An empty environment elsewhere, in which nothing of this folder can be found.
 release: $(READY) ## Build the wheel, install it into an empty environment and run the demo from it

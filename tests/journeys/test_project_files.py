@@ -112,3 +112,21 @@ def test_a_shell_completes_presets(tmp_path: Path) -> None:
         COMP_CWORD="2",
     )
     assert "learned25" in said.stdout.split()
+
+
+def test_the_lock_with_hashes_has_the_pins_of_the_lock_but_torch() -> None:
+    pins = re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "requirements.lock").read_text("utf-8"), re.M)
+    text = (ROOT / "requirements.hashes.lock").read_text("utf-8")
+    hashed = re.findall(r"^([\w-]+)==(\S+) (?:\\\n    --hash=sha256:[0-9a-f]{64} ?)+$", text, re.M)
+    assert hashed == [pin for pin in pins if pin[0] != "torch"]
+    torch = f"torch=={dict(pins)['torch']}"
+    assert f"pip install {torch}\n" in text
+    assert f"pip install {torch} " in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def test_the_audit_looks_at_every_pin() -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "audit"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "pip-audit==" in shown
+    assert "--requirement requirements.lock" in shown

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from transformers import AutoConfig, PreTrainedConfig
 
 from bas_opd.errors import ModelError
-from bas_opd.model.folder import local_folder
+from bas_opd.model.folder import check_settings, local_folder
 
 Family = Literal["qwen3_5", "qwen3_vl", "qwen2_5_vl"]
 
@@ -16,9 +16,10 @@ Family = Literal["qwen3_5", "qwen3_vl", "qwen2_5_vl"]
 def checkpoint_config(path: str | Path) -> PreTrainedConfig:
     """Read the configuration of a checkpoint; raise an error if it is missing or unsupported."""
     folder = local_folder(path, has_tensors=False)
+    check_settings(folder)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # Transformers checks little: errors of any kind come from inside.
         cause = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"No usable model configuration was found at {path}: {cause} "

@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bas_opd.errors import ModelError
+from bas_opd.errors import BasOpdError, ModelError
 from bas_opd.files import file_hashes
 from bas_opd.model.base import model_folder
 
@@ -70,6 +72,63 @@ def no_weights(path: str | Path) -> ModelError:
         "loaded, since they can run code: convert them with save_pretrained, or check that "
         "the download is complete."
     )
+
+
+SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.json")
+COUNTS = (
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "num_heads", "depth"),
+    *("hidden_size", "head_dim", "intermediate_size", "out_hidden_size", "vocab_size"),
+    *("max_position_embeddings", "num_position_embeddings", "in_channels", "in_chans"),
+    *("patch_size", "temporal_patch_size", "spatial_merge_size", "merge_size"),
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
+    *("linear_value_head_dim", "linear_conv_kernel_dim", "full_attention_interval"),
+)
+"""Settings that are positive integers wherever they stand."""
+TOKEN_ID = "_token_id"
+
+
+def check_settings(folder: Path) -> None:
+    """Raise if a setting of a model cannot be meant, with its file and its name.
+
+    Transformers takes any value, and fails later with an error that names neither.
+    """
+    for name in SETTINGS:
+        if (folder / name).exists():
+            for place, value, wanted in _odd_settings(_object(folder / name)):
+                raise ModelError(
+                    f"{folder / name} has {value!r} for {place}, where {wanted} is expected. "
+                    "Restore the file from its source."
+                )
+
+
+def _odd_settings(
+    settings: Mapping[str, Any], place: str = ""
+) -> Iterator[tuple[str, object, str]]:
+    """Yield the place and value of each setting that is odd, and what is expected there."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _odd_settings(value, f"{place}{name}.")
+        elif name in COUNTS and value is not None and (type(value) is not int or value < 1):
+            yield f"{place}{name}", value, "a positive integer"
+        elif name.endswith(TOKEN_ID) and value is not None:
+            ids = value if isinstance(value, list) else [value]
+            if not all(type(each) is int and each >= 0 for each in ids):
+                yield f"{place}{name}", value, "the number of a token"
+
+
+@contextmanager
+def explained(folder: str | Path, what: str) -> Iterator[None]:
+    """Turn what a library raises about files of a model into an error that names them."""
+    try:
+        yield
+    except (BasOpdError, MemoryError):
+        raise
+    except Exception as error:  # Its own checks are few: errors of any kind come from deep inside.
+        cause = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"The {what} of {folder} cannot be used ({type(error).__name__}: {cause}). Restore it "
+            "from its source."
+        ) from error
 
 
 def check_folder(folder: Path) -> None:

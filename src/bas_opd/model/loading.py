@@ -132,7 +132,9 @@ def _read_network(path: str | Path) -> Any:
         )
     except (OSError, SafetensorError) as error:
         raise no_weights(path) from error
-    except RuntimeError as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # As with settings that no network can be built from.
         raise ModelError(
             f"The weights at {path} do not fit its config.json: {error} "
             "Use the config.json that the weights were saved with."

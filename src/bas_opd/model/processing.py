@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor
 from transformers import (
@@ -29,7 +28,7 @@ from transformers.utils.hub import cached_file
 from bas_opd import disk
 from bas_opd.errors import ConfigError, DataError, ModelError
 from bas_opd.model.family import checkpoint_config
-from bas_opd.model.folder import local_folder
+from bas_opd.model.folder import explained, local_folder
 from bas_opd.types import Prompt
 
 FILES = (
@@ -82,12 +81,17 @@ class Processor:
         """
         path = local_folder(path, has_tensors=False)
         config = checkpoint_config(path)
-        tokenizer = _load_tokenizer(path, config)
+        with explained(path, "tokenizer (tokenizer.json, tokenizer_config.json)"):
+            tokenizer = _load_tokenizer(path, config)
+        with explained(path, "image settings (preprocessor_config.json, processor_config.json)"):
+            images = _load_images(path, min_pixels=min_pixels, max_pixels=max_pixels)
+        with explained(path, "chat template"):
+            template = _load_template(path, tokenizer)
         processor = cls(
             source=str(path),
             tokenizer=tokenizer,
-            images=_load_images(path, min_pixels=min_pixels, max_pixels=max_pixels),
-            template=_load_template(path, tokenizer),
+            images=images,
+            template=template,
             thinking=thinking,
             image_id=config.image_token_id,
             suppressed_ids=(
@@ -100,6 +104,10 @@ class Processor:
             pad_id=tokenizer.pad_token_id,
         )
         processor._check_template(path)
+        with explained(path, "image settings (preprocessor_config.json, processor_config.json)"):
+            pixels = processor.encode(Image.new("RGB", (64, 64)), "?").pixel_values
+            if not torch.isfinite(pixels).all():
+                raise ValueError("its mean and std give pixels that are not finite")
         return processor
 
     def encode(self, image: Image.Image, question: str) -> Prompt:
@@ -186,7 +194,7 @@ class Processor:
         """Raise an error while loading, not at the first example, if an image cannot be placed."""
         try:
             places = self._tokens("?").count(self.image_id)
-        except TemplateError as error:
+        except Exception as error:  # A template may divide by zero.
             raise ModelError(
                 f"The chat template of {path} cannot render a question about an image: {error}. "
                 "Use the template of an instruction-tuned checkpoint."

@@ -98,7 +98,10 @@ def read_checkpoint(path: Path) -> Snapshot:
         except SafetensorError as error:
             raise CheckpointError(f"{file} holds no safetensors: {error}.") from error
     data = read_json(path / STATE)
-    return Snapshot(step=data.pop("step"), tensors=tensors, data=data)
+    step = data.pop("step", None)
+    if type(step) is not int or not isinstance(data.get("ledger"), dict):
+        raise CheckpointError(f"{path / STATE} is not the state of a run.")
+    return Snapshot(step=step, tensors=tensors, data=data)
 
 
 def is_intact(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -86,11 +86,14 @@ class Ledger:
         return ledger
 
     @classmethod
-    def carried_on(cls, totals: Mapping[str, Any]) -> Ledger | None:
+    def carried_on(cls, totals: Any) -> Ledger | None:
         """Return the ledger of saved totals; None if an older version kept fewer of them."""
-        if not {each.name for each in fields(cls)} <= totals.keys():
+        counts = {each.name for each in fields(cls)} - {"seconds"}
+        if not isinstance(totals, dict) or not isinstance(totals.get("seconds"), dict):
             return None
-        return cls(**{**totals, "seconds": dict(totals["seconds"])})
+        if not all(type(totals.get(name)) is int for name in counts):
+            return None
+        return cls(**{name: totals[name] for name in counts}, seconds=dict(totals["seconds"]))
 
     def charge(self, step: StepRecord) -> None:
         """Add the work of one step, as it is on record."""

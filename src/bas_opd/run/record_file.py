@@ -132,7 +132,7 @@ def claims_place(path: Path, place: Mapping[str, Any]) -> bool:
         return False
     with path.open("rb") as file:
         return _line_before(file, place["records_bytes"]).endswith(
-            TAIL % str(place["records_chain"]).encode()
+            TAIL % str(place["records_chain"]).encode(errors="replace")
         )
 
 

@@ -242,3 +242,55 @@ def test_an_open_model_has_its_processor_and_precision(small_qwen35: Path) -> No
     assert model.processor.images.size["longest_edge"] == 90_000
     half = open_model(small_qwen35, device="cpu", precision="bfloat16")
     assert half.precision is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "says"),
+    [
+        ("config.json", "text_config.num_hidden_layers", -1, "text_config.num_hidden_layers"),
+        ("config.json", "text_config.vocab_size", "many", "text_config.vocab_size"),
+        ("config.json", "vision_config.patch_size", 0, "vision_config.patch_size"),
+        ("config.json", "text_config.hidden_size", 1.5, "text_config.hidden_size"),
+        ("config.json", "image_token_id", "x", "image_token_id"),
+        ("config.json", "text_config.rope_parameters", 7, "config.json"),
+        ("config.json", "text_config.hidden_act", "x", "config.json"),
+        ("config.json", "vision_config", [], "config.json"),
+        ("processor_config.json", "image_processor.patch_size", 0, "image_processor.patch_size"),
+        ("processor_config.json", "image_processor.merge_size", "2", "image_processor.merge_size"),
+        ("processor_config.json", "image_processor.image_mean", "grey", "processor_config.json"),
+        ("processor_config.json", "image_processor.image_std", 0, "processor_config.json"),
+        ("tokenizer_config.json", "pad_token", 7, "tokenizer_config.json"),
+        ("generation_config.json", "eos_token_id", "end", "generation_config.json"),
+        ("generation_config.json", "eos_token_id", [], "generation_config.json"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_nonsense_in_a_file_of_the_model_is_a_sentence_with_its_place(
+    file: str, field: str, value: object, says: str, small_qwen35: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(small_qwen35, tmp_path / "model")
+    path = folder / file
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    *above, last = field.split(".")
+    inner = settings
+    for name in above:
+        inner = inner[name]
+    inner[last] = value
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ModelError) as caught:
+        open_model(folder, device="cpu")
+    assert says in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{% for", "{{ 1 / 0 }}", "{{ messages[7].content }}", "{{ messages | join(7) | int + [] }}"],
+)
+def test_a_template_that_fails_is_a_sentence(
+    template: str, small_qwen35: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(small_qwen35, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ModelError, match="chat template"):
+        open_model(folder, device="cpu")
