@@ -196,6 +196,16 @@ def cut_the_records(run: Path) -> None:
     os.truncate(run / "records.jsonl", 200)
 
 
+def change_the_line_ends(run: Path) -> None:
+    records = run / "records.jsonl"
+    records.write_bytes(records.read_bytes().replace(b"\n", b"\r\n"))
+
+
+def mark_the_byte_order(run: Path) -> None:
+    records = run / "records.jsonl"
+    records.write_bytes(b"\xef\xbb\xbf" + records.read_bytes())
+
+
 def nothing(run: Path) -> None: ...
 
 
@@ -220,6 +230,12 @@ def nothing(run: Path) -> None: ...
             1,
             "no longer holds the records up to the checkpoint",
             id="cut records",
+        ),
+        pytest.param(
+            change_the_line_ends, (), 1, "no longer holds the records up to", id="other line ends"
+        ),
+        pytest.param(
+            mark_the_byte_order, (), 1, "no longer holds the records up to", id="a byte order mark"
         ),
         pytest.param(
             nothing,
