@@ -19,7 +19,7 @@ from bas_opd.errors import CheckpointError, DataError
 from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import Snapshot, newest_intact
 from bas_opd.run.directory import RunDirectory
-from bas_opd.run.state import build_method, check_base, restore_parts
+from bas_opd.run.state import build_method, check_base, check_teacher, restore_parts
 from bas_opd.types import Hooks, PromptBatch
 
 
@@ -62,6 +62,8 @@ class Subject:
         if self._method is None:
             self._method = self._build(self._base)
             check_base(self.identity, self._base, self._method.model)
+            if self.teacher == "own" and self.config.teacher.path is not None:
+                check_teacher(self.identity, self.config.teacher.path)
         return self._method
 
     def dataset(self, held_out: Path | None = None) -> PreparedSet:
@@ -91,7 +93,7 @@ class Subject:
                 f"The run in {self.run} has neither an intact checkpoint nor a final model, so "
                 "there is nothing to audit. Run its command again."
             )
-        if self.teacher == "own":
+        if self.teacher == "own" and self.config.teacher.path is None:
             raise self._teacher_is_missing(f"The run in {self.run} has no intact checkpoint and")
         self._restore_saved_student()
         return self.identity.steps
@@ -101,7 +103,7 @@ class Subject:
         teacher: Mapping[str, Tensor] = snapshot.tensors.get("teacher", {})
         if self.teacher == "student":
             teacher = {}
-        elif not teacher and self.config.teacher.mode != "live":
+        elif not teacher and self.config.keeps_second_weights:
             raise self._teacher_is_missing(f"The checkpoint of step {snapshot.step} in {self.run}")
         tensors = {**snapshot.tensors, "teacher": teacher, "optimiser": {}}
         restore_parts(self.method, tensors)
@@ -150,7 +152,7 @@ class Subject:
                 "precision": self.identity.precision,
             },
             # A live teacher is the student's own weights on the crop: the paper's stand-in.
-            "teacher": {"mode": "live"} if self.teacher == "student" else {},
+            "teacher": {"mode": "live", "path": None} if self.teacher == "student" else {},
         }
         config = self.config.model_copy(
             update={

@@ -106,10 +106,10 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
 def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
     if memory := plan.memory:
         yield "parameters", f"{memory.parameters:,}, {memory.trained:,} of them trained"
-        for name in ("weights", "gradients", "adamw", "teacher", "casts"):
+        second = SECOND_MODEL.get(plan.method, "teacher")
+        for name in ("weights", "gradients", "adamw", "teacher", "own_teacher", "casts"):
             if size := getattr(memory, name):
-                label = SECOND_MODEL.get(plan.method, name) if name == "teacher" else name
-                yield f"  {label}", _bytes(size)
+                yield f"  {second if name.endswith('teacher') else name}", _bytes(size)
         yield "device memory", f"{_bytes(memory.device)}, and activations"
         copy = f"{_bytes(memory.host_copy)} while a checkpoint is written"
         locked = f"{_bytes(memory.locked)} page-locked, and " if memory.is_offloaded else ""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from bas_opd.config.schema import Config
     from bas_opd.data.records import PreparedSet
-    from bas_opd.model.processing import Processor
 
 Level = Literal["ok", "warning", "problem"]
 EXTRAS = {
@@ -243,23 +242,18 @@ def _host_memory(config: Config) -> str:
 def _model(config: Config) -> str:
     from bas_opd.model.base import model_folder
     from bas_opd.model.folder import check_folder, no_weights
+    from bas_opd.run.state import load_processors
 
-    path = config.model.path
-    _processor(config)
-    folder = Path(model_folder(path)).expanduser()
-    if folder.is_dir():  # One on the hub is downloaded by `train`.
-        check_folder(folder)
-        weights = sorted(folder.glob("*.safetensors"))
-        if not weights or not all(os.access(file, os.R_OK) for file in weights):
-            raise no_weights(path)
-    return path
-
-
-def _processor(config: Config) -> Processor:
-    from bas_opd.model.processing import Processor
-
-    views = config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"})
-    return Processor.load(config.model.path, **views)
+    load_processors(config)
+    paths = [path for path in (config.model.path, config.teacher.path) if path is not None]
+    for path in paths:
+        folder = Path(model_folder(path)).expanduser()
+        if folder.is_dir():  # One on the hub is downloaded by `train`.
+            check_folder(folder)
+            weights = sorted(folder.glob("*.safetensors"))
+            if not weights or not all(os.access(file, os.R_OK) for file in weights):
+                raise no_weights(path)
+    return ", taught by ".join(paths)
 
 
 def _data(config: Config) -> tuple[PreparedSet | None, Finding]:
@@ -267,6 +261,8 @@ def _data(config: Config) -> tuple[PreparedSet | None, Finding]:
     data: PreparedSet | None = None
 
     def check() -> str:
+        from bas_opd.run.state import prompt_lengths
+
         nonlocal data
         loaded = load_data(config)
         check_run(config, loaded)
@@ -280,7 +276,7 @@ def _data(config: Config) -> tuple[PreparedSet | None, Finding]:
                 "Restore it, or prepare the set again."
             )
         with suppress(ModelError):  # It has its own finding.
-            check_lengths(config, data, _processor(config).prompt_length)
+            check_lengths(config, data, *prompt_lengths(config))
         return f"{config.data.path}: {len(data):,} examples, {crops:,} with a crop"
 
     found = _try("data", check)

@@ -20,9 +20,8 @@ from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import view_sizes
+from bas_opd.data.views import PromptLength, view_sizes
 from bas_opd.errors import DataError, ModelError, OutOfMemory
-from bas_opd.model.processing import Processor
 from bas_opd.run.footprint import FP32, Memory, check_host, measure, wants_gpu
 from bas_opd.run.forecast import (
     Batches,
@@ -34,7 +33,7 @@ from bas_opd.run.forecast import (
     seldom_asks,
 )
 from bas_opd.run.record import total_tokens
-from bas_opd.run.state import build_method
+from bas_opd.run.state import build_method, prompt_lengths
 from bas_opd.types import BudgetKind, Example
 
 MEAN_RESPONSE = 87
@@ -121,18 +120,16 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     batches = check_run(config, data)
     total = len(batches)
     candidates = candidate_counts(config, batches)
-    processor, memory, unknown = None, None, None
+    length, teacher_length, memory, unknown = None, None, None, None
     try:
-        processor = Processor.load(
-            config.model.path,
-            **config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"}),
-        )
+        length, teacher_length = prompt_lengths(config)
         memory = measure(config)
     except ModelError as error:
         unknown = str(error)
-    lengths = _lengths(batches, processor) if processor and has_pictures else None
-    if processor and has_pictures:
-        check_lengths(config, data, processor.prompt_length)
+    lengths = None
+    if length and has_pictures:
+        lengths = _lengths(batches, length, teacher_length or length)
+        check_lengths(config, data, length, teacher_length)
     budgets = [_budget(config, batch, lengths) for batch in batches]
     return Plan(
         config=dump(config),
@@ -178,9 +175,11 @@ def kept_steps(run: RunConfig, steps: int) -> list[int]:
     return [step for step in old if run.keep_every and step % run.keep_every == 0] + new
 
 
-def _lengths(batches: Batches, processor: Processor) -> Lengths:
+def _lengths(batches: Batches, length: PromptLength, teacher: PromptLength) -> Lengths:
     return {
-        e.id: [processor.prompt_length(size, e.question) for size in view_sizes(e)]
+        e.id: [
+            of(size, e.question) for of, size in zip((length, teacher), view_sizes(e), strict=False)
+        ]
         for e in {e.id: e for batch in batches for e in batch}.values()
     }
 

@@ -298,7 +298,14 @@ class TeacherConfig(Section):
     mode: Literal["ema", "frozen", "live"] = Field(
         default="ema",
         description="ema: moving average of the student; frozen: its initial weights; "
-        "live: the student itself (Sec. 3.1).",
+        "live: the student itself (Sec. 3.1). A model of its own is always frozen.",
+    )
+    path: PathText | None = Field(
+        default=None,
+        min_length=1,
+        description="Local folder or hub id of another model with the student's tokens, which "
+        "teaches and never changes; unset: the student's own network, as in the paper "
+        "(docs/teachers.md).",
     )
     tau: float = Field(
         default=0.05,
@@ -309,6 +316,22 @@ class TeacherConfig(Section):
     tokens_per_batch: int = Field(
         default=16384, gt=0, description="Tokens per teacher pass. Smaller saves memory."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _another_model_is_frozen(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("path") is not None:
+            return {"mode": "frozen", **data}
+        return data
+
+    @model_validator(mode="after")
+    def _another_model_stays_frozen(self) -> TeacherConfig:
+        if self.path is not None and self.mode != "frozen":
+            raise ValueError(
+                f"teacher.path names a model of its own, which never changes, but teacher.mode is "
+                f"{self.mode}. Remove one of them."
+            )
+        return self
 
 
 class GrpoConfig(Section):
@@ -566,9 +589,9 @@ class Config(Section):
 
     @property
     def keeps_second_weights(self) -> bool:
-        """Whether a teacher or a reference has weights of its own."""
+        """Whether a teacher or a reference has a second set of the student's weights."""
         if self.queries is not None:
-            return self.teacher.mode != "live"
+            return self.teacher.mode != "live" and self.teacher.path is None
         return self.method.name == "sft" or self.grpo.beta > 0
 
     @property

@@ -40,6 +40,12 @@ def answered(example: Example) -> str:
     )
 
 
+def crop_sizes(example: Example) -> Iterator[Size]:
+    """Yield the size of the crop, if there is one."""
+    if example.has_crop:
+        yield crop_size(example)[0]
+
+
 def crop_size(example: Example) -> tuple[Size, str]:
     """Return the size of the crop and the question: what a prompt's length depends on."""
     *_, size = view_sizes(example)  # the crop's, which comes last
@@ -51,14 +57,16 @@ def check_prompts(
     prompt_length: PromptLength,
     limit: int,
     text: Callable[[Example], str] = lambda example: example.question,
+    sizes: Callable[[Example], Iterable[Size]] = lambda example: view_sizes(example),
 ) -> None:
     """Raise an error if the prompt of an example, with full image or crop, is too long.
 
-    `text` is the longest that goes with a picture.
+    `text` is the longest that goes with a picture, and `sizes` are those of the pictures that are
+    shown.
     """
     for example in examples:
         try:
-            check_prompt(text(example), view_sizes(example), prompt_length, limit)
+            check_prompt(text(example), sizes(example), prompt_length, limit)
         except DataError as reason:
             raise DataError(
                 f"Example {example.id!r} ({example.image.name}) cannot be trained on: {reason} "
@@ -70,7 +78,7 @@ def check_prompt(
     question: str, sizes: Iterable[Size], prompt_length: PromptLength, limit: int
 ) -> None:
     """Raise an error if the prompt is too long with any of the views."""
-    longest = max(prompt_length(size, question) for size in sizes)
+    longest = max((prompt_length(size, question) for size in sizes), default=0)
     if longest > limit:
         raise DataError(
             f"Its prompt has {longest:,} tokens, more than the {limit:,} allowed, and prompts are "

@@ -73,8 +73,12 @@ def open_model(
     lora: LoraSettings | None = None,
     adapter: Path | None = None,
     gradient_checkpointing: bool = False,
+    frozen: bool = False,
 ) -> VisionLanguageModel:
-    """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU."""
+    """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU.
+
+    A frozen network has nothing to train, and stores its linear layers in that precision.
+    """
     place = resolve_device(device)
     checkpoint_config(path)
     # The small files come first: a damaged one is named before weights of many gigabytes are read.
@@ -88,6 +92,8 @@ def open_model(
         lora=lora,
         adapter=adapter,
     )
+    if frozen:
+        network.requires_grad_(False)
     if precision == "auto":
         precision = "bfloat16" if place.type == "cuda" else "float32"
     return VisionLanguageModel(network, processor, precision=getattr(torch, precision))

@@ -14,7 +14,7 @@ RECURRENCES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule
 
 
 def hold_frozen_linears(network: nn.Module, head: nn.Module, precision: torch.dtype) -> None:
-    """Store linear weights that LoRA does not train in the precision of the computation.
+    """Store linear weights that are not trained in the precision of the computation.
 
     Autocast caches its casts of trained weights only; it would cast frozen ones again for every
     sampled token. The head stays in fp32, because its logits must be.

@@ -206,6 +206,29 @@ class Processor:
             )
 
 
+def check_same_tokens(teacher: Processor, student: Processor) -> None:
+    """Raise unless each token id means the same to a teacher and its student."""
+    sizes = [_vocabulary(each) for each in (teacher, student)]
+    if sizes[0] != sizes[1]:
+        raise ModelError(
+            f"The teacher at {teacher.source} predicts {sizes[0]:,} token ids and the model that "
+            f"it teaches {sizes[1]:,}, so their distributions cannot be compared. Use a teacher "
+            "with the same vocabulary (vocab_size in config.json)."
+        )
+    theirs, ours = (dict[str, int](p.tokenizer.get_vocab()) for p in (teacher, student))
+    if other := sorted(t for t in theirs.keys() | ours.keys() if theirs.get(t) != ours.get(t)):
+        raise ModelError(
+            f"The teacher at {teacher.source} has another tokenizer than the model that it "
+            f"teaches: {len(other):,} tokens differ, such as {other[0]!r} (id "
+            f"{theirs.get(other[0])}, not {ours.get(other[0])}). Use a teacher with the same "
+            "tokenizer."
+        )
+
+
+def _vocabulary(processor: Processor) -> int:
+    return int(checkpoint_config(processor.source).get_text_config().vocab_size)
+
+
 def _load_tokenizer(path: str | Path, config: PreTrainedConfig) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)

@@ -32,7 +32,11 @@ class ModelSize:
 
 
 def model_size(
-    path: str | Path, *, lora: LoraSettings | None = None, precision: torch.dtype = torch.float32
+    path: str | Path,
+    *,
+    lora: LoraSettings | None = None,
+    precision: torch.dtype = torch.float32,
+    frozen: bool = False,
 ) -> ModelSize:
     """Return the size of the model in a folder or hub id; reads only its configuration."""
     config = checkpoint_config(path)
@@ -41,6 +45,8 @@ def model_size(
         head = network.lm_head
         if lora is not None:
             network = with_adapters(network, lora)
+    if frozen:
+        network.requires_grad_(False)
     is_mixed = precision is not torch.float32
     if is_mixed:
         hold_frozen_linears(network, head, precision)

@@ -227,6 +227,7 @@ LATER = (
     ("method.name", "bas-opd"),
     ("optim.decay_until", None),
     ("optim.offload", False),
+    ("teacher.path", None),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""

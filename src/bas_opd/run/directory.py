@@ -62,6 +62,8 @@ class Identity(BaseModel):
     """Drawn when the run was started; its checkpoints have it too. Runs of version 0.1 lack it."""
     base_files: dict[str, str] = Field(default_factory=dict)
     """File -> SHA-256 of the model that the run started from; runs of version 0.1 lack it."""
+    teacher_files: dict[str, str] = Field(default_factory=dict)
+    """File -> SHA-256 of the teacher, where it is another model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,16 +257,25 @@ class RunDirectory:
                 )
 
     def check_files(
-        self, base: Mapping[str, str], data: PreparedSet, *, accept: bool, is_new: bool
+        self,
+        base: Mapping[str, str],
+        data: PreparedSet,
+        *,
+        accept: bool,
+        is_new: bool,
+        teacher: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Return what the identity says of the files that a run depends on; refuse changed ones.
 
-        The model must be as it was when the run was started. Pictures must be as they were
-        prepared, or as they were when the run was started. `accept` puts changes on record. A new
-        run replaces the one that is here.
+        Model and teacher must be as they were when the run was started. Pictures must be as they
+        were prepared, or as they were when the run was started. `accept` puts changes on record. A
+        new run replaces the one that is here.
         """
         before = None if is_new or not self.identity.exists() else self.read_identity()
         model = {} if before is None or not before.base_files else changes(before.base_files, base)
+        if before is not None:
+            other = changes(before.teacher_files, teacher or {})
+            model |= {f"teacher/{name}": change for name, change in other.items()}
         pictures = data.picture_hashes(memory=self.hashes)
         fingerprint, images = hash_of(pictures), {}
         if before is None or before.dataset.pictures != fingerprint:
@@ -274,6 +285,8 @@ class RunDirectory:
         if (model or images) and not accept:
             raise self._changed(model, images, data.folder)
         identity: dict[str, Any] = {"base_files": dict(base), "pictures": fingerprint}
+        if teacher:
+            identity["teacher_files"] = dict(teacher)
         identity["run_id"] = uuid4().hex if before is None else before.run_id
         if model or images:
             identity["accepted_changes"] = model | images

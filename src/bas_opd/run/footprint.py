@@ -28,6 +28,8 @@ class Memory(ModelSize):
     host_copy: int
     is_offloaded: bool
     """Whether AdamW and teacher are in host memory."""
+    own_teacher: int = 0
+    """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
 
     @property
     def device(self) -> int:
@@ -49,7 +51,7 @@ class Memory(ModelSize):
         The teacher's weights come to the device before there are gradients, and moments after the
         casts have gone.
         """
-        both = self.weights + self.gradients
+        both = self.weights + self.gradients + self.own_teacher
         if offload:
             return both + max(self.casts, 2 * FP32 * self.in_flight)
         return both + self.adamw + self.teacher + self.casts
@@ -64,11 +66,16 @@ def measure(config: Config) -> Memory:
     is_mixed = config.model.precision == "bfloat16" or (
         config.model.precision == "auto" and wants_gpu(config)
     )
+    precision = torch.bfloat16 if is_mixed else torch.float32
     size = model_size(
         config.model.path,
         lora=LoraSettings(**config.lora.model_dump()) if config.lora.rank else None,
-        precision=torch.bfloat16 if is_mixed else torch.float32,
+        precision=precision,
     )
+    own_teacher = 0
+    if config.teacher.path is not None:
+        frozen = model_size(config.teacher.path, precision=precision, frozen=True)
+        own_teacher = frozen.weights + frozen.casts
     trained = FP32 * size.trained
     teacher = trained if config.keeps_second_weights else 0
     return Memory(
@@ -78,6 +85,7 @@ def measure(config: Config) -> Memory:
         teacher=teacher,
         host_copy=3 * trained + teacher,
         is_offloaded=config.optim.offload,
+        own_teacher=own_teacher,
     )
 
 

@@ -12,7 +12,14 @@ from bas_opd.budget import query_budget
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet, grades_by_last_word
-from bas_opd.data.views import PromptLength, answered, check_prompts, crop_size
+from bas_opd.data.views import (
+    PromptLength,
+    answered,
+    check_prompts,
+    crop_size,
+    crop_sizes,
+    view_sizes,
+)
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.select.rules import policy_rule
 from bas_opd.types import Crop, Example
@@ -33,13 +40,23 @@ def check_run(config: Config, data: PreparedSet) -> list[tuple[Example, ...]]:
     return batches
 
 
-def check_lengths(config: Config, data: PreparedSet, length: PromptLength) -> None:
-    """Refuse what is known only with a tokenizer: long prompts, and K in tokens of prompts."""
+def check_lengths(
+    config: Config, data: PreparedSet, length: PromptLength, teacher: PromptLength | None = None
+) -> None:
+    """Refuse what is known only with a tokenizer: long prompts, and K in tokens of prompts.
+
+    `teacher` is the prompt length of a teacher that is another model.
+    """
     text = answered if config.method.name == "opsd" else lambda example: example.question
-    check_prompts(data.examples, length, config.data.max_prompt_tokens, text)
+    limit = config.data.max_prompt_tokens
+    check_prompts(data.examples, length, limit, text)
+    if teacher is not None:
+        shown = crop_sizes if config.needs_crops else view_sizes
+        check_prompts(data.examples, teacher, limit, text, shown)
     if config.select.budget == "processed_tokens":
         batches = planned_batches(config, data, planned_steps(config, data))
-        check_queries(config, batches, lambda example: length(*crop_size(example)))
+        cost = teacher or length
+        check_queries(config, batches, lambda example: cost(*crop_size(example)))
 
 
 def check_data(config: Config, data: PreparedSet) -> None:

@@ -48,6 +48,7 @@ from bas_opd.run.state import (
     build_method,
     environment,
     model_identity,
+    prompt_lengths,
 )
 from bas_opd.run.stopping import StopFlag
 from bas_opd.types import Hooks, StepReport
@@ -123,7 +124,9 @@ def train(
                 console.message(notice)
         console.message(f"Loading the model {config.model.path}.")
         base = model_hashes(local_folder(config.model.path), memory=run.hashes)
-        files = run.check_files(base, data, accept=accept_changes, is_new=replaces)
+        other = config.teacher.path and local_folder(config.teacher.path)
+        teacher = model_hashes(other, memory=run.hashes) if other else {}
+        files = run.check_files(base, data, accept=accept_changes, is_new=replaces, teacher=teacher)
         identity["dataset"]["pictures"] = files.pop("pictures")
         identity |= files
         if changed := identity.get("accepted_changes"):
@@ -139,8 +142,9 @@ def train(
                 "budget": [config.select.model_dump(mode="json"), config.rollout.model_dump()],
                 "data": identity["dataset"],
                 "model": [config.model.model_dump(mode="json"), base],
+                **({"teacher": teacher} if teacher else {}),
             },
-            lambda: check_lengths(config, data, method.model.processor.prompt_length),
+            lambda: check_lengths(config, data, *prompt_lengths(config)),
         )
         prompts = PromptStream(
             data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
@@ -149,7 +153,8 @@ def train(
         _check_disk(run.path, state.checkpoint_bytes)
         run.check_held()
         if replaces:
-            run.clear(inputs=[Path(config.model.path), data.folder])
+            inputs = [config.model.path, *filter(None, [config.teacher.path]), data.folder]
+            run.clear(inputs=[Path(each) for each in inputs])
         else:
             run.compare(identity)
         with closing(method):

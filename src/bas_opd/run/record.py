@@ -65,6 +65,8 @@ class Started(Record):
     """Which every record has; runs of version 0.1 have none."""
     accepted_changes: dict[str, str] = Field(default_factory=dict)
     """Files that had changed, and were accepted with --accept-changes -> what had changed."""
+    teacher_files: dict[str, str] = Field(default_factory=dict)
+    """File -> SHA-256 of the teacher, where it is another model."""
     has_journal: bool = False
     """Whether teacher calls are counted in calls.jsonl too, as since version 0.2."""
 

@@ -20,7 +20,7 @@ from bas_opd.compute.clock import Clock
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
-from bas_opd.data.views import answer_view, crop_size, crop_view, full_view
+from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, ModelError
 from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
@@ -38,6 +38,7 @@ from bas_opd.methods import (
 from bas_opd.methods.reward import Judge
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
+from bas_opd.model.processing import Processor, check_same_tokens
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
@@ -46,10 +47,12 @@ from bas_opd.run.directory import Identity, changes
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.select import build_selector
-from bas_opd.teacher import SelfTeacher
+from bas_opd.teacher import FrozenTeacher, SelfTeacher
 from bas_opd.teacher.self_teacher import ViewSize
 from bas_opd.types import Grade, Hooks, Rollouts, View
 
+FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
+"""How a model is loaded that is never trained."""
 ROUNDING = ("gpu", "cpu", "instructions", "threads")
 """Parts of the environment that change how sums are rounded."""
 PACKAGES = (
@@ -69,6 +72,8 @@ def build_method(
     `judge` decides what no rule can read, where the method grades responses.
     """
     name, hooks, offload = config.method.name, hooks or Hooks(), config.optim.offload
+    if config.teacher.path is not None:
+        load_processors(config)  # Their tokens are compared before gigabytes are read.
     model = load_policy(config)
     poll = PatientPoll(hooks.poll)
     learner = Learner(
@@ -85,8 +90,16 @@ def build_method(
         return Sampler(model, view, settings, hooks)
 
     def teacher(view: View, size: ViewSize | None = None) -> SelfTeacher:
-        settings = config.teacher.model_dump()
-        return SelfTeacher(model, view, **settings, offload=offload, hooks=hooks, size=size)
+        settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
+        if config.teacher.path is None:
+            return SelfTeacher(model, view, **settings, offload=offload, hooks=hooks, size=size)
+        return FrozenTeacher(
+            open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path}),
+            view,
+            tokens_per_batch=config.teacher.tokens_per_batch,
+            hooks=hooks,
+            size=size,
+        )
 
     def reward() -> RuleReward:
         source = read_manifest(Path(config.data.path)).source
@@ -295,6 +308,15 @@ def check_base(identity: Identity, path: str, model: VisionLanguageModel) -> Non
         )
 
 
+def check_teacher(identity: Identity, path: str) -> None:
+    """Refuse a teacher model other than that of a run."""
+    if other := changes(identity.teacher_files, model_hashes(local_folder(path))):
+        raise ModelError(
+            f"The teacher at {path} is not the one of the run: {next(iter(other))} differs. "
+            "Restore its files."
+        )
+
+
 def environment() -> dict[str, Any]:
     """Return the versions and the hardware that the numbers of a run may depend on."""
     versions = {}
@@ -322,6 +344,26 @@ def _cpu() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())
+
+
+def load_processors(config: Config) -> tuple[Processor, Processor | None]:
+    """Load the processor of the model and that of a teacher that is another model.
+
+    Their tokens must be the same.
+    """
+    settings = config.model.model_dump(include={"thinking", "min_pixels", "max_pixels"})
+    student = Processor.load(config.model.path, **settings)
+    if config.teacher.path is None:
+        return student, None
+    teacher = Processor.load(config.teacher.path, **settings)
+    check_same_tokens(teacher, student)
+    return student, teacher
+
+
+def prompt_lengths(config: Config) -> tuple[PromptLength, PromptLength | None]:
+    """Return how long prompts are for the model, and for a teacher that is another model."""
+    student, teacher = load_processors(config)
+    return student.prompt_length, teacher and teacher.prompt_length
 
 
 def load_policy(config: Config) -> VisionLanguageModel:

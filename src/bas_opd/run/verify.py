@@ -325,12 +325,15 @@ def _settings(outline: RunOutline) -> tuple[Config | None, list[str]]:
             "fingerprint": (identity.dataset.fingerprint, started.data.fingerprint),
             "steps": (identity.steps, outline.planned),
             "run_id": (identity.run_id, started.run_id),
+            "teacher_files": (identity.teacher_files, started.teacher_files),
         }
         problems += [
             f"{name} of run.json is {theirs}, but the records say {ours}."
             for name, (theirs, ours) in facts.items()
             if theirs != ours
         ]
+    if first and first.teacher.path is not None and not started.teacher_files:
+        problems.append("the teacher is another model, but its files are not on record.")
     return first, problems
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from bas_opd.teacher.self_teacher import LocalScores, SelfTeacher, TeacherMode
+from bas_opd.teacher.self_teacher import FrozenTeacher, LocalScores, SelfTeacher, TeacherMode
 from bas_opd.types import BudgetKind, Costs, Part, Rollouts, TeacherScores
 
 
@@ -37,4 +37,11 @@ def query_costs(
     return None if kind == "calls" else teacher.costs(rollouts, rows, kind)
 
 
-__all__ = ["LocalScores", "SelfTeacher", "Teacher", "TeacherMode", "query_costs"]
+__all__ = [
+    "FrozenTeacher",
+    "LocalScores",
+    "SelfTeacher",
+    "Teacher",
+    "TeacherMode",
+    "query_costs",
+]

@@ -152,3 +152,29 @@ class SelfTeacher:
     def _as_viewed(self, rollouts: Rollouts, group: PromptGroup) -> PromptGroup:
         image, question = self.view(rollouts.examples[group.number])
         return group.seen_as(self.model.processor.encode(image, question))
+
+
+class FrozenTeacher(SelfTeacher):
+    """Another network than the student's, often a larger one, which never changes.
+
+    Its tokens must be the student's; prompts are built by its own processor. It is in no
+    checkpoint: a run knows it by its files.
+    """
+
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        view: View,
+        *,
+        tokens_per_batch: int = 16_384,
+        hooks: Hooks | None = None,
+        size: ViewSize | None = None,
+    ) -> None:
+        # The live weights of its own network.
+        super().__init__(
+            model, view, mode="live", tokens_per_batch=tokens_per_batch, hooks=hooks, size=size
+        )
+
+    def parts(self) -> dict[str, Part]:
+        """Return nothing: a checkpoint holds what changes."""
+        return {}

@@ -38,7 +38,7 @@ def defaults(stage: Any) -> dict[str, Any]:
         (RolloutConfig, SamplingSettings, {"prompts_per_step"}),
         (SelectConfig, LearnedSelector, {"policy", "query_ratio", "budget", "correctness"}),
         (DistillConfig, DistillSettings, set()),
-        (TeacherConfig, SelfTeacher, set()),
+        (TeacherConfig, SelfTeacher, {"path"}),
         (OptimConfig, OptimizerSettings, set()),
         (LoraConfig, LoraSettings, {"rank"}),
     ],
