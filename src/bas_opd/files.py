@@ -130,12 +130,17 @@ def staging_path(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a text file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file atomically, and wait until it is on disk; a link is replaced, not followed."""
     staging = staging_path(path)
     disk.unlink(staging)  # A kill has left it.
     try:
         with disk.OpenFile(staging, "xb") as file:
-            file.write(text.encode())
+            file.write(data)
             file.sync()
         disk.replace(staging, path)
     except OSError:
@@ -143,6 +148,23 @@ def write_text(path: Path, text: str) -> None:
             disk.unlink(staging)
         raise
     disk.sync(path.parent)
+
+
+def append_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Append a line, and wait until it is on disk."""
+    with disk.OpenFile(path, "ab") as file:
+        file.write(json.dumps(value).encode() + b"\n")
+        file.sync()
+
+
+def drop_cut_line(path: Path, check: Callable[[], None] = lambda: None) -> int:
+    """Remove a last line that a kill cut short, and return the size of the rest."""
+    content = disk.read_file(path)
+    whole = content.rfind(b"\n") + 1
+    check()
+    if whole < len(content):
+        disk.truncate(path, whole)
+    return whole
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from bas_opd import disk
 from bas_opd.errors import DataError
+from bas_opd.files import append_json, drop_cut_line
 
 SCHEMA_VERSION = 1
 
@@ -42,7 +43,7 @@ class CallJournal:
 
     def begin(self, charged: int) -> None:
         """Start the journal, unless there is one; `charged` calls are on record already."""
-        if not self._path.exists() or not self._drop_cut_line():
+        if not self._path.exists() or not drop_cut_line(self._path, self._check):
             self._append({"schema_version": SCHEMA_VERSION, "charged_before": charged})
             disk.sync(self._path.parent)
 
@@ -52,18 +53,7 @@ class CallJournal:
 
     def _append(self, line: dict[str, int]) -> None:
         self._check()
-        with disk.OpenFile(self._path, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
-            file.sync()
-
-    def _drop_cut_line(self) -> int:
-        """Remove a last line that a kill cut short, and return the size of the rest."""
-        content = disk.read_file(self._path)
-        whole = content.rfind(b"\n") + 1
-        self._check()
-        if whole < len(content):
-            disk.truncate(self._path, whole)
-        return whole
+        append_json(self._path, line)
 
 
 def read_journal(path: Path) -> MadeCalls | None:

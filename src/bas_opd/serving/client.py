@@ -1,6 +1,6 @@
-"""A client of an OpenAI-compatible chat-completions server, with retries and a spending limit.
+"""Clients of served models, with retries, and of chat completions, with a spending limit.
 
-Every request asks for temperature 0; if a model rejects that, the reply says so.
+Every chat request asks for temperature 0; if a model rejects that, the reply says so.
 """
 
 from __future__ import annotations
@@ -79,46 +79,14 @@ class Spending:
             self.tokens += tokens
 
 
-class ChatClient:
-    """Sends chat requests to one endpoint; safe to share between threads."""
+class ServerClient:
+    """Sends requests to one endpoint; safe to share between threads."""
 
-    def __init__(self, endpoint: Endpoint, *, spending: Spending | None = None) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.spending = spending or Spending()
         self._http = open_http(endpoint)
         self._close = weakref.finalize(self, self._http.close)
-        self._rejected: frozenset[str] = frozenset()
         self._stopping = threading.Event()
-
-    def ask(
-        self, messages: Sequence[Message], *, max_tokens: int, seed: int | None = None
-    ) -> Reply:
-        """Return the reply to one conversation; temporary failures are retried."""
-        wanted = {"temperature": 0, "max_tokens": max_tokens}
-        if seed is not None:
-            wanted["seed"] = seed
-        asked = {**self.endpoint.extra, "model": self.endpoint.model, "messages": list(messages)}
-        rejected, tries = self._rejected, 1
-        while True:
-            if self._stopping.is_set():
-                raise CancelledError("The request was not sent, because the program is stopping.")
-            self.spending.reserve()
-            decoding = _without(wanted, rejected)
-            body = json.dumps({**asked, **decoding}).encode("ascii")
-            try:
-                reply = post(self._http, self.endpoint, body)
-            except RequestFailure as failure:
-                name = failure.parameter
-                if failure.status in (400, 422) and name in decoding and name in _REPLACED_BY:
-                    # Remembered, so that later requests leave it out at once.
-                    rejected |= {name}
-                    self._rejected |= rejected
-                else:
-                    self._wait_after(failure, tries)
-                    tries += 1
-                continue
-            self.spending.add(tokens=reply.tokens)
-            return replace(reply, fallbacks=tuple(map(_fallback, sorted(rejected))))
 
     def in_parallel(
         self,
@@ -167,6 +135,11 @@ class ChatClient:
         if reason is not None:
             raise reason
 
+    def _check_stopping(self) -> None:
+        """Raise if no request is to be sent any more."""
+        if self._stopping.is_set():
+            raise CancelledError("The request was not sent, because the program is stopping.")
+
     def _wait_after(self, failure: RequestFailure, tries: int) -> None:
         """Wait before the next try, or raise if there is none."""
         end = self.endpoint
@@ -185,6 +158,44 @@ class ChatClient:
         longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (tries - 1))
         seconds = max(failure.retry_after, random.uniform(longest / 2, longest))
         self._stopping.wait(seconds)
+
+
+class ChatClient(ServerClient):
+    """Sends chat requests."""
+
+    def __init__(self, endpoint: Endpoint, *, spending: Spending | None = None) -> None:
+        super().__init__(endpoint)
+        self.spending = spending or Spending()
+        self._rejected: frozenset[str] = frozenset()
+
+    def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, seed: int | None = None
+    ) -> Reply:
+        """Return the reply to one conversation; temporary failures are retried."""
+        wanted = {"temperature": 0, "max_tokens": max_tokens}
+        if seed is not None:
+            wanted["seed"] = seed
+        asked = {**self.endpoint.extra, "model": self.endpoint.model, "messages": list(messages)}
+        rejected, tries = self._rejected, 1
+        while True:
+            self._check_stopping()
+            self.spending.reserve()
+            decoding = _without(wanted, rejected)
+            body = json.dumps({**asked, **decoding}).encode("ascii")
+            try:
+                reply = post(self._http, self.endpoint, body)
+            except RequestFailure as failure:
+                name = failure.parameter
+                if failure.status in (400, 422) and name in decoding and name in _REPLACED_BY:
+                    # Remembered, so that later requests leave it out at once.
+                    rejected |= {name}
+                    self._rejected |= rejected
+                else:
+                    self._wait_after(failure, tries)
+                    tries += 1
+                continue
+            self.spending.add(tokens=reply.tokens)
+            return replace(reply, fallbacks=tuple(map(_fallback, sorted(rejected))))
 
 
 def _fallback(name: str) -> str:

@@ -46,7 +46,7 @@ class Endpoint:
     """One model behind one address."""
 
     url: str
-    """Without the `/chat/completions`, as in http://127.0.0.1:8000/v1."""
+    """Without the path of a request, as in http://127.0.0.1:8000/v1."""
     model: str
     key_variable: str = ""
     """Name of the environment variable that holds the key; empty: none is sent."""
@@ -173,28 +173,45 @@ def open_http(endpoint: Endpoint) -> httpx2.Client:
 
 
 def post(http: httpx2.Client, endpoint: Endpoint, body: bytes) -> Reply:
-    """Send one request. Neither the result nor any error contains the key."""
-    key = endpoint.key()
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key.get_secret_value()}"
-    url = f"{endpoint.url.rstrip('/')}/chat/completions"
+    """Ask for a completion. Neither the result nor any error contains the key."""
+    raw = exchange(http, endpoint, f"{endpoint.url.rstrip('/')}/chat/completions", body)
     try:
-        with http.stream("POST", url, content=body, headers=headers) as response:
-            if not response.is_success:
-                raise _rejection(response, key)
-            raw = _read(response)
         completion = _Completion.model_validate_json(raw)
     except ValidationError:
         raise RequestFailure("sent something that is no chat completion") from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        what = str(error) or type(error).__name__
-        raise RequestFailure(f"could not be reached ({_redacted(what, key)})") from None
+    key = endpoint.key()
     return Reply(
         text=_redacted(completion.message.content or "", key),
         finish=completion.finish and _redacted(completion.finish, key)[:40],
         tokens=_tokens(completion.usage, len(body) + len(raw)),
     )
+
+
+def exchange(
+    http: httpx2.Client,
+    endpoint: Endpoint,
+    url: str,
+    body: bytes | None = None,
+    *,
+    max_bytes: int | None = None,
+) -> bytes:
+    """Send one request, a GET without a body, and return the body of its reply.
+
+    No error contains the key; the reply may.
+    """
+    key = endpoint.key()
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key.get_secret_value()}"
+    method = "GET" if body is None else "POST"
+    try:
+        with http.stream(method, url, content=body, headers=headers) as response:
+            if not response.is_success:
+                raise _rejection(response, key)
+            return _read(response, max_bytes or MAX_REPLY_BYTES)
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        what = str(error) or type(error).__name__
+        raise RequestFailure(f"could not be reached ({_redacted(what, key)})") from None
 
 
 class _Message(BaseModel):
@@ -295,19 +312,19 @@ class _TimedTransport(httpx2.HTTPTransport):
         self._pool._network_backend = _TimedBackend()
 
 
-def _read(response: httpx2.Response) -> bytes:
+def _read(response: httpx2.Response, max_bytes: int) -> bytes:
     """Read the body within the size limit."""
-    raw = b""
+    raw = bytearray()
     for part in response.iter_raw():
         raw += part
-        if len(raw) > MAX_REPLY_BYTES:
-            raise OSError(f"it sent more than {MAX_REPLY_BYTES:,} bytes")
-    return raw
+        if len(raw) > max_bytes:
+            raise OSError(f"it sent more than {max_bytes:,} bytes")
+    return bytes(raw)
 
 
 def _rejection(response: httpx2.Response, key: SecretStr) -> RequestFailure:
     try:
-        raw = _read(response)
+        raw = _read(response, MAX_REPLY_BYTES)
     except (httpx2.HTTPError, OSError):
         raw = b""
     message, parameter = _complaint(raw)
