@@ -56,9 +56,10 @@ def train_step(
 
     with clock.phase("teacher"):  # line 11: S and nothing else
         teacher = stages.teacher.score(rollouts, selection.rows)
+        scored = selection.scored_by(teacher)  # all of S, unless a server failed
 
     with clock.phase("student"):  # lines 12-13: the student on S, L_BAS, one update
-        update = stages.learner.update(rollouts, selection.rows, stages.objective(teacher))
+        update = stages.learner.update(rollouts, scored, stages.objective(teacher))
 
     with clock.phase("ema"):
         if update.is_valid:
@@ -69,7 +70,7 @@ def train_step(
 
     return StepReport(
         rollouts=rollouts,
-        rows=selection.rows,
+        rows=scored,
         update=update,
         seconds=clock.read(),
         queries=QueryReport(

@@ -309,12 +309,21 @@ class Selection:
         """What the selection costs in the unit of its budget."""
         return Budget.of(self.budget).spent(self.rows)
 
+    def scored_by(self, teacher: TeacherScores) -> tuple[int, ...]:
+        """Return its rows that a teacher scored."""
+        scored = set(teacher.rows)
+        return tuple(row for row in self.rows if row in scored)
+
 
 class TokenScores(Protocol):
     """The teacher's distribution at some response tokens, as far as it is known.
 
     A teacher in this process knows all of it. One behind a server may know a few log-probs only.
     """
+
+    def support(self) -> Tensor | None:
+        """Return the token ids `[token, k]` where alone it is known; None: everywhere."""
+        ...
 
     def scores(self, index: Tensor) -> Tensor | None:
         """Return log-probs at token ids `[token, k]`, up to one constant per token, if known."""
@@ -338,6 +347,9 @@ class FullLogits:
     """The scores of a teacher whose logits `[..., vocab]` are all known, detached."""
 
     logits: Tensor
+
+    def support(self) -> None:
+        """Return None: every token is known."""
 
     def scores(self, index: Tensor) -> Tensor:
         """Return the logits at the given ids."""

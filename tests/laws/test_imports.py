@@ -36,6 +36,7 @@ BELOW_A_STAGE = {
     "text",
     "model",
     "compute",
+    "serving",
 }
 
 

@@ -73,7 +73,7 @@ def test_a_step_follows_only_a_valid_update_and_tells_everyone_its_number(is_val
         policy=SimpleNamespace(generate=lambda _: rollouts),  # type: ignore[arg-type]
         selector=Selector(),
         teacher=SimpleNamespace(  # type: ignore[arg-type]
-            score=lambda _, rows: calls.append(("score", rows)),
+            score=lambda _, rows: (calls.append(("score", rows)), SimpleNamespace(rows=rows))[1],
             follow=lambda: calls.append("follow"),
         ),
         learner=SimpleNamespace(update=lambda *_: (calls.append("update"), update)[1]),  # type: ignore[arg-type]

@@ -22,6 +22,9 @@ from bas_opd.run.directory import RunDirectory
 from bas_opd.run.state import build_method, check_base, check_teacher, restore_parts
 from bas_opd.types import Hooks, PromptBatch
 
+STAND_IN = {"mode": "live", "path": None, "server": None}
+"""The student's own network in place of any teacher."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -93,7 +96,7 @@ class Subject:
                 f"The run in {self.run} has neither an intact checkpoint nor a final model, so "
                 "there is nothing to audit. Run its command again."
             )
-        if self.teacher == "own" and self.config.teacher.path is None:
+        if self.teacher == "own" and not self.config.teacher.is_another_model:
             raise self._teacher_is_missing(f"The run in {self.run} has no intact checkpoint and")
         self._restore_saved_student()
         return self.identity.steps
@@ -152,7 +155,7 @@ class Subject:
                 "precision": self.identity.precision,
             },
             # A live teacher is the student's own weights on the crop: the paper's stand-in.
-            "teacher": {"mode": "live", "path": None} if self.teacher == "student" else {},
+            "teacher": STAND_IN if self.teacher == "student" else {},
         }
         config = self.config.model_copy(
             update={

@@ -75,6 +75,8 @@ def examine(config: Config | None = None) -> list[Finding]:
         findings.append(_try("host memory", lambda: _host_memory(config)))
     if config.eval.every:
         findings.append(_try("evaluation", lambda: f"{config.eval.data}" * bool(evaluator(config))))
+    if config.teacher.server and data is not None and data.pictures:
+        findings.append(_try("teacher", lambda: _served(config, data)))
     if config.judge.url:
         findings.append(_try("judge", lambda: f"{config.judge.url}" * bool(reward_judge(config))))
     return findings
@@ -237,6 +239,14 @@ def _host_memory(config: Config) -> str:
     memory = measure(config)
     check_host(memory)
     return f"{memory.host / 1e9:.1f} GB of it needed, as optim.offload is true"
+
+
+def _served(config: Config, data: PreparedSet) -> str:
+    from bas_opd.run.served import check_served
+    from bas_opd.run.state import load_processors
+
+    check_served(config, load_processors(config)[0], data)
+    return f"{config.teacher.model} at {config.teacher.server}"
 
 
 def _model(config: Config) -> str:

@@ -131,6 +131,7 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         lengths = _lengths(batches, length, teacher_length or length)
         check_lengths(config, data, length, teacher_length)
     budgets = [_budget(config, batch, lengths) for batch in batches]
+    tokens = _tokens(config, batches, [calls for _, calls in budgets], lengths)
     return Plan(
         config=dump(config),
         config_hash=config_hash(config),
@@ -143,13 +144,14 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
         least_budget=min(limit for limit, _ in budgets),
         most_budget=max(limit for limit, _ in budgets),
         calls=sum(calls for _, calls in budgets),
-        tokens=_tokens(config, batches, [calls for _, calls in budgets], lengths),
+        tokens=tokens,
         memory=memory,
         disk=disk(config, memory, total) if memory else None,
         unknown=unknown,
         warnings=(
             *_warnings(config, batches, lengths),
             *_undrawn(config, data),
+            *_served_cost(config, tokens),
             *(_room_warnings(config, memory) if memory else ()),
         ),
         probe=_probe(config, data, total) if probe else None,
@@ -238,6 +240,20 @@ def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iter
         )
 
 
+def _served_cost(config: Config, tokens: Tokens) -> Iterator[str]:
+    """Say what the requests to a served teacher will cost, where they have a price."""
+    price, limit = config.teacher.price_per_million_tokens, config.teacher.spend_limit
+    if price is None or limit is None or tokens.teacher is None:
+        return
+    cost = tokens.teacher * price / 1_000_000
+    fits = "within" if cost <= limit else "above"
+    yield (
+        f"The teacher's requests will cost about {cost:.2f} without retries, {fits} the limit of "
+        f"{limit} (teacher.spend_limit)."
+        + ("" if cost <= limit else " The run will stop with a checkpoint when it is reached.")
+    )
+
+
 def _undrawn(config: Config, data: PreparedSet) -> Iterator[str]:
     if not data.pictures:
         yield (
@@ -303,7 +319,11 @@ def _tokens(
         read = budget * (response - 1)  # the last token is predicted, never read
         share = _touched(config, rows, budget)
         copies = share if config.optim.share_prompts else per_prompt * budget / max(rows, 1)
-        teacher += share * sum(crop for _, crop in candidates) + read
+        crops = sum(crop for _, crop in candidates)
+        if config.teacher.server is None:
+            teacher += share * crops + read
+        else:  # A server computes the prompt of each row, and one token more.
+            teacher += budget * (crops / max(1, len(candidates)) + response + 1)
         student += copies * sum(image for image, _ in candidates) + read
     parts = {
         "prefilled": prefilled,

@@ -35,6 +35,12 @@ FREE = frozenset(
         "rollout.prompts_per_batch",
         "distill.tokens_per_chunk",
         "teacher.tokens_per_batch",
+        "teacher.server",
+        "teacher.key_variable",
+        "teacher.at_once",
+        "teacher.retries",
+        "teacher.timeout_seconds",
+        "teacher.spend_limit",
         "optim.tokens_per_micro_batch",
         "optim.share_prompts",
         "optim.offload",
@@ -52,8 +58,10 @@ FREE = frozenset(
         "eval.limit",
     }
 )
-"""Settings that a resumed run may change: batch sizes, what is recorded or kept, and the length of
-the run. They change no number beyond rounding. The data may move if its content stays the same."""
+"""Settings that a resumed run may change: batch sizes, what is recorded or kept, the length of the
+run, and where and within which limits a served teacher is asked. They change no number beyond
+rounding, except that more retries drop fewer rows. The data may move if its content stays the
+same."""
 
 
 def preset(name: str) -> Path:

@@ -307,6 +307,38 @@ class TeacherConfig(Section):
         "teaches and never changes; unset: the student's own network, as in the paper "
         "(docs/teachers.md).",
     )
+    server: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Address of a vLLM server whose model teaches, as in http://127.0.0.1:8000/v1, "
+        "in place of teacher.path.",
+    )
+    model: str = Field(default="", description="Name of the model at that address.")
+    key_variable: str = Field(
+        default="", description="Environment variable that holds the key; empty: none is sent."
+    )
+    at_once: int = Field(default=8, gt=0, description="Requests that are out at once.")
+    retries: int = Field(
+        default=8,
+        ge=0,
+        description="Requests of a step beyond one for each selected row, for those that failed or "
+        "were out at a kill. A row that is left without an answer is dropped.",
+    )
+    timeout_seconds: float = Field(
+        default=300.0, gt=0, description="Seconds after which a request has failed."
+    )
+    price_per_million_tokens: Exact | None = Field(
+        default=None,
+        gt=0,
+        description="What a million tokens of the server cost, in any currency; with "
+        "teacher.spend_limit.",
+    )
+    spend_limit: Exact | None = Field(
+        default=None,
+        gt=0,
+        description="Most that all requests of the run may cost, failed ones included. A run that "
+        "reaches it stops with a checkpoint.",
+    )
     tau: float = Field(
         default=0.05,
         gt=0,
@@ -320,18 +352,52 @@ class TeacherConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _another_model_is_frozen(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("path") is not None:
+        if isinstance(data, dict) and (data.get("path") or data.get("server")):
             return {"mode": "frozen", **data}
         return data
 
     @model_validator(mode="after")
     def _another_model_stays_frozen(self) -> TeacherConfig:
-        if self.path is not None and self.mode != "frozen":
+        place = "path" if self.path is not None else "server"
+        if self.is_another_model and self.mode != "frozen":
             raise ValueError(
-                f"teacher.path names a model of its own, which never changes, but teacher.mode is "
-                f"{self.mode}. Remove one of them."
+                f"teacher.{place} names a model of its own, which never changes, but teacher.mode "
+                f"is {self.mode}. Remove one of them."
+            )
+        if self.path is not None and self.server is not None:
+            raise ValueError("teacher.path and teacher.server are both set. Remove one of them.")
+        return self
+
+    @model_validator(mode="after")
+    def _server_has_what_it_needs(self) -> TeacherConfig:
+        if self.server is not None and not self.model:
+            raise ValueError("teacher.server needs the name of a model too. Set teacher.model.")
+        if self.server is None:
+            for name in SERVED:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"teacher.{name} is for a served teacher, but teacher.server is not set. "
+                        "Set it, or remove the other."
+                    )
+        if (self.price_per_million_tokens is None) != (self.spend_limit is None):
+            raise ValueError(
+                "teacher.price_per_million_tokens and teacher.spend_limit need each other: a price "
+                "without a limit bounds nothing, and a limit without a price counts nothing. Set "
+                "both, or neither."
             )
         return self
+
+    @property
+    def is_another_model(self) -> bool:
+        """Whether the teacher is not the student's own network."""
+        return self.path is not None or self.server is not None
+
+
+SERVED = (
+    *("model", "key_variable", "at_once", "retries", "timeout_seconds"),
+    *("price_per_million_tokens", "spend_limit"),
+)
+"""Settings of `TeacherConfig` that only a served teacher has."""
 
 
 class GrpoConfig(Section):
@@ -591,7 +657,7 @@ class Config(Section):
     def keeps_second_weights(self) -> bool:
         """Whether a teacher or a reference has a second set of the student's weights."""
         if self.queries is not None:
-            return self.teacher.mode != "live" and self.teacher.path is None
+            return self.teacher.mode != "live" and not self.teacher.is_another_model
         return self.method.name == "sft" or self.grpo.beta > 0
 
     @property
@@ -657,6 +723,16 @@ class Config(Section):
                 f"rollout.top_p is {rollout.top_p:g} and grpo.updates_per_step is {updates}, but "
                 "ratios of probabilities are not known where sampling cuts the distribution. Set "
                 "rollout.top_p=1 or grpo.updates_per_step=1."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _server_shares_no_prompts(self) -> Config:
+        if self.teacher.server is not None and self.select.budget == "processed_tokens":
+            raise ValueError(
+                "select.budget is processed_tokens, which counts a prompt once for all its rows, "
+                "but a server (teacher.server) computes it for each. Set select.budget to calls or "
+                "scored_tokens; teacher.spend_limit bounds all tokens."
             )
         return self
 

@@ -45,10 +45,15 @@ def token_utility(
     *,
     use_overlap: bool = True,
     use_confidence: bool = True,
+    support: Tensor | None = None,
 ) -> Tensor:
-    """Return d * o * c for every position, given the student's top-k indices."""
-    student = renormalised(student_logits.gather(-1, index))
-    on_support = renormalised(known(teacher.scores(index)))
+    """Return d * o * c for every position, given the student's top-k indices.
+
+    A teacher that is known at a `support` of its own is compared there in d and c.
+    """
+    at = index if support is None else support
+    student = renormalised(student_logits.gather(-1, at))
+    on_support = renormalised(known(teacher.scores(at)))
     utility = jensen_shannon(student, on_support, alpha=0.5)
     # Without the teacher's own top-k, o counts as 1.
     if use_overlap and (own := teacher.topk(index.shape[-1])) is not None:

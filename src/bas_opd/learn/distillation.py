@@ -44,9 +44,13 @@ class Distillation:
             total, utility = _Explicit.apply(states, self.fast_head, teacher.logits, settings)
             return total / tokens, utility
         logits = self.head(states)
-        index = student_topk(logits, settings.k)
+        index, support = student_topk(logits, settings.k), teacher.support()
         divergence = divergence_on(
-            logits, teacher, index, alpha=settings.alpha, support=settings.support
+            logits,
+            teacher,
+            index if support is None else support,
+            alpha=settings.alpha,
+            support=settings.support,
         )
         utility = token_utility(
             logits,
@@ -54,6 +58,7 @@ class Distillation:
             index,
             use_overlap=settings.use_overlap,
             use_confidence=settings.use_confidence,
+            support=support,
         )
         return divergence.sum() / tokens, utility
 

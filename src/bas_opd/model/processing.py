@@ -126,6 +126,10 @@ class Processor:
         image_tokens = int(grid.prod()) // self.images.merge_size**2
         return torch.tensor(self._expand(self._tokens(question), image_tokens))
 
+    def prompt_ids(self, question: str) -> list[int]:
+        """Return the prompt of a question as token ids, with one image token."""
+        return self._tokens(question)
+
     def prompt_length(self, size: tuple[int, int], question: str) -> int:
         """Return the prompt length in tokens for an image of (width, height); needs no pixels."""
         self._check_shape(size)
@@ -208,7 +212,7 @@ class Processor:
 
 def check_same_tokens(teacher: Processor, student: Processor) -> None:
     """Raise unless each token id means the same to a teacher and its student."""
-    sizes = [_vocabulary(each) for each in (teacher, student)]
+    sizes = [vocabulary_size(each) for each in (teacher, student)]
     if sizes[0] != sizes[1]:
         raise ModelError(
             f"The teacher at {teacher.source} predicts {sizes[0]:,} token ids and the model that "
@@ -225,7 +229,8 @@ def check_same_tokens(teacher: Processor, student: Processor) -> None:
         )
 
 
-def _vocabulary(processor: Processor) -> int:
+def vocabulary_size(processor: Processor) -> int:
+    """Return how many token ids the model of a processor predicts."""
     return int(checkpoint_config(processor.source).get_text_config().vocab_size)
 
 

@@ -228,6 +228,14 @@ LATER = (
     ("optim.decay_until", None),
     ("optim.offload", False),
     ("teacher.path", None),
+    ("teacher.server", None),
+    ("teacher.model", ""),
+    ("teacher.key_variable", ""),
+    ("teacher.at_once", 8),
+    ("teacher.retries", 8),
+    ("teacher.timeout_seconds", 300.0),
+    ("teacher.price_per_million_tokens", None),
+    ("teacher.spend_limit", None),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""

@@ -106,6 +106,16 @@ class RunDirectory:
         return self.path / "calls.jsonl"
 
     @property
+    def teacher(self) -> Path:
+        """Requests to a served teacher, and its answers, see `teacher/server_teacher.py`."""
+        return self.path / "teacher"
+
+    @property
+    def requests(self) -> Path:
+        """The journal of requests to a served teacher, see `serving/request_journal.py`."""
+        return self.teacher / "requests.jsonl"
+
+    @property
     def evaluation(self) -> Path:
         return self.path / "eval"
 
@@ -312,8 +322,9 @@ class RunDirectory:
                     f"{self.path / name} is in use by {owner}, which reads the run that would be "
                     "deleted. Wait for it to end, or stop it."
                 )
-        for name in ("checkpoints", "model", "model.partial", "model.old", *FROM_OTHER_COMMANDS):
-            path = self.path / name
+        own = (self.checkpoints, self.model, self.teacher)
+        others = ("model.partial", "model.old", *FROM_OTHER_COMMANDS)
+        for path in (*own, *(self.path / name for name in others)):
             if path.is_dir():
                 disk.remove_tree(path)
             else:

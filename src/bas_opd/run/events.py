@@ -122,7 +122,7 @@ def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], 
     rows = list(candidates.rows)
     budget = Budget.of(selection.budget)
     # What the teacher did, not what it was allowed to do.
-    calls = len(teacher.rows)
+    calls, dropped = len(teacher.rows), sorted({*selection.rows} - {*teacher.rows})
     done = {
         "calls": calls,
         "scored_tokens": teacher.scored_tokens,
@@ -147,6 +147,7 @@ def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], 
         "scores": [selection.scores.get(row) for row in rows],
         "utility": [report.update.observed.get(row) for row in selection.rows],
         "scored": list(teacher.rows),
+        **({"dropped": dropped} if dropped else {}),
         **done,
         "overrun": max(0, done[budget.kind] - budget.limit),
         "prefilled_prompts": teacher.prefilled_prompts,

@@ -42,11 +42,13 @@ from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
 from bas_opd.run.record import EvaluationRecord, parse_step
 from bas_opd.run.record_file import RecordWriter, holds_place
+from bas_opd.run.served import check_served
 from bas_opd.run.state import (
     ROUNDING,
     TrainState,
     build_method,
     environment,
+    load_processors,
     model_identity,
     prompt_lengths,
 )
@@ -122,6 +124,8 @@ def train(
         for notice in (seldom_asks(config, batches), never_ranks(config, batches)):
             if notice:
                 console.message(notice)
+        if config.teacher.server is not None:
+            check_served(config, load_processors(config)[0], data)
         console.message(f"Loading the model {config.model.path}.")
         base = model_hashes(local_folder(config.model.path), memory=run.hashes)
         other = config.teacher.path and local_folder(config.teacher.path)
@@ -133,7 +137,7 @@ def train(
             console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
         if config.optim.offload:
             check_host(measure(config))
-        method = build_method(config, hooks, judge=judge)
+        method = build_method(config, hooks, judge=judge, run=run)
         identity |= model_identity(method.model)
         once(
             run.hashes,
@@ -388,6 +392,8 @@ def _disk_failures_explained(path: Path) -> Iterator[None]:
     """Turn a failure of a file into a sentence that says what is left of the run."""
     try:
         yield
+    except BasOpdError:  # One of a server is an OSError too.
+        raise
     except (OSError, SafetensorError) as error:  # The second is what safetensors makes of a first.
         what = explain_failure(error) if isinstance(error, OSError) else f"{error}."
         left = "Its published checkpoints are as they were; then rerun the same command to resume."

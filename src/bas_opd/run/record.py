@@ -238,6 +238,8 @@ class QueryRecord(StepRecord):
     scores: list[float | None]
     utility: list[float | None]
     scored: list[int]
+    dropped: list[int] = Field(default_factory=list)
+    """Selected rows that a served teacher did not answer."""
     calls: int
     overrun: int
     scored_tokens: int
@@ -312,8 +314,8 @@ class QueryRecord(StepRecord):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row was selected, hence nothing learned."""
-        return not self.selected
+        """Whether no row was selected and scored, hence nothing learned."""
+        return set(self.selected) <= set(self.dropped)
 
     @property
     def score_of(self) -> dict[int, float]:

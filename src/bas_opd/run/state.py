@@ -22,7 +22,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
 from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import CheckpointError, ModelError
+from bas_opd.errors import CheckpointError, ConfigError, ModelError
 from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
 from bas_opd.methods import (
     BasOpd,
@@ -43,11 +43,12 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
-from bas_opd.run.directory import Identity, changes
+from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
+from bas_opd.run.served import served_teacher
 from bas_opd.select import build_selector
-from bas_opd.teacher import FrozenTeacher, SelfTeacher
+from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
 from bas_opd.types import Grade, Hooks, Rollouts, View
 
@@ -66,11 +67,18 @@ def build_method(
     hooks: Hooks | None = None,
     *,
     judge: Judge | None = None,
+    run: RunDirectory | None = None,
 ) -> Method:
     """Load the model and set every stage of the method to its start (Alg. 1, line 1).
 
-    `judge` decides what no rule can read, where the method grades responses.
+    `judge` decides what no rule can read, where the method grades responses. `run` is where a
+    served teacher keeps its requests and answers.
     """
+    if config.teacher.server is not None and run is None:
+        raise ConfigError(
+            "This command would ask a served teacher (teacher.server) outside the budget of a run. "
+            "Only `bas-opd train` asks it; an audit may use --teacher student."
+        )
     name, hooks, offload = config.method.name, hooks or Hooks(), config.optim.offload
     if config.teacher.path is not None:
         load_processors(config)  # Their tokens are compared before gigabytes are read.
@@ -89,7 +97,9 @@ def build_method(
         )
         return Sampler(model, view, settings, hooks)
 
-    def teacher(view: View, size: ViewSize | None = None) -> SelfTeacher:
+    def teacher(view: View, size: ViewSize | None = None) -> Teacher:
+        if run is not None and config.teacher.server is not None:
+            return served_teacher(config, model, view, run, hooks)
         settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
         if config.teacher.path is None:
             return SelfTeacher(model, view, **settings, offload=offload, hooks=hooks, size=size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord, Resu
 from bas_opd.run.regrading import generation_problems, policy_problems
 from bas_opd.run.replaying import Replay, selection_check
 from bas_opd.select.rules import PolicyRule, policy_rule
+from bas_opd.serving.request_journal import RequestJournal, read_requests
 from bas_opd.types import FEATURES
 from bas_opd.validation import first_problem
 
@@ -113,13 +115,14 @@ def verify(
     order, cost = _StepCheck(_order()), _StepCheck(_cost)
     examples = _StepCheck(order_check(config, found) if config and found else _nothing)
     budget, selection = _StepCheck(_nothing), _StepCheck(_nothing)
+    requests = _Requests(outline, config)
     if config and select and rule:
         budget = _StepCheck(_queries(_budget(config, select)))
         selection = _StepCheck(_queries(selection_check(select, rule, replay)))
     checkpoints = published(outline.directory.checkpoints) if files else []
     sums = _Sums(at=frozenset(map(step_of, checkpoints)))
     for step in outline.read_steps(damage.append) if steps is None else steps:
-        for check in (foreign, order, examples, learned, budget, selection, cost):
+        for check in (foreign, order, examples, learned, budget, selection, cost, requests):
             check.add(step)
         sums.add(step)
 
@@ -147,6 +150,7 @@ def verify(
         _check("cost", cost.problems, "calls and tokens" if select else "tokens"),
         _check("totals", _ledger(outline, sums.ledger), "sums of the steps"),
         *(_journal(outline, sums.ledger) if select else ()),
+        *requests.checks(),
         _check(
             "complete",
             _completeness(outline, taken, unfinished=unfinished),
@@ -468,7 +472,7 @@ def _cost(step: StepRecord) -> Iterator[str]:
 
 def _query_cost(step: QueryRecord) -> Iterator[str]:
     """The teacher scored S and nothing else, and what it cost is what those rows cost."""
-    if sorted(step.scored) != sorted(step.selected):
+    if sorted(step.scored + step.dropped) != sorted(step.selected):
         yield "scored and selected name different rows."
     expected = {
         "calls": len(step.scored),
@@ -492,9 +496,10 @@ def _passes(step: QueryRecord) -> Iterator[str]:
     """Teacher and student compute a prompt at least once, and at most once for each of its rows."""
     if not set(step.selected) <= set(step.candidates):
         return  # the budget check names the row
-    places = [step.prompt_of[row] for row in step.selected]
+    rows = [row for row in step.selected if row not in step.dropped]
+    places = [step.prompt_of[row] for row in rows]
     prompts = set(places)
-    fed = step.tokens_of(step.selected) - len(step.selected)  # the last token is never fed
+    fed = step.tokens_of(rows) - len(rows)  # the last token is never fed
     once = step.budget_kind == "processed_tokens"
     bounds = {
         "prefilled_prompts": (len(prompts), len(prompts if once else places)),
@@ -524,6 +529,64 @@ def _journal(outline: RunOutline, ledger: Ledger) -> Iterator[Check]:
     missing = f"calls.jsonl lacks {-repeated} of the {ledger.calls:,} calls that are on record."
     note = f"{ledger.calls:,} teacher calls charged, {repeated:,} made again after a kill"
     yield _check("journal", [missing] if repeated < 0 else [], note)
+
+
+class _Requests(_StepCheck):
+    """Whether the requests to a served teacher kept to their limits, from their own journal."""
+
+    def __init__(self, outline: RunOutline, config: Config | None) -> None:
+        super().__init__(_queries(self._problems))
+        self._is_served = config is not None and config.teacher.server is not None
+        # The limits may be raised when a run is resumed.
+        settings = [each.teacher for each in _configs(outline)] if self._is_served else []
+        self._retries = max((each.retries for each in settings), default=0)
+        self._price = config.teacher.price_per_million_tokens if config else None
+        self._limit = max((each.spend_limit for each in settings if each.spend_limit), default=None)
+        self._journal: RequestJournal | None = None
+        try:
+            if self._is_served:
+                self._journal = read_requests(outline.directory.requests)
+        except (DataError, OSError) as error:
+            self.problems.append(str(error))
+
+    def _problems(self, step: QueryRecord) -> Iterator[str]:
+        if step.dropped and not self._is_served:
+            yield "rows were dropped, but the teacher is not served."
+        if self._journal is None:
+            if step.scored and self._is_served:
+                yield "the journal of requests is missing."
+            return
+        sent, most = self._journal.requests[step.step], len(step.selected) + self._retries
+        if sent > most:
+            yield f"{sent} requests were sent, more than {most}."
+        if missing := set(step.scored) - self._journal.rows(step.step):
+            yield f"row {min(missing)} was scored, but no request for it is on record."
+
+    def checks(self) -> Iterator[Check]:
+        """Yield the check of a run with a served teacher."""
+        if not self._is_served:
+            if self.problems:
+                yield _check("requests", self.problems)
+            return
+        if self._journal is None:
+            yield _check("requests", self.problems, "none sent")
+            return
+        tokens, sent = self._journal.tokens, self._journal.requests.total()
+        note = f"{sent:,} sent, {tokens:,} tokens"
+        if self._price is not None and self._limit is not None:
+            cost = tokens * self._price / 1_000_000
+            note += f", cost {cost:f} of {self._limit}"
+            if cost > self._limit:
+                self.problems.append(f"requests cost {cost:f}, more than {self._limit}.")
+        yield _check("requests", self.problems, note)
+
+
+def _configs(outline: RunOutline) -> Iterator[Config]:
+    """Yield the valid configurations on record, that of each resume too."""
+    for opening in (outline.started, *outline.resumed):
+        with suppress(ValidationError):
+            if opening is not None and opening.config is not None:
+                yield Config.model_validate(opening.config)
 
 
 def _ledger(outline: RunOutline, ledger: Ledger) -> Iterator[str]:

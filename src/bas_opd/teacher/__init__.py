@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bas_opd.teacher.self_teacher import FrozenTeacher, LocalScores, SelfTeacher, TeacherMode
+from bas_opd.teacher.server_teacher import ServedTeacher
 from bas_opd.types import BudgetKind, Costs, Part, Rollouts, TeacherScores
 
 
@@ -41,6 +42,7 @@ __all__ = [
     "FrozenTeacher",
     "LocalScores",
     "SelfTeacher",
+    "ServedTeacher",
     "Teacher",
     "TeacherMode",
     "query_costs",

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from bas_opd.config.schema import (
+    SERVED,
     DistillConfig,
     LoraConfig,
     OptimConfig,
@@ -38,7 +39,7 @@ def defaults(stage: Any) -> dict[str, Any]:
         (RolloutConfig, SamplingSettings, {"prompts_per_step"}),
         (SelectConfig, LearnedSelector, {"policy", "query_ratio", "budget", "correctness"}),
         (DistillConfig, DistillSettings, set()),
-        (TeacherConfig, SelfTeacher, {"path"}),
+        (TeacherConfig, SelfTeacher, {"path", "server", *SERVED}),
         (OptimConfig, OptimizerSettings, set()),
         (LoraConfig, LoraSettings, {"rank"}),
     ],

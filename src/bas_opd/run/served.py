@@ -1,0 +1,76 @@
+"""A served teacher as the settings of a run describe it, and what is checked before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bas_opd.config.schema import Config
+from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import answered, crop_size, view_sizes
+from bas_opd.model.processing import Processor, vocabulary_size
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.run.directory import RunDirectory
+from bas_opd.run.forecast import has_view
+from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.scoring import ScoringClient, probe_text
+from bas_opd.teacher.server_teacher import Limits, ServedTeacher
+from bas_opd.types import Hooks, View
+
+
+def served_teacher(
+    config: Config, model: VisionLanguageModel, view: View, run: RunDirectory, hooks: Hooks
+) -> ServedTeacher:
+    """Return the teacher behind `teacher.server`; nothing is sent yet."""
+    teacher = config.teacher
+    return ServedTeacher(
+        _client(config, model.processor),
+        model.processor,
+        view,
+        run.requests,
+        k=config.distill.k,
+        limits=Limits(
+            retries=teacher.retries,
+            price=teacher.price_per_million_tokens,
+            spend_limit=teacher.spend_limit,
+        ),
+        device=model.device,
+        hooks=hooks,
+        check=run.check_held,
+    )
+
+
+def check_served(config: Config, processor: Processor, data: PreparedSet) -> None:
+    """Refuse a server that could not teach; none of these requests makes its model compute."""
+    client = _client(config, processor)
+    client.endpoint.key()
+    tokenizer = processor.tokenizer
+    longest = max(_prompt_lengths(config, processor, data), default=0)
+    client.check(
+        encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+        text=probe_text(processor.decode, len(tokenizer)),
+        # The server counts the token that it is asked to generate.
+        longest=longest + config.rollout.max_response_tokens + 1,
+    )
+
+
+def _prompt_lengths(config: Config, processor: Processor, data: PreparedSet) -> Iterator[int]:
+    """Yield the tokens of every prompt that the teacher may be shown."""
+    for example in data.examples:
+        if not has_view(config, example):
+            continue
+        if config.needs_crops:
+            yield processor.prompt_length(*crop_size(example))
+        else:
+            yield processor.prompt_length(next(view_sizes(example)), answered(example))
+
+
+def _client(config: Config, processor: Processor) -> ScoringClient:
+    teacher = config.teacher
+    endpoint = Endpoint(
+        url=teacher.server or "",
+        model=teacher.model,
+        key_variable=teacher.key_variable,
+        at_once=teacher.at_once,
+        timeout_seconds=teacher.timeout_seconds,
+    )
+    return ScoringClient(endpoint, vocabulary=vocabulary_size(processor))

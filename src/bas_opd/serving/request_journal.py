@@ -1,0 +1,108 @@
+"""The journal of requests to a served teacher: each line is on disk before its request is sent.
+
+A request that was out at a kill is therefore charged. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bas_opd import disk
+from bas_opd.errors import DataError
+from bas_opd.files import append_json, drop_cut_line
+
+SCHEMA_VERSION = 1
+FIELDS: Mapping[str, type] = {"step": int, "row": int, "key": str, "tokens": int}
+"""Of a line: `key` is the hash of what was asked, and `tokens` are what the request is charged.
+0 tokens: nothing was sent, because the answer to the same content was stored already."""
+
+
+class RequestJournal:
+    """What was sent for each step, over all resumes of a run."""
+
+    def __init__(self, path: Path, *, check: Callable[[], None] = lambda: None) -> None:
+        """`check` raises if the file is no longer the run's."""
+        self._path, self._check = path, check
+        self.tokens = 0
+        """Charged for all requests."""
+        self.requests: Counter[int] = Counter()
+        """Step -> requests that were sent for it."""
+        self._rows: dict[int, set[tuple[int, str]]] = {}
+        self._asked: set[tuple[int, str]] = set()
+
+    @classmethod
+    def resume(cls, path: Path, *, check: Callable[[], None] = lambda: None) -> RequestJournal:
+        """Return the journal of a run, which may be new."""
+        journal = cls(path, check=check)
+        if path.exists() and drop_cut_line(path, check):
+            journal.read()
+        else:
+            check()
+            disk.make_folder(path.parent, exist_ok=True)
+            append_json(path, {"schema_version": SCHEMA_VERSION})
+            disk.sync(path.parent)
+        return journal
+
+    def write(self, step: int, row: int, key: str, tokens: int) -> None:
+        """Charge a request that is about to be sent, or note with 0 tokens that none is needed."""
+        self._check()
+        append_json(self._path, {"step": step, "row": row, "key": key, "tokens": tokens})
+        self._count(step, row, key, tokens)
+
+    def was_asked(self, step: int, key: str) -> bool:
+        """Return whether a request for this content was sent in a step."""
+        return (step, key) in self._asked
+
+    def lists(self, step: int, row: int, key: str) -> bool:
+        """Return whether a row of a step is on record with this content."""
+        return (row, key) in self._rows.get(step, ())
+
+    def rows(self, step: int) -> set[int]:
+        """Return the rows of a step that are on record."""
+        return {row for row, _ in self._rows.get(step, ())}
+
+    def read(self) -> None:
+        """Read the file."""
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    break  # It is being written, or a kill cut it short.
+                entry = _parse(line, f"{self._path}:{number}")
+                if "schema_version" not in entry:
+                    self._count(**entry)
+
+    def _count(self, step: int, row: int, key: str, tokens: int) -> None:
+        self._rows.setdefault(step, set()).add((row, key))
+        self.tokens += tokens
+        if tokens:
+            self.requests[step] += 1
+            self._asked.add((step, key))
+
+
+def read_requests(path: Path) -> RequestJournal | None:
+    """Return what a journal holds, without changing it; None if there is none."""
+    if not path.exists():
+        return None
+    journal = RequestJournal(path)
+    journal.read()
+    return journal
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is damaged: {error}. Restore the file.") from None
+    if not isinstance(entry, dict):
+        raise DataError(f"{where} is no line of a journal of requests. Restore the file.")
+    if type(version := entry.get("schema_version")) is int:
+        if version > SCHEMA_VERSION:
+            raise DataError(f"{where} was written by a newer bas-opd. Install that version.")
+        return entry
+    if {name: type(value) for name, value in entry.items()} != FIELDS or entry["tokens"] < 0:
+        raise DataError(f"{where} is no line of a journal of requests. Restore the file.")
+    return entry

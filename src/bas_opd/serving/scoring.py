@@ -1,0 +1,291 @@
+"""A client of a vLLM server that returns log-probs of given response tokens.
+
+One request scores one row: `POST /inference/v1/generate` takes token ids as they are, so nothing is
+tokenised again, and a picture as `content_parts` (vLLM 0.28 and newer). It asks for one new token,
+which is not used, and for the log-probs of the prompt, whose end is the response.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from bas_opd.errors import ConfigError, ModelError
+from bas_opd.files import hash_of
+from bas_opd.serving.client import AccessError, RefusedError, ServerClient, ServerError
+from bas_opd.serving.endpoint import Endpoint, RequestFailure, exchange
+from bas_opd.text import counted
+
+OLDEST = (0, 28)
+"""The first version of vLLM whose endpoint takes a picture together with token ids."""
+BYTES_PER_LOGPROB = 128
+"""Most bytes of one log-prob in a reply."""
+TEXT = "The 3 red cups, na\u00efve fa\u00e7ade: \u7ea2\u8272 \u0663\n\n\tdef f(x): return x**2 "
+
+
+class AnswerError(ServerError):
+    """A server answered, but not what was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringRequest:
+    """A prompt with one picture and a response to it, as token ids."""
+
+    prompt: tuple[int, ...]
+    """With one image token."""
+    response: tuple[int, ...]
+    image: bytes
+    """In PNG."""
+    prompt_length: int
+    """Tokens of the prompt with all tokens of the picture."""
+    k: int
+    """Log-probs wanted at each token of the response."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the server reads."""
+        return self.prompt_length + len(self.response)
+
+    @property
+    def charged(self) -> int:
+        """Tokens that the server reads, and the one that it generates."""
+        return self.tokens + 1
+
+    def key(self, model: str) -> str:
+        """Return the hash of the content."""
+        image = hashlib.sha256(self.image).hexdigest()
+        return hash_of([model, self.k, list(self.prompt), list(self.response), image])
+
+    def body(self, model: str, request_id: str) -> bytes:
+        """Return the request as vLLM reads it."""
+        url = f"data:image/png;base64,{base64.b64encode(self.image).decode()}"
+        content = {
+            "request_id": request_id,
+            "model": model,
+            "token_ids": [*self.prompt, *self.response],
+            "content_parts": [{"type": "image_url", "url": url}],
+            "sampling_params": {
+                "prompt_logprobs": self.k,
+                "max_tokens": 1,
+                "temperature": 0.0,
+                "detokenize": False,
+            },
+        }
+        return json.dumps(content).encode("ascii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The k likeliest tokens at each token of a response, and the log-prob of that token itself."""
+
+    ids: list[list[int]]  # [token][k], the likeliest first
+    logprobs: list[list[float]]
+    sampled: list[float]  # [token]
+
+
+class ScoringClient(ServerClient):
+    """Asks for log-probs. After many failures in a row it sends nothing more."""
+
+    def __init__(self, endpoint: Endpoint, *, vocabulary: int) -> None:
+        super().__init__(endpoint)
+        self.vocabulary = vocabulary
+        self.root = endpoint.url.rstrip("/").removesuffix("/v1")
+        self.most_failures = max(2 * endpoint.at_once, endpoint.tries)
+        self._failures = 0
+        self._last = ""
+        self._lock = threading.Lock()
+
+    def score(self, asked: ScoringRequest, charge: Callable[[], bool]) -> Answer | None:
+        """Return the answer to a request; temporary failures are retried.
+
+        `charge` is called before each try. If it returns False, nothing is sent, and there is no
+        answer.
+        """
+        end, tries = self.endpoint, 1
+        url = f"{self.root}/inference/v1/generate"
+        room = 1_000_000 + BYTES_PER_LOGPROB * (asked.k + 1) * asked.tokens
+        while True:
+            self._check_stopping()
+            if not charge():
+                return None
+            request_id = uuid4().hex
+            body = asked.body(end.model, request_id)
+            try:
+                raw = exchange(self._http, end, url, body, max_bytes=room)
+                answer = _parse(raw, asked, request_id, self.vocabulary, end.url)
+            except RequestFailure as failure:
+                self._count_failure(failure)
+                try:
+                    self._wait_after(failure, tries)
+                except RefusedError as error:
+                    raise RefusedError(f"{error} {_advice(str(failure), asked.k)}") from None
+                tries += 1
+                continue
+            with self._lock:
+                self._failures, self._last = 0, ""
+            return answer
+
+    def check(self, *, encode: Callable[[str], Sequence[int]], text: str, longest: int) -> None:
+        """Raise unless the server has the model, its tokens and room for the longest row.
+
+        `encode` tokenises as the student does; `text` is what is compared. None of these requests
+        makes the model compute.
+        """
+        end = self.endpoint
+        listed = self._get("/v1/models").get("data")
+        served = {
+            each.get("id"): each
+            for each in (listed if isinstance(listed, list) else ())
+            if isinstance(each, dict)
+        }
+        if end.model not in served:
+            raise AccessError(
+                f"{end.url} serves {', '.join(map(repr, served)) or 'no model'}, not "
+                f"{end.model!r}. Set teacher.model to a name that it serves."
+            )
+        version = str(self._get("/version").get("version"))
+        found = re.match(r"(\d+)\.(\d+)", version)
+        if found is None or tuple(map(int, found.groups())) < OLDEST:
+            raise AccessError(
+                f"{end.url} runs vLLM {version}, which cannot score a picture with given token "
+                f"ids. Use vLLM {OLDEST[0]}.{OLDEST[1]} or newer."
+            )
+        room = served[end.model].get("max_model_len")
+        if type(room) is int and room < longest:
+            raise ConfigError(
+                f"{end.url} reads at most {room:,} tokens, but the longest prompt with the longest "
+                f"response has {longest:,}. Serve the model with --max-model-len {longest}, or "
+                "lower rollout.max_response_tokens or model.max_pixels."
+            )
+        asked = {"model": end.model, "prompt": text, "add_special_tokens": False}
+        if self._get("/tokenize", asked).get("tokens") != list(encode(text)):
+            raise ModelError(
+                f"{end.model!r} at {end.url} has another tokenizer than the model that it would "
+                "teach: the same text has other token ids. Use a teacher with the same tokenizer."
+            )
+
+    def _get(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+        body = None if content is None else json.dumps(content).encode("ascii")
+        try:
+            found = json.loads(exchange(self._http, self.endpoint, f"{self.root}{path}", body))
+        except RequestFailure as failure:
+            raise AccessError(
+                f"The teacher's server {self.endpoint.url} {failure} (asked for {path}). Check "
+                "that it is a vLLM server and up, its address (teacher.server) and the key."
+            ) from None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise AccessError(
+                f"{self.root}{path} sent no JSON object. Set teacher.server to the address of a "
+                "vLLM server."
+            )
+        return found
+
+    def check_failures(self, most: int = 1) -> None:
+        """Raise if the last requests, so many in a row, have failed."""
+        with self._lock:
+            if self._failures < most:
+                return
+            raise ServerError(
+                f"{self.endpoint.url} failed {counted(self._failures, 'time')} in a row; the last "
+                f"time it {self._last}. No more requests are sent. Answers so far are stored: "
+                "check the server, and run the same command again. Rows whose requests failed are "
+                "then asked again as far as teacher.retries allows, which may be raised."
+            )
+
+    def _count_failure(self, failure: RequestFailure) -> None:
+        with self._lock:
+            self._failures, self._last = self._failures + 1, str(failure)
+        if failure.is_temporary:
+            self.check_failures(self.most_failures)
+
+
+def probe_text(decode: Callable[[list[int]], str], size: int, pieces: int = 4000) -> str:
+    """Return a text whose tokens are spread over a vocabulary of some size."""
+    words = (decode([number]) for number in range(0, size, max(1, size // pieces)))
+    return TEXT + " ".join(word for word in words if word and "\ufffd" not in word)
+
+
+def _advice(failure: str, k: int) -> str:
+    if "logprobs" in failure:
+        return f"Serve the model with --max-logprobs {k}, or lower distill.k."
+    if "image" in failure.lower() or "multimodal" in failure.lower():
+        return "Serve a model that reads pictures, and allow one for each request."
+    return "Check the model that is served, and its options."
+
+
+def _parse(raw: bytes, asked: ScoringRequest, request_id: str, vocabulary: int, url: str) -> Answer:
+    """Return an answer that is certain to be about the tokens that were asked for."""
+    try:
+        reply = json.loads(raw)
+    except (ValueError, RecursionError):
+        reply = None
+    if not isinstance(reply, dict):
+        raise RequestFailure("sent something that is no JSON object")
+    # A reply to another request, as on a connection that carries one too many.
+    if not str(reply.get("request_id", "")).endswith(request_id):
+        raise RequestFailure("answered another request")
+    places = reply.get("prompt_logprobs")
+    if not isinstance(places, list):
+        raise AnswerError(
+            f"{url} answered without log-probs (prompt_logprobs). Use a vLLM server of version "
+            f"{OLDEST[0]}.{OLDEST[1]} or newer."
+        )
+    if len(places) != asked.tokens:
+        raise AnswerError(
+            f"{url} read {len(places):,} tokens where a prompt and its response have "
+            f"{asked.tokens:,}. It cuts pictures into other tokens: serve the model with the same "
+            "picture size (--mm-processor-kwargs), or set model.min_pixels and model.max_pixels "
+            "to the server's."
+        )
+    ids: list[list[int]] = []
+    logprobs: list[list[float]] = []
+    sampled: list[float] = []
+    for token, place in zip(asked.response, places[-len(asked.response) :], strict=True):
+        known = _logprobs(place, vocabulary, url)
+        if token not in known:
+            raise AnswerError(
+                f"{url} answered for other tokens than those asked for: the log-prob of token "
+                f"{token} is missing. Check that nothing between here and the server changes "
+                "requests."
+            )
+        top = sorted(known, key=lambda each: (-known[each], each))[: asked.k]
+        if len(top) < asked.k:
+            raise AnswerError(
+                f"{url} gave {len(top)} log-probs for a token, where {asked.k} are needed. Serve "
+                f"the model with --max-logprobs {asked.k}, or lower distill.k."
+            )
+        ids.append(top)
+        logprobs.append([known[each] for each in top])
+        sampled.append(known[token])
+    return Answer(ids=ids, logprobs=logprobs, sampled=sampled)
+
+
+def _logprobs(place: Any, vocabulary: int, url: str) -> dict[int, float]:
+    """Return token id -> log-prob at one place of a reply."""
+    try:
+        known = {int(token): float(each["logprob"]) for token, each in place.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise AnswerError(f"{url} sent log-probs that cannot be read. Check the server.") from None
+    if other := [token for token in known if not 0 <= token < vocabulary]:
+        raise ModelError(
+            f"{url} gave a log-prob of token {other[0]}, but the model that it teaches has only "
+            f"{vocabulary:,} token ids. Use a teacher with the same vocabulary."
+        )
+    if not all(math.isfinite(each) for each in known.values()):
+        raise AnswerError(f"{url} gave a log-prob that is not finite. Check the server.")
+    if sum(math.exp(min(each, 1.0)) for each in known.values()) > 1.01:
+        raise AnswerError(
+            f"{url} gave probabilities that sum to more than 1. Serve the model with "
+            "--logprobs-mode raw_logprobs."
+        )
+    return known

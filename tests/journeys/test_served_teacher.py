@@ -1,0 +1,464 @@
+"""A teacher behind a server: within its budget, checked, and never asked twice for one answer."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
+from run_states import assert_same_end
+from shapes import make_pictures
+from small_models import build_small_model
+from teacher_server import TeacherServer, no_fault
+
+from bas_opd.config import Config, load_config, preset
+from bas_opd.data.images import open_crop
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import ConfigError, ModelError, PreemptionError
+from bas_opd.run import loop
+from bas_opd.run.checkpoint import published
+from bas_opd.run.history import read_history
+from bas_opd.run.verify import verify
+from bas_opd.serving.client import AccessError, RefusedError, ServerError, SpendingLimitError
+from bas_opd.serving.request_journal import read_requests
+from bas_opd.serving.scoring import AnswerError
+
+SETTINGS = (*OFTEN, "distill.k=20", "teacher.at_once=2", "teacher.retries=2")
+Make = Callable[..., Config]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries without long waits."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("random.uniform", lambda *_: 0.001)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_small_model(tmp_path_factory.mktemp("larger"), hidden=128, seed=5)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
+    return make_pictures(tmp_path_factory.mktemp("data"), n=16, seed=1)
+
+
+@pytest.fixture(scope="module")
+def kept(larger: Path) -> Iterator[TeacherServer]:
+    with TeacherServer(larger).running() as server:
+        yield server
+
+
+@pytest.fixture
+def server(kept: TeacherServer) -> TeacherServer:
+    kept.fault, kept.max_logprobs, kept.max_model_len, kept.version = (
+        no_fault,
+        10_000,
+        4096,
+        "0.32.0",
+    )
+    kept.requests, kept.bytes, kept.headers = [], b"", []
+    kept.answered.clear()
+    return kept
+
+
+@pytest.fixture
+def config(small_qwen35: Path, data: PreparedSet, tmp_path: Path, server: TeacherServer) -> Make:
+    def make(name: str = "run", *overrides: str) -> Config:
+        settings = (*SETTINGS, *server.settings(*overrides))
+        return tiny(small_qwen35, data.folder, tmp_path / name, *settings)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(
+    small_qwen35: Path, data: PreparedSet, kept: TeacherServer, tmp_path_factory: Any
+) -> Path:
+    """A run that nothing disturbed."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    kept.fault, kept.max_logprobs = no_fault, 10_000
+    settings = tiny(small_qwen35, data.folder, output, *SETTINGS, *kept.settings())
+    return loop.train(settings, Silent()).directory
+
+
+def train(config: Config) -> Path:
+    return loop.train(config, Silent()).directory
+
+
+def sent(run: Path) -> int:
+    journal = read_requests(run / "teacher" / "requests.jsonl")
+    assert journal is not None
+    return journal.requests.total()
+
+
+def selected_rows(run: Path) -> int:
+    return sum(len(step.selected) for step in read_history(run).steps)  # type: ignore[attr-defined]
+
+
+def test_with_every_log_prob_it_teaches_as_the_same_model_in_this_process(
+    config: Make, small_qwen35: Path, larger: Path, data: PreparedSet, tmp_path: Path
+) -> None:
+    served = read_history(train(config("run", "distill.k=400"))).steps
+    same = (*OFTEN, "distill.k=400", f"teacher.path={larger}")
+    local = read_history(train(tiny(small_qwen35, data.folder, tmp_path / "local", *same))).steps
+    for one, other in zip(served, local, strict=True):
+        assert one.selected == other.selected  # type: ignore[attr-defined]
+        assert one.loss == pytest.approx(other.loss, rel=1e-3)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-2)
+        assert one.utility == pytest.approx(other.utility, rel=1e-2)  # type: ignore[attr-defined]
+
+
+def test_a_run_sends_one_request_for_each_selected_row_and_is_verified(
+    whole: Path,
+) -> None:
+    assert 0 < sent(whole) <= selected_rows(whole)
+    found = verify(whole, draws=True)
+    assert found.is_sound, found
+    (note,) = [check.note for check in found.checks if check.name == "requests"]
+    assert note.startswith(f"{sent(whole):,} sent")
+
+
+def test_nothing_of_an_unselected_row_leaves_this_machine(
+    config: Make, server: TeacherServer, data: PreparedSet
+) -> None:
+    run = train(config())
+    examples = {each.id: each for each in data.examples}
+    pictures: dict[str, str] = {}
+    for example in data.examples:
+        if example.has_crop:
+            file = io.BytesIO()
+            open_crop(example).save(file, format="PNG")
+            pictures[example.id] = base64.b64encode(file.getvalue()).decode()
+    queried: set[str] = set()
+    tails: set[str] = set()
+    for step in read_history(run).steps:
+        assert len(step.selected) <= step.budget  # type: ignore[attr-defined]
+        queried |= {step.examples[row // step.per_prompt] for row in step.selected}  # type: ignore[attr-defined]
+        tails |= {each.response for each in step.shown}
+    silent = set(examples) - queried
+    assert silent & set(pictures), "Some example must never be selected."
+    wire = server.bytes.decode()
+    assert all(pictures[name] in wire for name in queried)
+    others = {pictures[name] for name in silent & set(pictures)}
+    assert not any(each in wire for each in others - {pictures[name] for name in queried})
+    decode = server.model.processor.decode
+    prompts = "\n".join(decode(request["token_ids"]) for request in server.requests)
+    asked = {examples[name].question for name in queried}
+    for name in silent:
+        assert examples[name].question in asked or examples[name].question not in prompts
+    assert len(server.requests) <= selected_rows(run)
+    assert {request["model"] for request in server.requests} == {"a-teacher"}
+
+
+def test_failures_are_retried_charged_and_change_nothing(
+    config: Make, server: TeacherServer, whole: Path
+) -> None:
+    faults = {1: "429", 4: "500", 7: "hangs up", 9: "nonsense", 11: "other request"}
+    server.fault = lambda number, _: faults.get(number)
+    run = train(config("run", "teacher.retries=4"))
+    assert_same_end(run, whole)
+    assert sent(run) == sent(whole) + len(faults) == len(server.requests)
+    assert max(server.answered.values()) == 1
+    assert verify(run).is_sound
+
+
+def test_an_answer_that_comes_twice_belongs_to_one_request(
+    config: Make, server: TeacherServer, whole: Path
+) -> None:
+    server.fault = lambda number, _: "twice" if number % 3 == 0 else None
+    assert_same_end(train(config("run", "teacher.retries=99")), whole)
+
+
+def test_a_server_that_stalls_has_failed_after_a_while(
+    config: Make, server: TeacherServer, whole: Path
+) -> None:
+    server.fault = lambda number, _: "stalls" if number == 2 else None
+    assert_same_end(train(config("run", "teacher.timeout_seconds=1")), whole)
+
+
+def test_a_server_that_dies_stops_the_run_which_then_resumes(
+    config: Make, server: TeacherServer, whole: Path
+) -> None:
+    server.fault = lambda number, _: "hangs up" if number >= 5 else None
+    with pytest.raises(ServerError, match=r"failed \d times in a row.*Answers so far are stored"):
+        train(config())
+    before = len(server.requests)
+    assert before <= 5 + 6
+    assert published(Path(config().run.output or "") / "checkpoints")
+    server.fault = no_fault
+    run = train(config("run", "teacher.retries=9"))
+    assert_same_end(run, whole)
+    assert max(server.answered.values()) == 1
+    assert sent(run) == len(server.requests) > before
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("without log-probs", AnswerError, "answered without log-probs"),
+        ("few", AnswerError, "gave 1 log-probs for a token, where 20 are needed"),
+        ("other tokens", AnswerError, "answered for other tokens than those asked for"),
+        ("other picture", AnswerError, "It cuts pictures into other tokens"),
+        ("more than 1", AnswerError, "sum to more than 1"),
+        ("wide", ModelError, "gave a log-prob of token 99999"),
+        ("400", RefusedError, "Serve a model that reads pictures"),
+        ("404", AccessError, "Check the address, the model's name"),
+    ],
+)
+def test_a_wrong_answer_stops_the_run_before_anything_is_learned(
+    fault: str, error: type[Exception], words: str, config: Make, server: TeacherServer
+) -> None:
+    server.fault = lambda *_: fault
+    with pytest.raises(error, match=words):
+        train(config())
+    run = Path(config().run.output or "")
+    assert not list((run / "teacher" / "answers").iterdir())
+    assert not read_history(run).steps
+    assert len(server.requests) <= 2 == config().teacher.at_once
+
+
+def test_more_log_probs_than_the_server_gives_is_a_sentence(
+    config: Make, server: TeacherServer
+) -> None:
+    server.max_logprobs = 10
+    with pytest.raises(RefusedError, match=r"--max-logprobs 20, or lower distill\.k"):
+        train(config())
+
+
+def test_what_can_be_known_is_refused_before_the_model_is_loaded(
+    config: Make,
+    server: TeacherServer,
+    small_qwen35: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("The model was loaded.")
+
+    monkeypatch.setattr(loop, "build_method", load)
+    with pytest.raises(AccessError, match="serves 'a-teacher', not 'another'"):
+        train(config("run", "teacher.model=another"))
+    with pytest.raises(AccessError, match="could not be reached"):
+        train(config("run", "teacher.server=http://127.0.0.1:9/v1"))
+    with pytest.raises(ConfigError, match="NO_SUCH_KEY, which should hold the key"):
+        train(config("run", "teacher.key_variable=NO_SUCH_KEY"))
+    server.max_model_len = 60
+    with pytest.raises(ConfigError, match=r"reads at most 60 tokens.*--max-model-len"):
+        train(config())
+    server.max_model_len, server.version = 4096, "0.27.1"
+    with pytest.raises(AccessError, match=r"runs vLLM 0\.27\.1.*Use vLLM 0\.28 or newer"):
+        train(config())
+    server.version = "0.28.0rc2"
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "shift", 1)
+        with pytest.raises(ModelError, match="has another tokenizer than the model"):
+            train(config())
+    with pytest.raises(AssertionError, match="The model was loaded"):
+        train(config())
+    assert not server.requests
+
+
+def test_a_row_without_an_answer_is_dropped_on_record(config: Make, server: TeacherServer) -> None:
+    server.fault = lambda number, _: "500" if number == 1 else None
+    console = Silent()
+    run = loop.train(config("run", "teacher.retries=0", "teacher.at_once=1"), console).directory
+    steps: Any = read_history(run).steps
+    (dropped,) = [step for step in steps if step.dropped]
+    assert set(dropped.scored) | set(dropped.dropped) == set(dropped.selected)
+    assert dropped.calls == len(dropped.scored) == len(dropped.selected) - len(dropped.dropped)
+    assert any("have no answer and are dropped" in each for each in console.messages)
+    assert verify(run).is_sound
+    events = events_of(run)
+    event = next(each for each in events if each.get("dropped"))
+    del event["dropped"]
+    rewrite(run, events)
+    assert not verify(run).is_sound
+
+
+def test_a_spend_limit_stops_before_it_is_passed_and_the_run_resumes(
+    config: Make, server: TeacherServer, whole: Path
+) -> None:
+    journal = read_requests(whole / "teacher" / "requests.jsonl")
+    assert journal is not None
+    price = "teacher.price_per_million_tokens=1000"
+    limit = Decimal(journal.tokens * 6 // 10) / 1000
+    with pytest.raises(SpendingLimitError, match=r"above the limit of .*teacher\.spend_limit"):
+        train(config("run", price, f"teacher.spend_limit={limit}"))
+    run = Path(config().run.output or "")
+    spent = read_requests(run / "teacher" / "requests.jsonl")
+    assert spent is not None
+    assert 0 < spent.tokens * Decimal("0.001") <= limit
+    assert published(run / "checkpoints")
+    assert verify(run, unfinished=True).is_sound
+    enough = train(config("run", price, "teacher.spend_limit=9999"))
+    assert_same_end(enough, whole)
+    assert sent(enough) == len(server.requests) == sent(whole)
+    assert verify(enough).is_sound
+
+
+def test_more_requests_than_allowed_do_not_pass_verification(
+    config: Make, server: TeacherServer
+) -> None:
+    run = train(config())
+    path = run / "teacher" / "requests.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    first = json.loads(lines[1])
+    path.write_text("".join([*lines, *([json.dumps(first) + "\n"] * 9)]))
+    problems = [each for check in verify(run).checks for each in check.problems]
+    assert any("requests were sent, more than" in each for each in problems)
+    path.write_text(lines[0])
+    problems = [each for check in verify(run).checks for each in check.problems]
+    assert any("no request for it is on record" in each for each in problems)
+    path.unlink()
+    problems = [each for check in verify(run).checks for each in check.problems]
+    assert any("the journal of requests is missing" in each for each in problems)
+
+
+def killed(config: Config, server: TeacherServer, at: int) -> None:
+    """Train in a process that is killed when its n-th request has arrived, before its answer."""
+    child = os.fork()
+    if child == 0:
+        try:
+            loop.train(config, Silent())
+        finally:
+            os._exit(0)
+
+    def kill(number: int, _: dict[str, Any]) -> None:
+        if number == at:
+            os.kill(child, signal.SIGKILL)
+
+    server.fault = kill
+    _, status = os.waitpid(child, 0)
+    server.fault = no_fault
+    assert os.WIFSIGNALED(status), "The run ended before it was killed."
+
+
+@pytest.mark.parametrize("at", [0, 3, 6, 11])
+def test_a_kill_while_requests_are_out_repeats_only_what_has_no_answer(
+    at: int, config: Make, server: TeacherServer, whole: Path
+) -> None:
+    killed(config(), server, at)
+    run = Path(config().run.output or "")
+    stored = {path.stem for path in (run / "teacher" / "answers").glob("*.safetensors")}
+    journal = read_requests(run / "teacher" / "requests.jsonl")
+    assert journal is not None
+    assert journal.requests.total() >= at + 1, "A request was not charged before it was sent."
+    path = run / "teacher" / "requests.jsonl"
+    before = len(path.read_text().splitlines())
+    assert_same_end(train(config()), whole)
+    again = [json.loads(line) for line in path.read_text().splitlines()[before:]]
+    assert not {each["key"] for each in again if each.get("tokens")} & stored
+    found = verify(run)
+    assert found.is_sound, found
+
+
+def test_a_kill_without_a_budget_for_repeats_drops_the_rows_that_were_out(
+    config: Make, server: TeacherServer
+) -> None:
+    settings = config("run", "teacher.retries=0", "teacher.at_once=1")
+    killed(settings, server, 3)
+    run = train(settings)
+    steps: Any = read_history(run).steps
+    assert sum(len(step.dropped) for step in steps) >= 1
+    assert sent(run) <= selected_rows(run)
+    assert verify(run).is_sound
+
+
+def test_a_stop_stores_what_was_out_and_asks_for_none_of_it_again(
+    config: Make, server: TeacherServer, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 12)
+        with pytest.raises(PreemptionError):
+            train(config())
+    run = train(config())
+    assert_same_end(run, whole)
+    assert sent(run) == len(server.requests) == sent(whole)
+
+
+def test_a_key_is_sent_and_is_nowhere_on_record(
+    config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-canary-8c1f0d2e77"
+    monkeypatch.setenv("TEACHER_KEY", secret)
+    console = Silent()
+    run = loop.train(config("run", "teacher.key_variable=TEACHER_KEY"), console).directory
+    assert all(each["Authorization"] == f"Bearer {secret}" for each in server.headers)
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert not any(secret in each for each in console.messages)
+
+
+def test_a_key_that_goes_out_in_the_clear_is_named(
+    config: Make,
+    server: TeacherServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("OPEN_KEY", "sk-canary-8c1f0d2e77")
+    monkeypatch.setattr("bas_opd.serving.endpoint._is_here", lambda _: False)
+    train(config("run", "teacher.key_variable=OPEN_KEY", "run.steps=1"))
+    assert "The key in OPEN_KEY is sent to 127.0.0.1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("teacher.server=http://h/v1",), "Set teacher.model"),
+        (("teacher.model=m",), "teacher.model is for a served teacher"),
+        (("teacher.retries=3",), "teacher.retries is for a served teacher"),
+        (("teacher.server=http://h/v1", "teacher.model=m", "teacher.path=p"), "are both set"),
+        (("teacher.server=http://h/v1", "teacher.model=m", "teacher.mode=ema"), "never changes"),
+        (
+            ("teacher.server=http://h/v1", "teacher.model=m", "teacher.spend_limit=3"),
+            "need each other",
+        ),
+        (
+            (
+                "teacher.server=http://h/v1",
+                "teacher.model=m",
+                "teacher.price_per_million_tokens=3",
+            ),
+            "need each other",
+        ),
+        (
+            (
+                "teacher.server=http://h/v1",
+                "teacher.model=m",
+                "select.budget=processed_tokens",
+            ),
+            "computes it for each",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(
+    settings: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config(preset("learned25"), ["model.path=m", "data.path=d", *settings])
+
+
+def test_only_a_run_asks_a_served_teacher(config: Make, server: TeacherServer) -> None:
+    from bas_opd.audit.subject import Request, Subject
+    from bas_opd.commands.plan import plan
+
+    run = train(config())
+    asked = len(server.requests)
+    priced = ("teacher.price_per_million_tokens=10", "teacher.spend_limit=0.001")
+    (warning,) = [each for each in plan(config("other", *priced)).warnings if "cost" in each]
+    assert "above the limit of 0.001" in warning
+    with pytest.raises(ConfigError, match="outside the budget of a run"):
+        plan(config("other"), probe=True)
+    with pytest.raises(ConfigError, match="--teacher student"):
+        _ = Subject(Request(run=run)).method
+    Subject(Request(run=run, teacher="student")).restore_newest()
+    assert len(server.requests) == asked

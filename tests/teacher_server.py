@@ -1,0 +1,196 @@
+"""A stand-in for a vLLM server that scores rows with a real small model, well or badly."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from bas_opd.model.loading import open_model
+from bas_opd.types import Prompt
+
+Fault = Callable[[int, dict[str, Any]], str | None]
+"""Of a request's number and content: what goes wrong with it, if anything."""
+
+
+def no_fault(_: int, __: dict[str, Any]) -> None:
+    return None
+
+
+class TeacherServer:
+    """Answers as vLLM 0.32 does, as far as a teacher is concerned."""
+
+    def __init__(self, folder: Path, *, max_model_len: int = 4096, version: str = "0.32.0") -> None:
+        self.model = open_model(folder, device="cpu", frozen=True)
+        self.max_model_len, self.version = max_model_len, version
+        self.fault: Fault = no_fault
+        self.max_logprobs = 10_000
+        self.shift = 0
+        """What is added to the ids of its tokenizer."""
+        self.requests: list[dict[str, Any]] = []
+        """Contents of all requests to score."""
+        self.answered: Counter[str] = Counter()
+        """Content -> good answers that were sent whole."""
+        self.bytes = b""
+        """All that came in."""
+        self.headers: list[dict[str, str]] = []
+        self.closing = threading.Event()
+        self.lock = threading.Lock()
+        self._known: dict[str, list[Any]] = {}
+        self._http = _Http(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    @contextmanager
+    def running(self) -> Iterator[TeacherServer]:
+        thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.closing.set()
+            self._http.shutdown()
+            self._http.server_close()
+            thread.join()
+
+    def settings(self, *overrides: str) -> tuple[str, ...]:
+        """The settings of a run that is taught by this server."""
+        return (f"teacher.server={self.url}", "teacher.model=a-teacher", *overrides)
+
+    def key(self, request: dict[str, Any]) -> str:
+        content = [request[name] for name in ("token_ids", "content_parts", "sampling_params")]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @torch.no_grad()
+    def logprobs(self, request: dict[str, Any]) -> list[dict[int, dict[str, Any]] | None]:
+        """Log-probs at every token, as `prompt_logprobs` has them."""
+        processor = self.model.processor
+        url = request["content_parts"][0]["url"]
+        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+        features = processor.images(images=image, return_tensors="pt")
+        grid = features["image_grid_thw"]
+        size = int(grid.prod()) // processor.images.merge_size**2
+        ids = torch.tensor(processor._expand(request["token_ids"], size))
+        prompt = Prompt(input_ids=ids, pixel_values=features["pixel_values"], grid=grid)
+        network: Any = self.model.network
+        hidden = self.model._forward(
+            ids[None],
+            self.model._positions(prompt)[:, None],
+            None,
+            pixels={"pixel_values": prompt.pixel_values, "image_grid_thw": grid},
+        )
+        table = network.lm_head(hidden)[0].float().log_softmax(-1)
+        k = request["sampling_params"]["prompt_logprobs"]
+        places: list[dict[int, dict[str, Any]] | None] = [None]
+        for place, token in enumerate(ids[1:].tolist()):
+            top = table[place].topk(min(k, table.shape[-1])).indices.tolist()
+            places.append({
+                each: {"logprob": float(table[place, each]), "rank": 1, "decoded_token": None}
+                for each in dict.fromkeys([token, *top])
+            })  # fmt: skip
+        return places
+
+    def reply(self, request: dict[str, Any], fault: str | None) -> dict[str, Any]:
+        key = self.key(request)
+        with self.lock:
+            if key not in self._known:
+                self._known[key] = self.logprobs(request)
+        places: Any = self._known[key]
+        match fault:
+            case "without log-probs":
+                places = None
+            case "few":
+                places = [each and dict(list(each.items())[:1]) for each in places]
+            case "other tokens":
+                places = [places[0], *(dict(list(p.items())[1:]) for p in places[1:])]
+            case "wide":
+                places = [each and {**each, 99_999: {"logprob": -50.0}} for each in places]
+            case "other picture":
+                places = [None, *places]
+            case "more than 1":
+                places = [each and {t: {"logprob": 0.0} for t in each} for each in places]
+        return {
+            "request_id": f"generate-tokens-{'x' if fault == 'other request' else ''}"
+            + ("" if fault == "other request" else request["request_id"]),
+            "choices": [{"index": 0, "token_ids": [1]}],
+            "prompt_logprobs": places,
+        }
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that disconnect, as some tests do."""
+
+
+def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            server.headers.append(dict(self.headers))
+            card = {"id": "a-teacher", "max_model_len": server.max_model_len}
+            content = {"/v1/models": {"data": [card]}, "/version": {"version": server.version}}
+            self._send(200, content[self.path])
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            content = json.loads(raw)
+            with server.lock:
+                server.bytes += raw
+                server.headers.append(dict(self.headers))
+            if self.path == "/tokenize":
+                ids = server.model.processor.tokenizer(content["prompt"], add_special_tokens=False)
+                self._send(200, {"tokens": [each + server.shift for each in ids["input_ids"]]})
+                return
+            assert self.path == "/inference/v1/generate"
+            with server.lock:
+                number = len(server.requests)
+                server.requests.append(content)
+            self._answer(content, server.fault(number, content))
+
+        def _answer(self, content: dict[str, Any], fault: str | None) -> None:
+            k = content["sampling_params"]["prompt_logprobs"]
+            if k > server.max_logprobs:
+                words = f"Requested prompt logprobs of {k}, which is greater than max allowed: 20"
+                self._send(400, {"error": {"message": words}})
+            elif fault == "hangs up":
+                self.close_connection = True
+            elif fault == "stalls":
+                server.closing.wait(30)
+            elif fault and fault.isdigit():
+                self._send(int(fault), {"error": {"message": "At most 0 image(s) may be given"}})
+            elif fault == "nonsense":
+                self._send(200, [])
+            else:
+                reply = server.reply(content, fault)
+                for _ in range(2 if fault == "twice" else 1):
+                    self._send(200, reply)
+                if fault in (None, "twice"):
+                    with server.lock:
+                        server.answered[server.key(content)] += 1
+
+        def _send(self, status: int, content: Any) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            self.wfile.flush()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Log nothing."""
+
+    return Handler

@@ -1,0 +1,201 @@
+"""What a served teacher knows, what it is compared on, and what it may send."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stage_fixtures import draw, make_examples, make_model
+from teacher_server import TeacherServer, no_fault
+
+from bas_opd.data.views import crop_view
+from bas_opd.distill.divergence import divergence_on, jensen_shannon, student_topk
+from bas_opd.distill.utility import token_utility
+from bas_opd.errors import DataError
+from bas_opd.serving.client import SpendingLimitError
+from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.request_journal import RequestJournal, read_requests
+from bas_opd.serving.scoring import Answer, ScoringClient
+from bas_opd.teacher.server_teacher import Limits, ServedTeacher, TopLogprobs
+from bas_opd.types import FullLogits, Hooks
+
+VOCABULARY = 40
+
+
+def logits(seed: int, tokens: int = 30) -> torch.Tensor:
+    return 3 * torch.randn(tokens, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+
+def known(teacher: torch.Tensor, tokens: torch.Tensor, k: int) -> TopLogprobs:
+    table = teacher.log_softmax(-1)
+    top = table.topk(k)
+    sampled = table.gather(-1, tokens[:, None])[:, 0]
+    answer = Answer(
+        ids=top.indices.tolist(), logprobs=top.values.tolist(), sampled=sampled.tolist()
+    )
+    return TopLogprobs.of(answer, tokens.tolist())
+
+
+@pytest.mark.parametrize("k", [1, 4, 39, 40])
+def test_the_support_is_the_sampled_token_and_the_likeliest_others(k: int) -> None:
+    teacher, tokens = logits(1), torch.randint(0, VOCABULARY, (30,))
+    scores = known(teacher, tokens, k)
+    table = teacher.log_softmax(-1)
+    for place, token in enumerate(tokens.tolist()):
+        order = table[place].argsort(descending=True).tolist()
+        others = [each for each in order if each != token]
+        expected = set(order[:k]) if token in order[:k] else {token, *others[: k - 1]}
+        assert set(scores.support()[place].tolist()) == expected
+        assert scores.likeliest[place].tolist() == order[:k]
+    torch.testing.assert_close(scores.logprobs(scores.support()), table.gather(-1, scores.ids))
+    assert scores.topk(k + 1) is None
+
+
+def test_an_id_that_is_not_known_has_no_log_prob() -> None:
+    scores = known(logits(1), torch.zeros(30).long(), 4)
+    index = scores.support().clone()
+    assert scores.logprobs(index.flip(-1)) is not None
+    index[7, 2] = next(i for i in range(VOCABULARY) if i not in index[7].tolist())
+    assert scores.logprobs(index) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_divergence_is_never_above_that_of_the_whole_vocabulary(seed: int) -> None:
+    student, teacher = logits(2 * seed), logits(2 * seed + 1)
+    tokens = torch.randint(0, VOCABULARY, (30,), generator=torch.Generator().manual_seed(seed))
+    whole = jensen_shannon(student.log_softmax(-1), teacher.log_softmax(-1), alpha=0.5)
+    for k in (1, 5, 20, 39):
+        scores = known(teacher, tokens, k)
+        part = divergence_on(student, scores, scores.support(), alpha=0.5, support="tail")
+        assert bool((part <= whole + 1e-5).all())
+    scores = known(teacher, tokens, VOCABULARY)
+    same = divergence_on(student, scores, scores.support(), alpha=0.5, support="tail")
+    torch.testing.assert_close(same, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_the_overlap_is_that_of_the_students_own_top_k() -> None:
+    student, teacher, k = logits(3), logits(4), 8
+    scores, index = known(teacher, torch.zeros(30).long(), k), student_topk(student, k)
+    one, other = (
+        token_utility(student, scores, index, support=scores.support(), use_overlap=use)
+        for use in (True, False)
+    )
+    exact, plain = (
+        token_utility(student, FullLogits(teacher), index, use_overlap=use) for use in (True, False)
+    )
+    torch.testing.assert_close(one / other, exact / plain)
+
+
+def test_a_limit_is_compared_in_exact_decimals() -> None:
+    limits = Limits(price=Decimal("0.1"), spend_limit=Decimal("0.3"))
+    limits.check(2_000_000, 1_000_000)
+    with pytest.raises(SpendingLimitError):
+        limits.check(2_000_000, 1_000_001)
+    Limits().check(10**12, 10**12)
+
+
+@pytest.fixture(scope="module")
+def server(small_qwen35: Path) -> Any:
+    with TeacherServer(small_qwen35).running() as running:
+        yield running
+
+
+def teacher_of(server: TeacherServer, folder: Path, student: Any, **options: Any) -> ServedTeacher:
+    endpoint = Endpoint(
+        url=server.url, model="a-teacher", at_once=1, timeout_seconds=5, first_wait_seconds=0.001
+    )
+    return ServedTeacher(
+        ScoringClient(endpoint, vocabulary=304),
+        student.processor,
+        crop_view,
+        folder / "teacher" / "requests.jsonl",
+        k=10,
+        limits=Limits(**options),
+        hooks=Hooks(asked=lambda step, calls: asked.append((step, calls))),
+    )
+
+
+asked: list[tuple[int, int]] = []
+
+
+def test_rows_with_the_same_content_are_asked_once_and_every_row_is_counted(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts = draw(student, make_examples(tmp_path))
+    rollouts.tokens[1], rollouts.lengths[1] = rollouts.tokens[0], rollouts.lengths[0]
+    server.requests, server.fault = [], no_fault
+    asked.clear()
+    scores = teacher_of(server, tmp_path, student).score(rollouts, (0, 1, 4))
+    assert len(server.requests) == 2
+    assert asked == [(3, 3)]
+    assert torch.equal(scores.answers[0].known, scores.answers[1].known)
+    assert scores.scored_tokens == int(rollouts.lengths[[0, 1, 4]].sum())
+    journal = read_requests(tmp_path / "teacher" / "requests.jsonl")
+    assert journal is not None
+    assert (journal.rows(3), journal.requests[3]) == ({0, 1, 4}, 2)
+    again = teacher_of(server, tmp_path, student).score(rollouts, (0, 1, 4))
+    assert len(server.requests) == 2
+    assert asked == [(3, 3)]
+    assert torch.equal(again.answers[4].known, scores.answers[4].known)
+    packed = torch.cat([chunk.known for chunk in again.chunks((4, 0), 3)])
+    assert torch.equal(packed, torch.cat([again.answers[4].known, again.answers[0].known]))
+
+
+def test_no_rows_send_nothing_and_write_nothing(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts = draw(student, make_examples(tmp_path))
+    server.requests = []
+    scores = teacher_of(server, tmp_path, student).score(rollouts, ())
+    assert (scores.rows, scores.scored_tokens, scores.processed_tokens) == ((), 0, 0)
+    assert not server.requests
+    assert not (tmp_path / "teacher").exists()
+
+
+def test_a_repeat_leaves_enough_for_rows_that_were_never_asked(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts = draw(student, make_examples(tmp_path))
+    server.requests = []
+    first = set[str]()
+
+    def always_the_first(number: int, content: dict[str, Any]) -> str | None:
+        first.add(server.key(content) if number == 0 else "")
+        return "500" if server.key(content) in first else None
+
+    server.fault = always_the_first
+    rows = (0, 1, 2, 3, 4, 5)
+    scores = teacher_of(server, tmp_path, student, retries=2).score(rollouts, rows)
+    server.fault = no_fault
+    assert len(scores.rows) == 5
+    assert len(server.requests) == 5 + 3
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", "[1]", '{"step": 1, "row": 2, "key": "k", "tokens": -1}', "{"]
+)
+def test_a_damaged_journal_is_a_sentence(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(f'{{"schema_version": 1}}\n{line}\n')
+    with pytest.raises(DataError, match=r"requests\.jsonl:2 .*Restore the file"):
+        read_requests(path)
+
+
+def test_a_line_that_a_kill_cut_short_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "teacher" / "requests.jsonl"
+    journal = RequestJournal.resume(path)
+    journal.write(0, 4, "k", 70)
+    with path.open("ab") as file:
+        file.write(b'{"step": 0, "row"')
+    again = RequestJournal.resume(path)
+    again.write(0, 5, "l", 30)
+    assert (again.tokens, again.requests[0], again.rows(0)) == (100, 2, {4, 5})
+    read = read_requests(path)
+    assert read is not None
+    assert (read.tokens, read.requests[0]) == (100, 2)
