@@ -25,6 +25,8 @@ class BasOpdError(Exception):
     """Base of all errors whose message is written for the user."""
 
     exit_code = 1
+    is_told = False
+    """Whether all processes of a run raise it, so that the leader alone prints it."""
 
 
 class ConfigError(BasOpdError, ValueError):
@@ -57,6 +59,10 @@ class PreemptionError(BasOpdError):
     """The run was interrupted; the same command resumes it."""
 
     exit_code = 75
+
+
+class RankError(BasOpdError, RuntimeError):
+    """Another process of the run failed, has ended, or cannot be reached."""
 
 
 class RunDirectoryError(BasOpdError, RuntimeError):

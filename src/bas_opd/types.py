@@ -107,13 +107,39 @@ class Prompt:
         return len(self.input_ids)
 
 
+class DistantPrompt:
+    """A prompt that another process has encoded; here it is encoded if it is computed with."""
+
+    def __init__(self, length: int, encode: Callable[[], Prompt]) -> None:
+        self.length = length
+        self._encode = encode
+        self._prompt: Prompt | None = None
+
+    @property
+    def input_ids(self) -> Tensor:
+        return self._here().input_ids
+
+    @property
+    def pixel_values(self) -> Tensor:
+        return self._here().pixel_values
+
+    @property
+    def grid(self) -> Tensor:
+        return self._here().grid
+
+    def _here(self) -> Prompt:
+        if self._prompt is None:
+            self._prompt = self._encode()
+        return self._prompt
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
     """y ~ p_theta for every prompt, with what the sampler measured (Alg. 1, line 3)."""
 
     step: int
     examples: tuple[Example, ...]
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[Prompt | DistantPrompt, ...]
     per_prompt: int
     tokens: Tensor  # [row, token] int64, CPU
     lengths: Tensor  # [row] valid tokens, the end token counted
@@ -418,6 +444,8 @@ class StudentUpdate:
     dropped: int
     """Rows whose measurement was not finite."""
     processed_tokens: int
+    tokens_of_ranks: tuple[int, ...] = ()
+    """Of these, what each process of the run computed."""
 
 
 def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
@@ -434,6 +462,9 @@ def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
         observed={row: value for each in updates for row, value in each.observed.items()},
         dropped=sum(each.dropped for each in updates),
         processed_tokens=sum(each.processed_tokens for each in updates),
+        tokens_of_ranks=tuple(
+            sum(tokens) for tokens in zip(*(each.tokens_of_ranks for each in tried), strict=True)
+        ),
     )
 
 

@@ -41,8 +41,8 @@ def half_written(part: str) -> Fault:
     def arm() -> None:
         save_file = checkpoint.save_file
 
-        def torn(tensors: Any, path: Path) -> None:
-            save_file(tensors, path)
+        def torn(tensors: Any, path: Path, header: Any) -> None:
+            save_file(tensors, path, header)
             if path.stem == part and "00000002" in path.parent.name:
                 os.truncate(path, path.stat().st_size // 2)
                 die()

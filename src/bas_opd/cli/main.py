@@ -67,10 +67,17 @@ class _Commands(TyperGroup):
 
 
 def _fail(error: Exception) -> int:
-    """Print the message of an error, and return the exit code."""
+    """Print the message of an error, and return the exit code.
+
+    Of several processes the leader prints what all raise.
+    """
+    from bas_opd.compute.world import launched
     from bas_opd.text import printable
 
-    typer.echo(f"bas-opd: {printable(_message(error))}", err=True)
+    rank, _ = launched()
+    if not rank or not (isinstance(error, BasOpdError) and error.is_told):
+        place = f" (rank {rank})" if rank else ""
+        typer.echo(f"bas-opd{place}: {printable(_message(error))}", err=True)
     return error.exit_code if isinstance(error, BasOpdError) else 1
 
 

@@ -90,11 +90,17 @@ def train(
     ] = False,
 ) -> None:
     """Train a model from a config. Run the same command again to resume."""
+    from bas_opd.compute.world import launched
     from bas_opd.config import load_config
 
     settings = load_config(config, overrides or ())
-    # These import torch, which takes seconds, so the config comes first.
-    typer.echo(f"Training {settings.model.path} in {settings.run.output}: loading PyTorch.")
+    rank, size = launched()
+    if rank == 0:
+        # These import torch, which takes seconds, so the config comes first.
+        together = f" with {size} processes" if size > 1 else ""
+        typer.echo(
+            f"Training {settings.model.path} in {settings.run.output}{together}: loading PyTorch."
+        )
 
     from bas_opd.commands.named_set import with_named_set
     from bas_opd.evaluate.during_training import evaluator
@@ -105,17 +111,24 @@ def train(
 
     trackers = check_trackers(track or ())
     quiet_transformers()
-    with Console(run=Path(settings.run.output or "runs/run")) as console:
-        settings = with_named_set(settings, console)
+    with (
+        loop.joined(settings) as world,
+        Console(run=Path(settings.run.output or "runs/run")) as console,
+    ):
+        place = world.led(lambda: with_named_set(settings, console).data.path)
+        data = settings.data.model_copy(update={"path": place})
+        settings = settings.model_copy(update={"data": data})
         done = loop.train(
             settings,
             Tracked(console, settings, trackers),
             overwrite=overwrite,
             accept_changes=accept_changes,
-            evaluate=evaluator(settings),
-            judge=reward_judge(settings),
+            evaluate=world.each(lambda: evaluator(settings)),
+            judge=world.each(lambda: reward_judge(settings, leads=world.leads)),
+            world=world,
         )
-    typer.echo("\n  ".join(("Next:", *_next(settings, done.directory))))
+    if rank == 0:
+        typer.echo("\n  ".join(("Next:", *_next(settings, done.directory))))
 
 
 def _next(config: Config, directory: Path) -> Iterator[str]:

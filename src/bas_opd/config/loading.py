@@ -45,6 +45,8 @@ FREE = frozenset(
         "optim.share_prompts",
         "optim.offload",
         "model.gradient_checkpointing",
+        "shard.timeout_minutes",
+        "shard.always",
         "run.steps",
         "run.epochs",
         "run.output",

@@ -524,6 +524,19 @@ class OptimConfig(Section):
         return self
 
 
+class ShardConfig(Section):
+    """Several processes that train together (docs/scale.md)."""
+
+    timeout_minutes: float = Field(
+        default=30.0, gt=0, description="Longest wait of a process for the others."
+    )
+    always: bool = Field(
+        default=False,
+        description="Treat the parameters of one process as those of several are, to measure what "
+        "it costs.",
+    )
+
+
 class EvalConfig(Section):
     """Evaluation during training; it changes no draw and no weight."""
 
@@ -635,6 +648,7 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     judge: JudgeConfig = JudgeConfig()
     optim: OptimConfig = OptimConfig()
+    shard: ShardConfig = ShardConfig()
     eval: EvalConfig = EvalConfig()
     run: RunConfig = RunConfig()
 

@@ -19,15 +19,19 @@ GRADES: dict[Outcome, Grade] = {"correct": "right", "wrong": "wrong", "unscored"
 KNOWN = Case(question="Which colour is the cup?", reference="red", answer="It is red.")
 
 
-def reward_judge(config: Config) -> RewardJudge | None:
-    """Return the judge of a run, or None if it has none; raise if it does not reply."""
+def reward_judge(config: Config, *, leads: bool = True) -> RewardJudge | None:
+    """Return the judge of a run, or None if it has none; raise if it does not reply.
+
+    Of several processes the leader alone asks.
+    """
     settings = config.judge
     if settings.url is None:
         return None
     endpoint = Endpoint(url=settings.url, model=settings.model, key_variable=settings.key_variable)
-    # One try: whoever starts a run is there to hear that the address is wrong.
-    once = ChatClient(replace(endpoint, tries=1))
-    once.ask(messages(KNOWN, mark=fresh_mark(KNOWN)), max_tokens=16)
+    if leads:
+        # One try: whoever starts a run is there to hear that the address is wrong.
+        once = ChatClient(replace(endpoint, tries=1))
+        once.ask(messages(KNOWN, mark=fresh_mark(KNOWN)), max_tokens=16)
     path = Path(config.run.output or "runs/run") / VERDICTS
     return RewardJudge(endpoint, path, max_requests=settings.max_requests)
 

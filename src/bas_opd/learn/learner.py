@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
+from bas_opd.compute.world import World
 from bas_opd.learn.objective import Objective, ObjectivePart, PackedRows
 from bas_opd.learn.offloaded import OffloadedAdamW
-from bas_opd.model.batches import MicroBatch, PromptGroup, group_by_prompt, micro_batches
+from bas_opd.model.batches import (
+    MicroBatch,
+    PromptGroup,
+    group_by_prompt,
+    micro_batches,
+    shares,
+)
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Hooks, Rollouts, StudentUpdate
 
@@ -39,7 +47,11 @@ class Pass:
     loss: Tensor
     observed: dict[int, float]
     """Row -> what the objective measured on it; not always finite."""
-    processed_tokens: int
+    tokens_of_ranks: tuple[int, ...]
+
+    @property
+    def processed_tokens(self) -> int:
+        return sum(self.tokens_of_ranks)
 
 
 class Learner:
@@ -47,7 +59,8 @@ class Learner:
 
     It owns micro-batches, shared prompts, out-of-memory retries, clipping and the optimizer.
     Other rows have exactly zero gradient, so they are not computed at all. The denominator of the
-    loss is that of the whole step: how it is cut into micro-batches changes nothing.
+    loss is that of the whole step: how it is cut into micro-batches, and dealt to the processes of
+    a run, changes nothing.
     """
 
     def __init__(
@@ -55,8 +68,10 @@ class Learner:
         model: VisionLanguageModel,
         settings: OptimizerSettings,
         hooks: Hooks | None = None,
+        world: World | None = None,
     ) -> None:
         self.model = model
+        self.world = world or World()
         self.settings = settings
         self.hooks = hooks or Hooks()
         self.tokens_per_micro_batch = settings.tokens_per_micro_batch
@@ -88,8 +103,9 @@ class Learner:
                 processed_tokens=0,
             )
         found = self.accumulate(rollouts, rows, objective)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_clip)
-        is_valid = bool(found.loss.isfinite()) and bool(norm.isfinite())
+        norm = self._clip()
+        # The leader decides, should ranks round differently.
+        is_valid = self.world.gather(bool(found.loss.isfinite()) and bool(norm.isfinite()))[0]
         if is_valid:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -104,6 +120,7 @@ class Learner:
             observed=finite,
             dropped=len(found.observed) - len(finite),
             processed_tokens=found.processed_tokens,
+            tokens_of_ranks=found.tokens_of_ranks,
         )
 
     def accumulate(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:
@@ -118,6 +135,8 @@ class Learner:
     def zero_grad(self) -> None:
         """Drop gradients, complete or not; the weights stay as they are."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self.model.shards is not None:
+            self.model.shards.drop_gradients()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the optimizer state, by kind and parameter name."""
@@ -160,20 +179,46 @@ class Learner:
         objective: Objective,
         tokens: int,
     ) -> Pass:
+        """Compute the groups micro-batch by micro-batch, each rank its own at the same time."""
         if torch.is_grad_enabled():
             self.zero_grad()  # A retry after running out of memory starts from nothing.
-        share = self.settings.share_prompts
+        share, rank, shards = self.settings.share_prompts, self.world.rank, self.model.shards
+        dealt = [
+            list(micro_batches(part, tokens, share_prompts=share))
+            for part in shares(groups, self.world.size)
+        ]
         loss = torch.zeros((), device=self.model.device)
         observed: dict[int, float] = {}
-        processed = 0
-        for batch in micro_batches(groups, tokens, share_prompts=share):
+        processed = [0] * self.world.size
+        with self.model.gathered():
+            for turn in range(max(map(len, dealt))):
+                own = dealt[rank][turn : turn + 1]  # none, if others have more
+                for number, part in enumerate(
+                    self.world.together(partial(self._turn, rollouts, own, objective))
+                ):
+                    loss += part.loss.to(loss.device)
+                    observed |= part.observed
+                    processed[number] += part.processed_tokens
+                if shards is not None and torch.is_grad_enabled():
+                    shards.sum_gradients()
+        return Pass(loss=loss, observed=observed, tokens_of_ranks=tuple(processed))
+
+    def _turn(
+        self, rollouts: Rollouts, batches: Sequence[MicroBatch], objective: Objective
+    ) -> Pass:
+        """Compute one micro-batch, or nothing."""
+        loss, processed = torch.zeros(()), 0
+        observed: dict[int, float] = {}
+        for batch in batches:
             self.hooks.poll()
             part = self._micro_batch(rollouts, batch, objective)
-            loss += part.loss
+            # Between ranks it travels over the host.
+            loss = part.loss if self.world.size == 1 else part.loss.cpu()
             if part.observed is not None:
                 observed.update(zip(batch.rows, part.observed.tolist(), strict=True))
-            processed += batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
-        return Pass(loss=loss, observed=observed, processed_tokens=processed)
+            share = self.settings.share_prompts
+            processed = batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
+        return Pass(loss=loss, observed=observed, tokens_of_ranks=(processed,))
 
     def _micro_batch(
         self, rollouts: Rollouts, batch: MicroBatch, objective: Objective
@@ -193,6 +238,18 @@ class Learner:
             tokens=torch.cat(responses),
         )
         return objective(hidden, packed)
+
+    def _clip(self) -> Tensor:
+        """Limit the gradient norm, and return what it was."""
+        limit = self.settings.gradient_clip
+        if self.model.shards is None:
+            return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        # The norm of all rows of all ranks.
+        norms = [p.grad.norm() for p in self.parameters if p.grad is not None]
+        squares = torch.stack(norms).square().sum() if norms else torch.zeros(())
+        norm = self.world.sum(squares.to(self.model.device)).sqrt()
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
+        return norm
 
     def _learning_rate(self, step: int) -> float:
         """Return the rate of a step counted from 0: a linear warm-up, then constant or falling."""

@@ -12,7 +12,7 @@ term has the value of a mean advantage while its gradient is that of the policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from statistics import fmean
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bas_opd.compute.clock import Clock
+from bas_opd.compute.world import World
 from bas_opd.learn import ClippedPolicy, ClipSettings, Learner, Reading, TokenLogprobs
 from bas_opd.learn.policy_loss import token_weights
 from bas_opd.methods.method import PatientPoll, Prompts
@@ -28,7 +29,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import StudentWeights
 from bas_opd.rewards import Scale, advantages
 from bas_opd.rollout import RolloutEngine
-from bas_opd.teacher import SelfTeacher
+from bas_opd.teacher import LocalScores, SelfTeacher
 from bas_opd.types import (
     Graded,
     Part,
@@ -81,6 +82,7 @@ class Grpo:
     poll: PatientPoll
     reference: SelfTeacher | None = None
     """The initial model; None where beta is 0."""
+    world: World = field(default_factory=World)
 
     def step(self, prompts: Prompts) -> StepReport:
         """Sample, grade, compare, and take one update for each mini-batch of prompts."""
@@ -112,6 +114,7 @@ class Grpo:
                 update = self.learner.update(rollouts, rows, objective)
                 self.poll.waits |= update.is_valid  # the step can no longer be given up
                 updates.append((rows, update))
+            measured = self.world.merged(measured)
         self.poll.waits = False
         update = as_one_update([each for _, each in updates])
         tokens = max(1, int(rollouts.lengths[learned].sum()))
@@ -204,7 +207,7 @@ class Grpo:
             chunk=self.settings.tokens_per_chunk,
         )
         done = self.learner.measure(rollouts, rows, reading)
-        return reading.found, done.processed_tokens
+        return self.world.merged(reading.found), done.processed_tokens
 
     @torch.no_grad()
     def _reference_logprobs(
@@ -212,17 +215,23 @@ class Grpo:
     ) -> tuple[dict[int, Tensor] | None, int]:
         if self.reference is None:
             return None, 0
-        logprobs, size = self.settings.logprobs, self.settings.tokens_per_chunk
-        found = {}
         with self.clock.phase("reference"):
             scores = self.reference.score(rollouts, rows)
-            for row in scores.rows:
-                tokens = rollouts.tokens[row, : int(rollouts.lengths[row])].split(size)
-                chunks = scores.chunks([row], size)
-                found[row] = torch.cat(
-                    [logprobs(each.logits, t) for each, t in zip(chunks, tokens, strict=True)]
-                )
+            with self.model.gathered():  # A head that is not trained is the student's.
+                own = self.world.each(lambda: self._logprobs_of(scores, rollouts))
+                found = self.world.merged(own)
         return found, scores.processed_tokens
+
+    def _logprobs_of(self, scores: LocalScores, rollouts: Rollouts) -> dict[int, Tensor]:
+        logprobs, size = self.settings.logprobs, self.settings.tokens_per_chunk
+        found = {}
+        for row in sorted(scores.hidden):
+            tokens = rollouts.tokens[row, : int(rollouts.lengths[row])].split(size)
+            chunks = scores.chunks([row], size)
+            found[row] = torch.cat(
+                [logprobs(each.logits, t) for each, t in zip(chunks, tokens, strict=True)]
+            )
+        return found
 
 
 def correctness(grade: str) -> float:

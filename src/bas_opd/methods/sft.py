@@ -7,9 +7,10 @@ the crop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bas_opd.compute.clock import Clock
+from bas_opd.compute.world import World
 from bas_opd.learn import Learner, Likelihood
 from bas_opd.methods.method import Prompts
 from bas_opd.methods.reward import RuleReward
@@ -36,6 +37,7 @@ class Sft:
     reward: RuleReward | None = None
     """Decides which responses are learned from; None: all of them."""
     tokens_per_chunk: int = 512
+    world: World = field(default_factory=World)
 
     def step(self, prompts: Prompts) -> StepReport:
         """Let the initial model answer from the crop, and learn its right answers."""
@@ -87,5 +89,7 @@ class Sft:
 
     def _as_student_sees(self, rollouts: Rollouts) -> Rollouts:
         encode = self.model.processor.encode
-        prompts = tuple(encode(*self.view(example)) for example in rollouts.examples)
+        prompts = self.world.each(
+            lambda: tuple(encode(*self.view(example)) for example in rollouts.examples)
+        )
         return replace(rollouts, prompts=prompts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from bas_opd.types import Prompt, Rollouts
+from bas_opd.types import DistantPrompt, Prompt, Rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class PromptGroup:
     """A prompt with those of its rollouts that are computed."""
 
     number: int
-    prompt: Prompt
+    prompt: Prompt | DistantPrompt
     rows: tuple[int, ...]
     longest: int
 
@@ -41,7 +41,7 @@ class MicroBatch:
     groups: tuple[PromptGroup, ...]
 
     @property
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[Prompt | DistantPrompt]:
         return [group.prompt for group in self.groups]
 
     @property
@@ -109,6 +109,21 @@ def micro_batches(
         batch.append(piece)
     if batch:
         yield MicroBatch(groups=tuple(batch))
+
+
+def shares(groups: Sequence[PromptGroup], count: int) -> list[list[PromptGroup]]:
+    """Deal groups to ranks by their cost in tokens: the largest first, to who has least.
+
+    It depends on lengths alone, so that every rank deals alike, and teacher and student too.
+    """
+    dealt: list[list[PromptGroup]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for group in sorted(groups, key=lambda g: (-g.tokens_of_all_rows, g.number)):
+        least = loads.index(min(loads))
+        dealt[least].append(group)
+        loads[least] += group.tokens_of_all_rows
+    place = {group.number: place for place, group in enumerate(groups)}
+    return [sorted(share, key=lambda group: place[group.number]) for share in dealt]
 
 
 def _pieces(group: PromptGroup, tokens: int, *, share_prompts: bool) -> Iterator[PromptGroup]:

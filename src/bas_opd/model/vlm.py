@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from bas_opd import disk
+from bas_opd.compute.world import World
 from bas_opd.model.cache import empty_cache, take_rows
 from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
-from bas_opd.types import Prompt
+from bas_opd.model.sharding import Shards
+from bas_opd.types import DistantPrompt, Prompt
+
+AnyPrompt = Prompt | DistantPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ class VisionLanguageModel:
         # peft injects its adapters into the modules it wraps, so the base network runs them.
         self._core: Any = getattr(network, "get_base_model", lambda: network)()
         self.device: torch.device = next(network.parameters()).device
+        self.shards: Shards | None = None
+        """The parameters, where they are spread over the processes of a run."""
         self.fast_head: Head | None = None
         """The head in half precision on a GPU; None where it is computed in fp32."""
         weight = plain_head(self.head)
@@ -66,13 +73,35 @@ class VisionLanguageModel:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)
 
+    def shard(self, world: World) -> None:
+        """Spread the parameters over the processes of a run; call it before any stage is built."""
+        self.shards = Shards(self.network, self.head, self.precision, world)
+
+    def gathered(self, weights: Mapping[str, Tensor] | None = None) -> AbstractContextManager[None]:
+        """Hold all weights in the network, or others by their names, while passes run.
+
+        Nothing happens where nothing is spread; then other weights are not allowed.
+        """
+        if self.shards is None:
+            assert weights is None
+            return nullcontext()
+        if self.fast_head is not None:
+            self.fast_head.forget()  # Other weights will lie where it last read some.
+        return self.shards.gathered(weights)
+
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return theta: the trainable parameters by name."""
+        """Return theta: the trainable parameters by name; of sharded ones, this rank's rows."""
+        if self.shards is not None:
+            return self.shards.trainable()
         return {
             name: parameter
             for name, parameter in self.network.named_parameters()
             if parameter.requires_grad
         }
+
+    def whole(self, name: str, rows: Tensor) -> Tensor:
+        """Return all rows of a tensor that belongs to a parameter; every rank must ask."""
+        return rows if self.shards is None else self.shards.whole(name, rows)
 
     def compute(self) -> AbstractContextManager[Any]:
         """Return the autocast context of the forward passes.
@@ -96,13 +125,31 @@ class VisionLanguageModel:
                 return self.fast_head.logits(hidden)
             return self.head(hidden.float())
 
-    def save(self, folder: Path) -> None:
-        """Write the network (with LoRA, its adapter) and its processor in transformers format."""
-        network: Any = self.network
-        disk.by_library(folder, network.save_pretrained, folder)
+    def save(self, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write the network (with LoRA, its adapter) and its processor in transformers format.
+
+        Of a sharded one, `whole_weights` gives the weights.
+        """
+        save = partial(cast("Any", self.network).save_pretrained, state_dict=weights)
+        disk.by_library(folder, save, folder)
         self.processor.save(folder)
 
-    def prefill(self, prompts: Sequence[Prompt]) -> Prefix:
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Return the weights of a sharded network on the host, for the leader; None of others.
+
+        Every rank must ask. A tied weight has its names on one tensor, so it is written once.
+        """
+        if self.shards is None:
+            return None
+        by_parameter: dict[int, Tensor] = {}
+        for name, parameter in self.network.named_parameters():
+            weight = self.shards.whole(name, self.shards.rows[name].detach())
+            if self.shards.world.leads:
+                by_parameter[id(parameter)] = weight.to("cpu", copy=True)
+        named = self.network.named_parameters(remove_duplicate=False)
+        return {name: by_parameter[id(p)] for name, p in named if id(p) in by_parameter}
+
+    def prefill(self, prompts: Sequence[AnyPrompt]) -> Prefix:
         """Encode images and prompts once, padded on the left."""
         longest = max(prompt.length for prompt in prompts)
         shape = (len(prompts), longest)
@@ -158,7 +205,7 @@ class VisionLanguageModel:
 
     def response_hidden(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[AnyPrompt],
         prompt_of: Sequence[int],
         responses: Sequence[Tensor],
         *,
@@ -176,7 +223,7 @@ class VisionLanguageModel:
         return hidden[valid.to(self.device)]
 
     def _shared_rows(
-        self, prompts: Sequence[Prompt], prompt_of: Tensor, responses: Sequence[Tensor]
+        self, prompts: Sequence[AnyPrompt], prompt_of: Tensor, responses: Sequence[Tensor]
     ) -> Tensor:
         prefix = self.prefill(prompts).rows(prompt_of.to(self.device))
         first = prefix.last_hidden[:, None]
@@ -192,7 +239,7 @@ class VisionLanguageModel:
         return torch.cat([first, hidden], dim=1)
 
     def _unshared_rows(
-        self, prompts: Sequence[Prompt], prompt_of: Tensor, responses: Sequence[Tensor]
+        self, prompts: Sequence[AnyPrompt], prompt_of: Tensor, responses: Sequence[Tensor]
     ) -> Tensor:
         owners = [prompts[i] for i in prompt_of.tolist()]
         totals = [
@@ -238,7 +285,7 @@ class VisionLanguageModel:
             **(pixels or {}),
         ).last_hidden_state
 
-    def _positions(self, prompt: Prompt) -> Tensor:
+    def _positions(self, prompt: AnyPrompt) -> Tensor:
         """Return the three rotary positions of each prompt token, `[3, token]`."""
         ids = prompt.input_ids[None]
         positions, _ = self._core.model.get_rope_index(
@@ -253,7 +300,7 @@ class VisionLanguageModel:
         return None if bool(mask.all()) else mask.to(self.device)
 
 
-def _pixels(prompts: Sequence[Prompt], device: torch.device) -> dict[str, Tensor]:
+def _pixels(prompts: Sequence[AnyPrompt], device: torch.device) -> dict[str, Tensor]:
     return {
         "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]).to(device),
         "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]).to(device),

@@ -34,8 +34,8 @@ class ShadowWeights:
     """A second set of the trainable weights in fp32, lent to the network while it is needed.
 
     With LoRA these are the adapters only; everything that training does not change exists once.
-    All access to the network's parameters on behalf of the second set goes through here: under
-    sharding they are cached elsewhere, and an exchange of `.data` would silently have no effect.
+    All access to the network's parameters on behalf of the second set goes through here. Where
+    they are sharded, so is the set: it is gathered in place of the live weights.
     An empty set stands for the live weights themselves. With `offload` the set is kept in host
     memory: a copy is on the device while it is lent, in the room that gradients take later.
     """
@@ -71,6 +71,10 @@ class ShadowWeights:
         if self._is_lent:
             raise RuntimeError("These weights are in the network already; lending does not nest.")
         weights = self._tensors if self._host is None else self._host.on_device()
+        if self._model.shards is not None:
+            with self._model.gathered(weights):
+                yield
+            return
         live = self._model.trainable()
         own = {name: live[name].data for name in weights}
         self._put(weights)
@@ -96,11 +100,14 @@ class ShadowWeights:
             visit([self._host], move)
 
     def head(self) -> HeadWeights | Head:
-        """Return this set's projection to logits, valid until the set follows the live weights."""
+        """Return this set's projection to logits, valid until the set follows the live weights.
+
+        Where the set is sharded, every rank must ask.
+        """
         head = self._model.head
         own = {
-            local: self._tensors[name]
-            for name, parameter in self._model.trainable().items()
+            local: self._model.whole(name, self._tensors[name])
+            for name, parameter in self._model.network.named_parameters()
             for local, candidate in head.named_parameters()
             if parameter is candidate and name in self._tensors
         }

@@ -62,8 +62,10 @@ class Decoder:
         capacity = _capacity(prefix.cache.get_seq_length() + self.limit)
         size = cache_bytes(prefix.cache, capacity)
         if fixed is None:
+            # A captured step reads weights where they were; gathered ones are freed after a phase.
+            can_capture = self._can_capture and self.model.shards is None
             is_gpu = self.model.device.type == "cuda"
-            fixed = is_gpu and self._can_capture and size <= FIXED_BYTES
+            fixed = is_gpu and can_capture and size <= FIXED_BYTES
         if not fixed:
             return self._decode_growing(prefix)
         steps = self._steps_for(prefix, capacity, size)

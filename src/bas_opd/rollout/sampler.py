@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
+from bas_opd.compute.world import World
 from bas_opd.errors import DataError, ModelError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.types import Example, Hooks, Prompt, PromptBatch, Rollouts, View
+from bas_opd.types import DistantPrompt, Example, Hooks, Prompt, PromptBatch, Rollouts, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +34,20 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Responses of some rows as the sampler holds them, on the model's device."""
+    """Responses of some rows: those of a batch on the model's device, of a rank on the host."""
 
     tokens: Tensor  # [row, token]
     lengths: Tensor  # [row]
     logprobs: Tensor  # [row, token]
     entropies: Tensor  # [row, token]
+
+    def put(self, part: Drawn, prompts: Sequence[int], per_prompt: int) -> None:
+        """Copy the responses of some prompts to the rows of these."""
+        where = _rows_of_prompts(prompts, per_prompt)
+        self.tokens[where] = part.tokens.cpu()
+        self.lengths[where] = part.lengths.cpu()
+        self.logprobs[where] = part.logprobs.cpu()
+        self.entropies[where] = part.entropies.cpu()
 
 
 class Sampler:
@@ -49,8 +59,10 @@ class Sampler:
         view: View,
         settings: SamplingSettings,
         hooks: Hooks | None = None,
+        world: World | None = None,
     ) -> None:
         self.model = model
+        self.world = world or World()
         self.view = view
         self.settings = settings
         self.hooks = hooks or Hooks()
@@ -65,9 +77,17 @@ class Sampler:
     @torch.no_grad()
     def generate(self, batch: PromptBatch) -> Rollouts:
         """Draw `per_prompt` responses for every example of the batch."""
-        prompts = tuple(self._encode(example) for example in batch.examples)
-        most = min(self.prompts_per_batch, max(1, len(prompts)))
-        rollouts, fitted = in_smaller_batches(
+        ranks = self.world.size
+        mine = range(self.world.rank, len(batch.examples), ranks)
+        prompts: dict[int, Prompt] = {}
+
+        def encode() -> dict[int, int]:
+            prompts.update({i: self._encode(batch.examples[i]) for i in mine})
+            return {i: prompt.length for i, prompt in prompts.items()}
+
+        lengths = {i: n for part in self.world.together(encode) for i, n in part.items()}
+        most = min(self.prompts_per_batch, max(1, -(-len(batch.examples) // ranks)))
+        parts, fitted = in_smaller_batches(
             lambda limit: self._sample(batch, prompts, limit),
             limit=most,
             smallest=1,
@@ -76,7 +96,20 @@ class Sampler:
         )
         if fitted < most:  # memory ran out; a batch of few prompts limits no later one
             self.prompts_per_batch = fitted
-        return rollouts
+        drawn = self._joined(parts, len(batch.examples))
+        return Rollouts(
+            step=batch.step,
+            examples=batch.examples,
+            prompts=tuple(
+                prompts.get(i) or DistantPrompt(lengths[i], partial(self._encode, example))
+                for i, example in enumerate(batch.examples)
+            ),
+            per_prompt=self.settings.per_prompt,
+            tokens=drawn.tokens,
+            lengths=drawn.lengths,
+            logprobs=drawn.logprobs,
+            entropies=drawn.entropies,
+        )
 
     def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:
         """Nothing to load: the sampler computes with the student's own parameters."""
@@ -86,32 +119,44 @@ class Sampler:
         self._decode.release()
 
     def _sample(
-        self, batch: PromptBatch, prompts: tuple[Prompt, ...], prompts_per_batch: int
-    ) -> Rollouts:
-        rows = len(prompts) * self.settings.per_prompt
-        limit = self.settings.max_response_tokens
-        tokens = torch.full((rows, limit), self.model.processor.pad_id)
-        lengths = torch.zeros(rows, dtype=torch.long)
-        logprobs, entropies = torch.zeros(rows, limit), torch.zeros(rows, limit)
-        with self.model.compute():
-            for group in groups_of_like_length(prompts, prompts_per_batch):
-                drawn = self._draw([prompts[i] for i in group], group, batch)
-                _check_finite(drawn, batch.step)
-                where = _rows_of_prompts(group, self.settings.per_prompt)
-                tokens[where] = drawn.tokens.cpu()
-                lengths[where] = drawn.lengths.cpu()
-                logprobs[where] = drawn.logprobs.cpu()
-                entropies[where] = drawn.entropies.cpu()
-        longest = max([1, *lengths.tolist()])
-        return Rollouts(
-            step=batch.step,
-            examples=batch.examples,
-            prompts=prompts,
-            per_prompt=self.settings.per_prompt,
-            tokens=tokens[:, :longest],
-            lengths=lengths,
-            logprobs=logprobs[:, :longest],
-            entropies=entropies[:, :longest],
+        self, batch: PromptBatch, prompts: Mapping[int, Prompt], prompts_per_batch: int
+    ) -> list[Drawn]:
+        """Draw the responses of this rank's prompts, by their numbers; return those of all."""
+
+        def work() -> Drawn:
+            numbers, own = list(prompts), list(prompts.values())
+            drawn = self._empty(len(own))
+            for group in groups_of_like_length(own, prompts_per_batch):
+                some = self._draw([own[i] for i in group], [numbers[i] for i in group], batch)
+                _check_finite(some, batch.step)
+                drawn.put(some, group, self.settings.per_prompt)
+            return drawn
+
+        with self.model.gathered(), self.model.compute():
+            return self.world.together(work)
+
+    def _joined(self, parts: Sequence[Drawn], prompts: int) -> Drawn:
+        """Return the responses of all ranks in the order of their prompts, without padding."""
+        drawn = parts[0]
+        if len(parts) > 1:
+            drawn = self._empty(prompts)
+            for rank, part in enumerate(parts):
+                drawn.put(part, range(rank, prompts, len(parts)), self.settings.per_prompt)
+        longest = max([1, *drawn.lengths.tolist()])
+        return Drawn(
+            tokens=drawn.tokens[:, :longest],
+            lengths=drawn.lengths,
+            logprobs=drawn.logprobs[:, :longest],
+            entropies=drawn.entropies[:, :longest],
+        )
+
+    def _empty(self, prompts: int) -> Drawn:
+        shape = (prompts * self.settings.per_prompt, self.settings.max_response_tokens)
+        return Drawn(
+            tokens=torch.full(shape, self.model.processor.pad_id),
+            lengths=torch.zeros(shape[0], dtype=torch.long),
+            logprobs=torch.zeros(shape),
+            entropies=torch.zeros(shape),
         )
 
     def _encode(self, example: Example) -> Prompt:
@@ -219,4 +264,6 @@ def _entropy(logprobs: Tensor) -> Tensor:
 
 
 def _rows_of_prompts(numbers: Sequence[int], per_prompt: int) -> Tensor:
-    return (torch.tensor(numbers)[:, None] * per_prompt + torch.arange(per_prompt)).flatten()
+    return (
+        torch.tensor(numbers, dtype=torch.long)[:, None] * per_prompt + torch.arange(per_prompt)
+    ).flatten()

@@ -58,6 +58,8 @@ def step_event(
     }
     shown = [_shown(report, row, decode, data_folder) for row in _rows_to_show(report)[:examples]]
     closing = {"seconds": report.seconds, "shown": shown}
+    if len(update.tokens_of_ranks) > 1:
+        closing["student_tokens_of_ranks"] = list(update.tokens_of_ranks)
     if report.queries is None:
         own = _policy(report.policy) if report.policy else {}
         if report.generation:

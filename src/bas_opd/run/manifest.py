@@ -45,7 +45,12 @@ def verify_checkpoint(path: Path) -> None:
 def manifest_of(folder: Path, *, schema_version: int) -> dict[str, Any]:
     """Return the manifest of the files in a folder."""
     files = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
-    manifest = {"schema_version": schema_version, "files": files}
+    return manifest_from(files, schema_version=schema_version)
+
+
+def manifest_from(files: Mapping[str, str], *, schema_version: int) -> dict[str, Any]:
+    """Return the manifest of files by their hashes."""
+    manifest = {"schema_version": schema_version, "files": dict(sorted(files.items()))}
     return {**manifest, CHECKSUM: hash_of(manifest)}
 
 

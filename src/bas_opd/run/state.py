@@ -17,6 +17,7 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
+from bas_opd.compute.world import World
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
@@ -35,7 +36,7 @@ from bas_opd.methods import (
     Sft,
     opsd,
 )
-from bas_opd.methods.reward import Judge
+from bas_opd.methods.reward import Judge, Unread
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
@@ -44,10 +45,12 @@ from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.directory import Identity, RunDirectory, changes
+from bas_opd.run.footprint import wants_gpu
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.run.served import served_teacher
 from bas_opd.select import build_selector
+from bas_opd.select.led import LedSelector
 from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
 from bas_opd.types import Grade, Hooks, Rollouts, View
@@ -68,11 +71,13 @@ def build_method(
     *,
     judge: Judge | None = None,
     run: RunDirectory | None = None,
+    world: World | None = None,
 ) -> Method:
     """Load the model and set every stage of the method to its start (Alg. 1, line 1).
 
     `judge` decides what no rule can read, where the method grades responses. `run` is where a
-    served teacher keeps its requests and answers.
+    served teacher keeps its requests and answers. In a world of several processes the parameters
+    are spread over them.
     """
     if config.teacher.server is not None and run is None:
         raise ConfigError(
@@ -82,10 +87,13 @@ def build_method(
     name, hooks, offload = config.method.name, hooks or Hooks(), config.optim.offload
     if config.teacher.path is not None:
         load_processors(config)  # Their tokens are compared before gigabytes are read.
-    model = load_policy(config)
+    world = world or World()
+    model = load_policy(config, world)
+    if world.size > 1 or config.shard.always:
+        model.shard(world)
     poll = PatientPoll(hooks.poll)
     learner = Learner(
-        model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll)
+        model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll), world
     )
     clock = Clock(model.device)
 
@@ -95,14 +103,16 @@ def build_method(
             max_prompt_tokens=config.data.max_prompt_tokens,
             **config.rollout.model_dump(exclude={"prompts_per_step"}),
         )
-        return Sampler(model, view, settings, hooks)
+        return Sampler(model, view, settings, hooks, world)
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
             return served_teacher(config, model, view, run, hooks)
         settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
         if config.teacher.path is None:
-            return SelfTeacher(model, view, **settings, offload=offload, hooks=hooks, size=size)
+            return SelfTeacher(
+                model, view, **settings, offload=offload, hooks=hooks, size=size, world=world
+            )
         return FrozenTeacher(
             open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path}),
             view,
@@ -113,7 +123,8 @@ def build_method(
 
     def reward() -> RuleReward:
         source = read_manifest(Path(config.data.path)).source
-        return RuleReward(model=model, by_last_word=grades_by_last_word(source), judge=judge)
+        asked = None if judge is None else partial(_led, world, judge)
+        return RuleReward(model=model, by_last_word=grades_by_last_word(source), judge=asked)
 
     if name == "sft":
         return Sft(
@@ -126,6 +137,7 @@ def build_method(
             max_response_tokens=config.rollout.max_response_tokens,
             reward=reward() if config.sft.keep == "right" else None,
             tokens_per_chunk=config.distill.tokens_per_chunk,
+            world=world,
         )
     if name in ("grpo", "dapo"):
         common: dict[str, Any] = {
@@ -136,7 +148,8 @@ def build_method(
             "clock": clock,
             "settings": _grpo_settings(config, model),
             "poll": poll,
-            "reference": _initial_model(config, model, hooks) if config.grpo.beta else None,
+            "reference": _initial_model(config, model, hooks, world) if config.grpo.beta else None,
+            "world": world,
         }
         if name == "grpo":
             return Grpo(**common)
@@ -156,13 +169,14 @@ def build_method(
             objective=objective,
             clock=clock,
         )
+    selector = build_selector(**config.select.model_dump(exclude={"query_ratio", "budget"}))
     return BasOpd(
         model=model,
         query_ratio=config.select.query_ratio,
         budget=config.select.budget,
         stages=Stages(
             policy=sampler(full_view),
-            selector=build_selector(**config.select.model_dump(exclude={"query_ratio", "budget"})),
+            selector=selector if world.size == 1 else LedSelector(selector, world),
             teacher=teacher(crop_view, crop_size),
             learner=learner,
             objective=objective,
@@ -187,7 +201,14 @@ def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
     )
 
 
-def _initial_model(config: Config, model: VisionLanguageModel, hooks: Hooks) -> SelfTeacher:
+def _led(world: World, judge: Judge, unread: Sequence[Unread]) -> Sequence[Grade]:
+    """Let the leader ask, so that each request is paid for once."""
+    return world.led(lambda: judge(unread))
+
+
+def _initial_model(
+    config: Config, model: VisionLanguageModel, hooks: Hooks, world: World
+) -> SelfTeacher:
     """The reference of GRPO: the model as it was, seeing what the student sees."""
     tokens = config.teacher.tokens_per_batch
     hooks = Hooks(poll=hooks.poll, notice=hooks.notice)  # Its rows are no queries.
@@ -198,6 +219,7 @@ def _initial_model(config: Config, model: VisionLanguageModel, hooks: Hooks) -> 
         tokens_per_batch=tokens,
         offload=config.optim.offload,
         hooks=hooks,
+        world=world,
     )
 
 
@@ -231,7 +253,7 @@ class TrainState:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of a checkpoint: what each part holds, and two moments of every trained weight."""
+        """Bytes of this process's files: what each part holds, and two moments of its weights."""
         trained = sum(parameter.numel() for parameter in self.method.model.trainable().values())
         return 2 * 4 * trained + sum(
             tensor.nbytes
@@ -241,9 +263,19 @@ class TrainState:
 
     def capture(self) -> Snapshot:
         """Copy the whole state to host memory; the copy no longer changes."""
+        states = {name: part.state_dict() for name, part in self.method.parts().items()}
+        shards = self.method.model.shards
+        firsts: dict[str, dict[str, int]] = {}
+        if shards is not None:
+            for name, state in states.items():
+                places = {key: shards.first_row(key, tensor) for key, tensor in state.items()}
+                firsts[name] = {key: place for key, place in places.items() if place is not None}
+            if not shards.world.leads:  # What all ranks hold alike is the leader's to save.
+                states = {n: {key: state[key] for key in firsts[n]} for n, state in states.items()}
         return Snapshot(
             step=self.step,
-            tensors={name: _on_host(p.state_dict()) for name, p in self.method.parts().items()},
+            tensors={name: _on_host(state) for name, state in states.items()},
+            first_rows=firsts,
             data={
                 "ledger": self.ledger.totals(),
                 "bad_steps": self.bad_steps,
@@ -290,11 +322,12 @@ def model_identity(model: VisionLanguageModel) -> dict[str, str]:
     """Return what the numbers of a run depend on besides its settings and its data.
 
     The base model is known by a sample of every weight, which distinguishes two models without
-    reading gigabytes. Call it before anything is restored.
+    reading gigabytes. Call it before anything is restored, and on every rank.
     """
     digest = hashlib.sha256()
     for name, parameter in model.network.named_parameters():
-        flat = parameter.detach().flatten()
+        rows = parameter if model.shards is None else model.shards.rows[name]
+        flat = model.whole(name, rows.detach()).flatten()
         sample = flat[:: max(1, flat.numel() // 64)].float().cpu()
         digest.update(f"{name} {tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
     return {
@@ -376,9 +409,15 @@ def prompt_lengths(config: Config) -> tuple[PromptLength, PromptLength | None]:
     return student.prompt_length, teacher and teacher.prompt_length
 
 
-def load_policy(config: Config) -> VisionLanguageModel:
-    """Load the model of a configuration on its device, in its precision."""
+def load_policy(config: Config, world: World | None = None) -> VisionLanguageModel:
+    """Load the model of a configuration on its device, in its precision.
+
+    Each process of a machine has a GPU of its own.
+    """
     lora = None
     if config.lora.rank:
         lora = LoraSettings(**config.lora.model_dump(), seed=config.run.seed)
-    return open_model(**config.model.model_dump(), lora=lora)
+    settings = config.model.model_dump()
+    if world is not None and world.size > 1 and wants_gpu(config):
+        settings["device"] = f"cuda:{world.local_rank}"
+    return open_model(**settings, lora=lora)

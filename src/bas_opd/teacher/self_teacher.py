@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
-from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches
+from bas_opd.compute.world import World
+from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches, shares
 from bas_opd.model.head import Head
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import HeadWeights, ShadowWeights
@@ -23,21 +24,28 @@ ViewSize = Callable[[Example], tuple[tuple[int, int], str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalScores:
-    """What a teacher in this process said, kept as hidden states: the head is applied in chunks."""
+    """What a teacher in this process said, kept as hidden states: the head is applied in chunks.
+
+    Of several processes each has the states of its own rows, and the counts of all.
+    """
 
     hidden: Mapping[int, Tensor]  # scored row -> [token, hidden], detached
     head: HeadWeights | Head
     processed_tokens: int
     prefilled_prompts: int
+    elsewhere: tuple[tuple[int, int], ...] = ()
+    """Rows that other processes scored, each with its tokens."""
 
     @property
     def rows(self) -> tuple[int, ...]:
         """The rows that were scored: an overrun must be able to show."""
-        return tuple(sorted(self.hidden))
+        return tuple(sorted([*self.hidden, *(row for row, _ in self.elsewhere)]))
 
     @property
     def scored_tokens(self) -> int:
-        return sum(len(states) for states in self.hidden.values())
+        """Tokens of these rows, in whatever process."""
+        own = sum(len(states) for states in self.hidden.values())
+        return own + sum(tokens for _, tokens in self.elsewhere)
 
     def chunks(self, rows: Sequence[int], size: int) -> Iterator[FullLogits]:
         """Yield the logits of the packed tokens of `rows`, `size` tokens at a time."""
@@ -64,8 +72,10 @@ class SelfTeacher:
         offload: bool = False,
         hooks: Hooks | None = None,
         size: ViewSize | None = None,
+        world: World | None = None,
     ) -> None:
         self.model = model
+        self.world = world or World()
         self.view = view
         self.size = size
         self.hooks = hooks or Hooks()
@@ -88,7 +98,10 @@ class SelfTeacher:
             return None
         self.splits_prompts = False
         prompts = {row: rollouts.prompt_of(row) for row in rows}
-        views = {number: self.size(rollouts.examples[number]) for number in prompts.values()}
+        size = self.size
+        views = self.world.each(
+            lambda: {number: size(rollouts.examples[number]) for number in prompts.values()}
+        )
         return Costs(
             rows={row: int(rollouts.lengths[row]) - 1 for row in rows},
             prompts=prompts,
@@ -106,15 +119,15 @@ class SelfTeacher:
             return LocalScores(
                 hidden={}, head=self.weights.head(), processed_tokens=0, prefilled_prompts=0
             )
-        self.hooks.asked(rollouts.step, len(rows))
-        groups = [self._as_viewed(rollouts, group) for group in group_by_prompt(rows, rollouts)]
+        # On disk before any rank makes them.
+        self.world.led(lambda: self.hooks.asked(rollouts.step, len(rows)))
+        share = shares(group_by_prompt(rows, rollouts), self.world.size)[self.world.rank]
+        groups: list[PromptGroup] = []
+        smallest = self.world.together(lambda: self._open(rollouts, share, groups))
         scores, self.tokens_per_batch = in_smaller_batches(
             lambda limit: self._score(rollouts, groups, limit),
             limit=self.tokens_per_batch,
-            smallest=max(
-                group.tokens_of_a_row if self.splits_prompts else group.tokens_of_all_rows
-                for group in groups
-            ),
+            smallest=max(smallest),
             what="teacher pass",
             notice=self.hooks.notice,
         )
@@ -129,10 +142,26 @@ class SelfTeacher:
         """Return what a checkpoint holds of the teacher."""
         return {"teacher": self.weights}
 
+    def _open(
+        self, rollouts: Rollouts, share: Sequence[PromptGroup], groups: list[PromptGroup]
+    ) -> int:
+        """Fill `groups` with the teacher's views, and return the smallest limit on a batch."""
+        for group in share:
+            image, question = self.view(rollouts.examples[group.number])
+            groups.append(group.seen_as(self.model.processor.encode(image, question)))
+        return max(
+            (
+                group.tokens_of_a_row if self.splits_prompts else group.tokens_of_all_rows
+                for group in groups
+            ),
+            default=0,
+        )
+
     def _score(self, rollouts: Rollouts, groups: Sequence[PromptGroup], tokens: int) -> LocalScores:
         hidden: dict[int, Tensor] = {}
-        processed = prefilled = 0
-        with self.weights.lent(), self.model.compute():
+
+        def work() -> tuple[dict[int, int], int, int]:
+            processed = prefilled = 0
             for batch in micro_batches(groups, tokens, split_prompts=self.splits_prompts):
                 self.hooks.poll()
                 states = self.model.response_hidden(
@@ -142,16 +171,22 @@ class SelfTeacher:
                 hidden.update(zip(batch.rows, states.split(lengths), strict=True))
                 processed += batch.shared_tokens(rollouts)
                 prefilled += len(batch.groups)
+            return {row: len(states) for row, states in hidden.items()}, processed, prefilled
+
+        with self.weights.lent(), self.model.compute():
+            done = self.world.together(work)
         return LocalScores(
             hidden=hidden,
             head=self.weights.head(),
-            processed_tokens=processed,
-            prefilled_prompts=prefilled,
+            processed_tokens=sum(processed for _, processed, _ in done),
+            prefilled_prompts=sum(prefilled for _, _, prefilled in done),
+            elsewhere=tuple(
+                row
+                for rank, (rows, _, _) in enumerate(done)
+                if rank != self.world.rank
+                for row in rows.items()
+            ),
         )
-
-    def _as_viewed(self, rollouts: Rollouts, group: PromptGroup) -> PromptGroup:
-        image, question = self.view(rollouts.examples[group.number])
-        return group.seen_as(self.model.processor.encode(image, question))
 
 
 class FrozenTeacher(SelfTeacher):

@@ -1,0 +1,234 @@
+"""The processes of a run: one alone, or those that torchrun started. One of them leads.
+
+Values travel between ranks as Python objects over gloo, tensors over the backend of their device.
+Nothing here imports torch before it is needed: commands ask who leads before they load it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from bas_opd.errors import BasOpdError, ConfigError, RankError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells each process that it starts."""
+TIMEOUT_MINUTES = 30
+"""Longest wait of a rank for the others."""
+
+
+def launched() -> tuple[int, int]:
+    """Return rank and number of the processes that a launcher started; (0, 1) without one."""
+    if any(name not in os.environ for name in VARIABLES):
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process among those of its run."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Number of this process on its machine."""
+    objects: Any = None
+    writers: Any = None
+    """Groups for Python objects: of the main thread, and of the thread that writes checkpoints."""
+
+    @classmethod
+    @contextmanager
+    def joined(
+        cls, device: Literal["cpu", "cuda"], *, timeout_minutes: float = TIMEOUT_MINUTES
+    ) -> Iterator[World]:
+        """Join the processes that were started together with this one, if there are any."""
+        rank, size = launched()
+        if size == 1:
+            yield cls()
+            return
+        import torch
+        import torch.distributed as dist
+
+        wait = timedelta(minutes=timeout_minutes)
+        local = int(os.environ["LOCAL_RANK"])
+        has_gpu = device == "cuda" and local < torch.cuda.device_count()
+        if has_gpu:
+            torch.cuda.set_device(local)
+        try:
+            dist.init_process_group("nccl" if has_gpu else "gloo", timeout=wait)
+            # Whether each rank has a GPU is not known yet, so the first words need none.
+            objects, writers = (dist.new_group(backend="gloo", timeout=wait) for _ in range(2))
+        except (RuntimeError, ValueError) as error:
+            raise RankError(
+                f"Rank {rank} of {size} on {socket.gethostname()} did not reach the others within "
+                f"{timeout_minutes:g} minutes: {error} Check that all of them were started, and "
+                f"that {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} can be reached."
+            ) from error
+        world = cls(rank=rank, size=size, local_rank=local, objects=objects, writers=writers)
+        try:
+            world.together(lambda: _check_gpu(device, local))
+            yield world
+            world.gather(None)  # A rank that left early would break the last exchange of others.
+        finally:
+            dist.destroy_process_group()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process holds the run directory, writes the records and decides."""
+        return self.rank == 0
+
+    def gather(self, value: T, *, writers: bool = False) -> list[T]:
+        """Return the value of every rank, in their order."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        group = self.writers if writers else self.objects
+        self._exchange(lambda: dist.all_gather_object(values, value, group=group))
+        return values
+
+    def together(self, work: Callable[[], T], *, writers: bool = False) -> list[T]:
+        """Work on every rank and return all results; what fails on one is raised on all.
+
+        Memory that ran out on one rank is a MemoryError on all, so that all try smaller batches.
+        """
+        if self.size == 1:
+            return [work()]
+        result, failure = None, None
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+        outcomes = self.gather((result, self._told(failure)), writers=writers)
+        told = [each for _, each in outcomes if each is not None]
+        if not told:
+            return [cast("T", each) for each, _ in outcomes]
+        first = next(rank for rank, (_, error) in enumerate(outcomes) if error is not None)
+        error = failure if failure is not None and first == self.rank else told[0]
+        if isinstance(error, BasOpdError):
+            error.is_told = True
+        raise error
+
+    def each(self, work: Callable[[], T]) -> T:
+        """Work on every rank and return its own result; what fails on one is raised on all."""
+        own: list[T] = []
+        self.together(lambda: own.append(work()))
+        return own[0]
+
+    def led(self, work: Callable[[], T], *, writers: bool = False) -> T:
+        """Work on the leader alone; return its result, or raise its error, on every rank."""
+        results = self.together(lambda: work() if self.leads else None, writers=writers)
+        return cast("T", results[0])
+
+    def merged(self, values: dict[int, T]) -> dict[int, T]:
+        """Return the entries of all ranks together, by their keys; tensors come on the host."""
+        if self.size == 1:
+            return values
+        parts = self.gather({key: _on_host(value) for key, value in values.items()})
+        return dict(sorted((e for part in parts for e in part.items()), key=lambda entry: entry[0]))
+
+    def gather_parts(self, part: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the equal parts `[n]` of all ranks as `[rank, n]`."""
+        import torch
+
+        if out is None:
+            out = torch.empty((self.size, len(part)), dtype=part.dtype, device=part.device)
+        if self.size == 1:
+            out[0] = part
+            return out
+        import torch.distributed as dist
+
+        gather = _newer(dist, "all_gather_single", "all_gather_into_tensor")
+        self._exchange(lambda: gather(out.view(-1), part))
+        return out
+
+    def sum_parts(self, parts: Tensor) -> Tensor:
+        """Return this rank's part `[n]` of the sum over all ranks of `[rank, n]`."""
+        import torch
+
+        if self.size == 1:
+            return parts[0]
+        import torch.distributed as dist
+
+        part = torch.empty(parts.shape[1], dtype=parts.dtype, device=parts.device)
+        reduce = _newer(dist, "reduce_scatter_single", "reduce_scatter_tensor")
+        self._exchange(lambda: reduce(part, parts.view(-1)))
+        return part
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            self._exchange(lambda: dist.all_reduce(value))
+        return value
+
+    def rows_of(self, rows: int) -> tuple[int, int]:
+        """Return which of so many rows this rank has: equal parts, the last ones may be short."""
+        each = self.most_rows(rows)
+        return min(self.rank * each, rows), min((self.rank + 1) * each, rows)
+
+    def most_rows(self, rows: int) -> int:
+        """Return how many of so many rows the first ranks have."""
+        return -(-rows // self.size)
+
+    def _exchange(self, act: Callable[[], object]) -> None:
+        """Meet the other ranks, or say that they are gone."""
+        from bas_opd.compute.memory import ran_out
+
+        try:
+            act()
+        except RuntimeError as error:
+            if ran_out(error):
+                raise
+            raise RankError(
+                f"Rank {self.rank} waited for the others in vain: one has ended, or did not answer "
+                f"in time ({_first_line(error)}). Its own message says why; published checkpoints "
+                "are as they were, so rerun the same command to resume."
+            ) from error
+
+    def _told(self, error: Exception | None) -> Exception | None:
+        """Return an error as other ranks raise it."""
+        from bas_opd.compute.memory import ran_out
+
+        if error is None or isinstance(error, BasOpdError):
+            return error
+        if ran_out(error):
+            return MemoryError(str(error))
+        place = f"Rank {self.rank} on {socket.gethostname()}"
+        return RankError(f"{place} failed: {type(error).__name__}: {error}")
+
+
+def _check_gpu(device: str, local_rank: int) -> None:
+    import torch
+
+    if device == "cuda" and local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"{socket.gethostname()} has {torch.cuda.device_count()} GPUs, but process "
+            f"{local_rank + 1} of this machine needs one of its own. Start as many processes as "
+            "there are GPUs (--nproc-per-node), or set model.device=cpu."
+        )
+
+
+def _newer(module: Any, name: str, before: str) -> Callable[..., Any]:
+    """Return a function of torch by its name since 2.13; the name before then warns."""
+    return getattr(module, name, None) or getattr(module, before)
+
+
+def _on_host(value: T) -> T:
+    return cast("Any", value).cpu() if hasattr(value, "cpu") else value
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

@@ -1,0 +1,110 @@
+"""What is refused at the start, with one sentence of the leader and a non-zero exit everywhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ended, Train, free_port
+from shapes import make_pictures
+
+import bas_opd.config
+from bas_opd.compute import world as world_module
+from bas_opd.compute.world import World
+from bas_opd.data.records import PreparedSet
+from bas_opd.errors import ConfigError, RankError
+from bas_opd.run import loop
+
+
+def refused(ended: list[Ended], code: int, sentence: str) -> None:
+    assert [each.code for each in ended] == [code] * len(ended), ended
+    assert sentence in " ".join(ended[0].output.split()), ended[0].output
+    assert not any(each.output for each in ended[1:]), ended
+
+
+def on_rank_1(act: Callable[[], object]) -> Callable[[int], None]:
+    def arm(rank: int) -> None:
+        if rank == 1:
+            act()
+
+    return arm
+
+
+def test_ranks_with_other_packages(train: Train, tmp_path: Path) -> None:
+    def older() -> None:
+        now = loop.environment()
+        now["packages"]["torch"] = "2.11.0"
+        pytest.MonkeyPatch().setattr(loop, "environment", lambda: now)
+
+    ended = train(2, tmp_path / "run", fault=on_rank_1(older))
+    refused(ended, 2, "has other packages than the leader on")
+    refused(ended, 2, f"torch 2.11.0 where the leader has {torch.__version__}.")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ranks_with_other_settings(train: Train, tmp_path: Path) -> None:
+    def other() -> None:
+        load = bas_opd.config.load_config
+
+        def changed(path: Any, overrides: Any) -> Any:
+            return load(path, [*overrides, "run.seed=7"])
+
+        pytest.MonkeyPatch().setattr(bas_opd.config, "load_config", changed)
+
+    ended = train(2, tmp_path / "run", fault=on_rank_1(other))
+    refused(ended, 2, "has other settings than the leader on")
+
+
+def test_ranks_with_other_data(train: Train, tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "data", n=8, seed=2, size=(96, 96)).folder
+
+    def other() -> None:
+        load = PreparedSet.load
+        pytest.MonkeyPatch().setattr(PreparedSet, "load", lambda _: load(folder))
+
+    ended = train(2, tmp_path / "run", fault=on_rank_1(other))
+    refused(ended, 2, "has other data than the leader on")
+
+
+def test_a_rank_that_sees_another_file_system(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ended = train(2, Path("run"), fault=on_rank_1(lambda: os.chdir(tmp_path / "there")))
+    refused(ended, 2, "Put run.output on a file system that all machines share.")
+
+
+def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    world_module._check_gpu("cuda", 1)
+    with pytest.raises(ConfigError, match="has 2 GPUs, but process 3 of this machine needs one"):
+        world_module._check_gpu("cuda", 2)
+
+
+def test_a_rendezvous_that_never_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "MASTER_PORT": free_port()}
+    for name, value in told.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    began = time.monotonic()
+    with (
+        pytest.raises(RankError, match=r"Rank 1 of 2 on .* did not reach the others"),
+        World.joined("cpu", timeout_minutes=0.02),
+    ):
+        pass
+    assert time.monotonic() - began < 30
+
+
+def test_one_process_of_a_launcher_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in world_module.VARIABLES:
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with World.joined("cpu") as world:
+        assert world == World()

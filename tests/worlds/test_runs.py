@@ -1,0 +1,281 @@
+"""Runs of several processes: the records, ledgers and checkpoints of one, and any can resume."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from baseline_fixtures import SHORT, reward_even_tokens
+from process import at, die, fail
+from ranks import Start, Train, train_in_world
+from run_fixtures import events_of
+from run_states import assert_same_end
+from shapes import make_pictures
+
+from bas_opd.config import preset
+from bas_opd.learn import Learner
+from bas_opd.rollout import Sampler
+from bas_opd.run import checkpoint, loop
+from bas_opd.run.checkpoint import read_checkpoint
+from bas_opd.run.manifest import published
+from bas_opd.run.verify import verify
+from bas_opd.teacher import SelfTeacher
+
+EXACT = (
+    *("examples", "candidates", "selected", "explored", "scored", "prompt_tokens"),
+    *("response_tokens", "calls", "scored_tokens", "processed_tokens", "prefilled_prompts"),
+    *("student_tokens", "total_tokens", "learned", "rows", "kept", "grades"),
+)
+
+
+def steps_of(run: Path) -> list[dict[str, Any]]:
+    return [event for event in events_of(run) if event["event"] == "step"]
+
+
+def totals_of(run: Path) -> dict[str, Any]:
+    (finished,) = (event for event in events_of(run) if event["event"] == "finished")
+    return {name: value for name, value in finished["totals"].items() if name != "seconds"}
+
+
+def assert_same_run(run: Path, other: Path, *, rel: float = 2e-3) -> None:
+    """The same draws, choices and costs; losses within what Adam makes of rounding."""
+    assert len(steps_of(run)) == len(steps_of(other))
+    for one, two in zip(steps_of(run), steps_of(other), strict=True):
+        assert {key: one.get(key) for key in EXACT} == {key: two.get(key) for key in EXACT}
+        assert [row["response"] for row in one["shown"]] == [
+            row["response"] for row in two["shown"]
+        ]
+        assert one["loss"] == pytest.approx(two["loss"], rel=rel, abs=1e-6)
+    assert totals_of(run) == totals_of(other)
+
+
+def assert_sound(run: Path) -> None:
+    checked = verify(run)
+    assert checked.is_sound, checked
+
+
+def assert_ended(ended: list[Any], code: int, sentence: str) -> None:
+    """All ended with a code, and the leader alone said why."""
+    assert [each.code for each in ended] == [code] * len(ended), ended
+    assert sentence in " ".join(ended[0].output.split()), ended[0].output
+    assert all("Traceback" not in each.output for each in ended), ended
+    assert not any(each.output for each in ended[1:]), ended
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_run_of_several_processes_is_that_of_one(size: int, whole: dict[int, Path]) -> None:
+    assert_same_run(whole[size], whole[1])
+    assert_sound(whole[size])
+    for step in steps_of(whole[size]):
+        assert len(step["student_tokens_of_ranks"]) == size
+        assert sum(step["student_tokens_of_ranks"]) == step["student_tokens"]
+    assert events_of(whole[size])[0]["environment"]["processes"] == size
+    saved = [sorted(file.name for file in (whole[n] / "model").iterdir()) for n in (1, size)]
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_any_number_of_processes_resumes_what_any_number_has_saved(
+    before: int, after: int, stopped: dict[int, Path], whole: dict[int, Path], train: Train,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    run = shutil.copytree(stopped[before], tmp_path / "run")
+    words = train(after, run, f"run.output={run}")
+    assert [each.code for each in words] == [0] * after, words
+    assert "Resuming after step 2 of 4" in words[0].output
+    assert ("processes, there are now" in words[0].output) == (before != after)
+    assert_same_run(run, whole[1])
+    assert_sound(run)
+    if before == after:
+        assert_same_end(run, whole[before])
+
+
+def test_one_process_reads_the_checkpoint_of_three_and_so_does_torch(
+    whole: dict[int, Path],
+) -> None:
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    path = published(whole[3] / "checkpoints")[0]
+    student = dict(read_checkpoint(path).tensors["student"])
+    alone = read_checkpoint(published(whole[1] / "checkpoints")[0]).tensors["student"]
+    assert {n: t.shape for n, t in student.items()} == {n: t.shape for n, t in alone.items()}
+    only = path.parent / "read-by-torch"
+    only.mkdir()
+    for file in path.glob("student-*"):
+        shutil.copy(file, only)
+    found = {name: torch.zeros_like(tensor) for name, tensor in student.items()}
+    with warnings.catch_warnings(action="ignore"):  # It says that there is one process.
+        load(found, storage_reader=HuggingFaceStorageReader(str(only)), no_dist=True)
+    shutil.rmtree(only)
+    assert all(torch.equal(found[name], student[name]) for name in student)
+
+
+def test_a_checkpoint_that_lacks_a_piece_is_skipped(
+    stopped: dict[int, Path], train: Train, tmp_path: Path
+) -> None:
+    run = shutil.copytree(stopped[3], tmp_path / "run")
+    next(published(run / "checkpoints")[0].glob("teacher-00002*")).unlink()
+    ended = train(2, run, f"run.output={run}")
+    assert "lacks or adds files: teacher-00002" in " ".join(ended[0].output.split())
+    assert "Resuming after step 1 of 4" in ended[0].output
+    assert_sound(run)
+
+
+@pytest.mark.parametrize("name", ["sft-unfiltered", "grpo-released", "dapo", "opsd", "grpo"])
+def test_every_method_trains_with_several_processes(
+    name: str, model: Path, data: Path, tmp_path: Path
+) -> None:
+    def fault(_: int) -> None:
+        reward_even_tokens(pytest.MonkeyPatch())
+
+    extra = ["optim.learning_rate=1e-5", "rollout.per_prompt=2"]
+    if name == "grpo":
+        extra += ["lora.rank=2", "grpo.updates_per_step=2"]
+    for size in (1, 2):
+        paths = [f"model.path={model}", f"data.path={data}", f"run.output={tmp_path / str(size)}"]
+        words = ["train", str(preset(name)), *paths, *SHORT, *extra]
+        ended = train_in_world(size, words, fault).wait()
+        assert [each.code for each in ended] == [0] * size, ended
+    assert_same_run(tmp_path / "2", tmp_path / "1")
+    assert_sound(tmp_path / "2")
+
+
+def test_state_in_host_memory_changes_nothing(
+    train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    ended = train(2, tmp_path / "run", "optim.offload=true")
+    assert [each.code for each in ended] == [0, 0], ended
+    assert_same_end(tmp_path / "run", whole[2])
+
+
+def test_evaluation_during_training_changes_nothing(
+    train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    make_pictures(tmp_path / "val", n=4, seed=9, size=(96, 96))
+    ended = train(2, tmp_path / "run", "eval.every=2", f"eval.data={tmp_path / 'val'}")
+    assert [each.code for each in ended] == [0, 0], ended
+    assert sum(event["event"] == "evaluation" for event in events_of(tmp_path / "run")) == 3
+    ends = [
+        read_checkpoint(published(run / "checkpoints")[0]) for run in (tmp_path / "run", whole[2])
+    ]
+    for name, tensor in ends[0].tensors["student"].items():
+        assert torch.equal(tensor, ends[1].tensors["student"][name])
+
+
+def test_a_signal_to_one_process_stops_all_with_a_checkpoint(
+    stopped: dict[int, Path],
+) -> None:
+    for size, run in stopped.items():
+        assert published(run / "checkpoints")[0].name == "step-00000002", size
+        assert not list(run.rglob(".*.partial"))
+
+
+def test_a_signal_to_every_process_does_too(start: Start, whole: Any, tmp_path: Path) -> None:
+    ranks = start(2, tmp_path / "run", "run.steps=200")
+    ranks.wait_for("step 1/200")
+    for rank in (0, 1):
+        ranks.send(rank, signal.SIGTERM)
+    ended = ranks.wait()
+    assert [each.code for each in ended] == [75, 75], ended
+    assert "Stopped by SIGTERM after step" in ended[0].output
+    assert published(tmp_path / "run" / "checkpoints")
+
+
+def test_a_process_that_is_killed_ends_all_and_costs_one_step(
+    start: Start, train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    ranks = start(2, tmp_path / "run")
+    ranks.wait_for("step 2/4")
+    ranks.send(1, signal.SIGKILL)
+    leader, other = ranks.wait(60)
+    assert other.code == -signal.SIGKILL
+    if leader.code:  # It may have finished before.
+        assert "waited for the others in vain" in " ".join(leader.output.split())
+    assert [each.code for each in train(2, tmp_path / "run")] == [0, 0]
+    assert_same_run(tmp_path / "run", whole[2])
+    assert_same_end(tmp_path / "run", whole[2])
+
+
+@pytest.mark.parametrize(
+    ("rank", "name", "before"),
+    [
+        (1, "save_file", True),
+        (0, "save_file", False),
+        (0, "write_json", False),
+        (1, "sha256", True),
+    ],
+)
+def test_killed_while_it_saves_a_run_resumes_to_the_same_end(
+    rank: int, name: str, before: bool, train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    arm = at(checkpoint, name, die, call=4, before=before)
+    ended = train(2, tmp_path / "run", fault=lambda number: arm() if number == rank else None)
+    assert ended[rank].code == -signal.SIGKILL
+    assert ended[1 - rank].code not in (0, None)
+    assert [each.code for each in train(2, tmp_path / "run")] == [0, 0]
+    assert_same_end(tmp_path / "run", whole[2])
+    assert not list((tmp_path / "run").rglob(".*"))
+
+
+def on_last(arm: Callable[[], None]) -> Callable[[int], None]:
+    """Let something go wrong on rank 1 alone."""
+    return lambda rank: arm() if rank == 1 else None
+
+
+@pytest.mark.parametrize("owner", [Sampler, SelfTeacher, Learner], ids=lambda each: each.__name__)
+def test_all_shrink_their_batches_when_the_memory_of_one_is_full(
+    owner: Any, train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    name = {Sampler: "_draw", SelfTeacher: "_score", Learner: "_micro_batch"}[owner]
+    full = fail(MemoryError("The memory of one process is full."))
+    if owner is SelfTeacher:
+        name, owner = "response_hidden", loop.VisionLanguageModel
+    ended = train(2, tmp_path / "run", fault=on_last(at(owner, name, full, call=2, before=True)))
+    assert [each.code for each in ended] == [0, 0], ended
+    assert "Out of memory in the" in ended[0].output
+    assert_same_run(tmp_path / "run", whole[1])
+
+
+def test_a_picture_that_one_process_cannot_read_stops_all_which_resume(
+    train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    from bas_opd.errors import DataError
+
+    lost = fail(DataError("A picture is lost. Restore it."))
+    fault = on_last(at(Sampler, "_encode", lost, call=3, before=True))
+    assert_ended(train(2, tmp_path / "run", fault=fault), 1, "bas-opd: A picture is lost.")
+    assert [each.code for each in train(2, tmp_path / "run")] == [0, 0]
+    assert_same_end(tmp_path / "run", whole[2])
+
+
+def test_a_disk_that_is_full_for_one_process_costs_no_checkpoint(
+    train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    full = fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file"))
+    ended = train(2, tmp_path / "run", fault=on_last(at(checkpoint, "save_file", full, call=5)))
+    assert all(each.code for each in ended), ended
+    assert "Rank 1 on" in ended[0].output
+    assert "No space left" in ended[1].output
+    assert [each.code for each in train(2, tmp_path / "run")] == [0, 0]
+    assert_same_end(tmp_path / "run", whole[2])
+
+
+def test_an_unforeseen_error_of_one_process_is_a_sentence_of_the_leader(
+    train: Train, tmp_path: Path
+) -> None:
+    broken = fail(TypeError("It is broken."))
+    ended = train(2, tmp_path / "run", fault=on_last(at(Sampler, "_draw", broken, call=2)))
+    assert all(each.code for each in ended), ended
+    assert "bas-opd: Rank 1 on" in ended[0].output
+    assert "failed: TypeError: It is broken." in ended[0].output
+    assert "Traceback" in ended[1].output

@@ -1,0 +1,294 @@
+"""One step at worlds of several processes: the same tokens, selection and gradients as alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import in_world
+from small_models import build_small_model
+from stage_fixtures import crop_teacher, make_examples, make_model
+from torch import Tensor
+
+from bas_opd.compute.world import World
+from bas_opd.data.views import full_view
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.model.family import Family
+from bas_opd.model.head import Head, plain_head
+from bas_opd.model.loading import LoraSettings
+from bas_opd.model.sharding import Shards
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.types import Example, PromptBatch
+
+TOLERANCE = 2e-5
+"""Largest norm of a difference, relative to that of the parameter's gradient; where that is small,
+to a hundredth of the largest of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model and the step that it takes."""
+
+    folder: Path
+    examples: tuple[Example, ...]
+    rows: tuple[int, ...] | None = None
+    """Rows that are learned from; None: all that have a crop."""
+    tokens: int = 7
+    lora: LoraSettings | None = None
+    checkpointing: bool = False
+    precision: torch.dtype = torch.float32
+    share_prompts: bool = True
+    limit: int = 16_384
+    fast_head: bool = False
+    """Whether logits are products in half precision and their gradients explicit, as on a GPU."""
+    always: bool = False
+    """Whether one process treats its parameters like several."""
+    per_rank_mean: bool = False
+    """A mistake: the denominator of a rank is that of its own tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a step computed."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    loss: float
+    gradients: dict[str, Tensor]
+    utility: dict[int, float]
+    norm: float
+    counts: tuple[Any, ...]
+    after: dict[str, Tensor]
+    """Trained weights after the optimizer's step."""
+    average: dict[str, Tensor]
+    """The teacher's after it followed."""
+
+
+def take_step(case: Case, world: World) -> Found:
+    """Sample, score, and take a step."""
+    torch.manual_seed(0)
+    model = make_model(
+        case.folder,
+        lora=case.lora,
+        gradient_checkpointing=case.checkpointing,
+        precision=case.precision,
+    )
+    if case.fast_head:
+        weight = plain_head(model.head)
+        assert weight is not None
+        model.fast_head = Head(weight, torch.bfloat16)
+    if world.size > 1 or case.always:
+        model.shard(world)
+    sampling = SamplingSettings(per_prompt=3, max_response_tokens=case.tokens)
+    rollouts = Sampler(model, full_view, sampling, world=world).generate(
+        PromptBatch(step=3, examples=case.examples)
+    )
+    rows = rollouts.candidates() if case.rows is None else case.rows
+    teacher = crop_teacher(model, world=world)
+    for weight in teacher.weights.state_dict().values():
+        weight.mul_(0.8)  # Two models that agree have a gradient of little more than rounding.
+    scores = teacher.score(rollouts, rows)
+    settings = OptimizerSettings(
+        learning_rate=1e-3,
+        warmup_steps=0,
+        share_prompts=case.share_prompts,
+        tokens_per_micro_batch=case.limit,
+    )
+    learner = Learner(model, settings, world=world)
+    asked = replace(scores, elsewhere=()) if case.per_rank_mean else scores
+    objective = Distillation(
+        asked, head=model.logits, settings=DistillSettings(k=20), fast_head=model.fast_head
+    )
+    passed = learner.accumulate(rollouts, rows, objective)
+    gradients = {
+        name: model.whole(name, _gradient(parameter)).clone()
+        for name, parameter in model.trainable().items()
+    }
+    update = learner.update(rollouts, rows, objective)
+    assert update.is_valid
+    teacher.follow()
+    return Found(
+        tokens=rollouts.tokens,
+        logprobs=rollouts.logprobs,
+        loss=float(passed.loss),
+        gradients=gradients,
+        utility=passed.observed,
+        norm=update.gradient_norm,
+        counts=(
+            scores.rows,
+            scores.scored_tokens,
+            scores.processed_tokens,
+            scores.prefilled_prompts,
+        ),
+        after={n: model.whole(n, p.detach()).clone() for n, p in model.trainable().items()},
+        average={n: model.whole(n, w).clone() for n, w in teacher.weights.state_dict().items()},
+    )
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """Return the largest difference, see `TOLERANCE`."""
+    assert one.keys() == other.keys()
+    least = max(float(tensor.norm()) for tensor in one.values()) / 100
+    return max(
+        float((one[name] - other[name]).norm() / one[name].norm().clamp_min(least)) for name in one
+    )
+
+
+def assert_equal_steps(case: Case, *, worlds: tuple[int, ...] = (2, 3)) -> None:
+    alone = take_step(case, World())
+    for size in worlds:
+        for found in in_world(size, partial(take_step, case)):
+            assert torch.equal(found.tokens, alone.tokens)
+            assert difference({"": alone.logprobs}, {"": found.logprobs}) < TOLERANCE
+            assert found.counts == alone.counts
+            assert found.utility.keys() == alone.utility.keys()
+            assert found.loss == pytest.approx(alone.loss, rel=1e-5)
+            assert found.norm == pytest.approx(alone.norm, rel=1e-5)
+            assert difference(alone.gradients, found.gradients) < TOLERANCE
+            assert difference(alone.average, found.average) < 1e-3
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Example, ...]:
+    return make_examples(tmp_path_factory.mktemp("pictures"), n=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_small_model(tmp_path_factory.mktemp("model"), family="qwen3_vl", hidden=32)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_step_of_several_processes_is_that_of_one(
+    family: Family, tied: bool, pictures: tuple[Example, ...], tmp_path: Path
+) -> None:
+    model = build_small_model(tmp_path / "model", family=family, hidden=32, tied=tied)
+    assert_equal_steps(Case(folder=model, examples=pictures))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lora": LoraSettings(rank=2)},
+        {"checkpointing": True},
+        {"share_prompts": False},
+        {"limit": 60},
+        {"rows": (4,)},
+        {"tokens": 1},
+        {"fast_head": True, "limit": 60},
+        {"lora": LoraSettings(rank=2), "checkpointing": True, "limit": 60},
+    ],
+    ids=["LoRA", "checkpointing", "unshared", "small", "one-row", "length-1", "fast-head", "all"],
+)
+def test_so_it_is_whatever_the_settings(
+    change: dict[str, Any], folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    assert_equal_steps(Case(folder=folder, examples=pictures, **change), worlds=(3,))
+
+
+def test_there_may_be_more_processes_than_prompts(
+    folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    assert_equal_steps(Case(folder=folder, examples=pictures[:2]), worlds=(3,))
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+def test_one_process_that_treats_its_parameters_like_several_computes_the_same(
+    precision: torch.dtype, folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    case = Case(folder=folder, examples=pictures, precision=precision, limit=60)
+    alone, other = (take_step(replace(case, always=always), World()) for always in (False, True))
+    assert torch.equal(alone.tokens, other.tokens)
+    assert alone.counts == other.counts
+    tolerance = 1e-6 if precision is torch.float32 else 5e-3
+    assert difference(alone.gradients, other.gradients) < tolerance
+    assert difference(alone.after, other.after) < 1e-2
+
+
+def test_in_half_precision_it_agrees_as_two_cuts_of_micro_batches_do(
+    folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    case = Case(folder=folder, examples=pictures, precision=torch.bfloat16, tokens=1)
+    alone, other = (take_step(replace(case, limit=limit), World()) for limit in (16_384, 60))
+    apart = difference(alone.gradients, other.gradients)
+    for found in in_world(2, partial(take_step, case)):
+        assert found.counts == alone.counts
+        assert difference(alone.gradients, found.gradients) < max(2 * apart, 0.02)
+
+
+def _with_mistake(owner: Any, name: str, mistake: Any, case: Case, world: World) -> Found:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, mistake)
+        return take_step(case, world)
+
+
+def _mean(sum_parts: Callable[[World, Tensor], Tensor]) -> Callable[[World, Tensor], Tensor]:
+    return lambda world, parts: sum_parts(world, parts) / world.size
+
+
+def _own_part(world: World, parts: Tensor) -> Tensor:
+    return parts[world.rank]
+
+
+@pytest.mark.parametrize("mistake", ["mean per rank", "mean over ranks", "no sum"])
+def test_a_mistake_in_the_sum_over_processes_shows(
+    mistake: str, folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    case = Case(folder=folder, examples=pictures)
+    alone = take_step(case, World())
+    wrong: Callable[[World], Found] = {
+        "mean per rank": partial(take_step, replace(case, per_rank_mean=True)),
+        "mean over ranks": partial(_with_mistake, World, "sum_parts", _mean(World.sum_parts), case),
+        "no sum": partial(_with_mistake, World, "sum_parts", _own_part, case),
+    }[mistake]
+    found = in_world(2, wrong)[0]
+    assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
+
+
+def _give_up_then_step(case: Case, world: World, keeps: bool = False) -> Found:
+    """Take a step after one that was given up between the head's backward and the network's."""
+    objective, calls = Distillation.__call__, 0
+
+    def interrupted(self: Distillation, hidden: Tensor, packed: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            return objective(self, hidden, packed)
+        objective(self, hidden.detach().requires_grad_(), packed)  # The head's gradient stays.
+        raise MemoryError("The memory of one process is full.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if world.rank == world.size - 1:
+            patch.setattr(Distillation, "__call__", interrupted)
+        if keeps:
+            patch.setattr(Shards, "drop_gradients", lambda _: None)
+        return take_step(case, world)
+
+
+def test_all_try_smaller_batches_when_the_memory_of_one_is_full_in_the_students_pass(
+    folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    case = Case(folder=folder, examples=pictures)
+    alone = take_step(case, World())
+    for found in in_world(2, partial(_give_up_then_step, case)):
+        assert difference(alone.gradients, found.gradients) < TOLERANCE
+
+
+def test_a_gradient_that_stays_on_the_gathered_head_would_show(
+    folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    case = Case(folder=folder, examples=pictures)
+    alone = take_step(case, World())
+    found = in_world(2, partial(_give_up_then_step, case, keeps=True))[0]
+    assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE

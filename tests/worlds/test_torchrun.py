@@ -1,0 +1,80 @@
+"""`torchrun -m bas_opd train`, with its agent: a killed process comes back by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ranks import Words
+from run_states import assert_same_end
+
+from bas_opd.run.manifest import published
+
+SECONDS = 240
+
+
+def torchrun(words: list[str], *options: str) -> subprocess.Popen[str]:
+    """Start two processes under an agent."""
+    # Without the first, a restarted rendezvous finds the store of the one before.
+    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", *options, "-m", "bas_opd", *words),
+        ],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def workers_of(agent: subprocess.Popen[str]) -> dict[int, int]:
+    """Rank -> process id of the workers that an agent has started."""
+    found = {}
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()
+    for pid in map(int, children.split()):
+        told = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        ranks = [each.removeprefix("RANK=") for each in told if each.startswith("RANK=")]
+        found |= {int(rank): pid for rank in ranks}
+    return found
+
+
+def wait_for_checkpoint(run: Path, agent: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not published(run / "checkpoints"):
+        assert time.monotonic() < deadline
+        assert agent.poll() is None, agent.communicate()[0]
+        time.sleep(0.02)
+
+
+def test_a_killed_process_comes_back_to_the_same_end(
+    words: Words, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    agent = torchrun(words(run), "--max-restarts", "2")
+    wait_for_checkpoint(run, agent)
+    os.kill(workers_of(agent)[1], signal.SIGKILL)
+    output, _ = agent.communicate(timeout=SECONDS)
+    assert agent.returncode == 0, output
+    assert "Resuming after step" in output or output.count("Loading the model") == 1
+    assert_same_end(run, whole[2])
+
+
+def test_a_signal_to_the_agent_stops_all_with_a_checkpoint(words: Words, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    agent = torchrun(words(run, "run.steps=500", "run.checkpoint_every=1000"))
+    deadline = time.monotonic() + SECONDS
+    while not (run / "calls.jsonl").exists():
+        assert time.monotonic() < deadline
+        assert agent.poll() is None, agent.communicate()[0]
+        time.sleep(0.02)
+    agent.send_signal(signal.SIGTERM)
+    output, _ = agent.communicate(timeout=SECONDS)
+    assert agent.returncode != 0
+    assert "Stopped by SIGTERM after step" in output
+    assert published(run / "checkpoints")
