@@ -41,7 +41,7 @@ from bas_opd.files import hash_of
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
-from bas_opd.model.vlm import Prefix, VisionLanguageModel
+from bas_opd.model.vlm import AnyPrompt, Prefix, VisionLanguageModel
 from bas_opd.rollout.greedy import greedy_responses
 from bas_opd.types import Prompt
 
@@ -68,7 +68,7 @@ class Watched(VisionLanguageModel):
 
     reading = 0.0
 
-    def prefill(self, prompts: Sequence[Prompt]) -> Prefix:
+    def prefill(self, prompts: Sequence[AnyPrompt]) -> Prefix:
         started = perf_counter()
         prefix = super().prefill(prompts)
         self.reading += perf_counter() - started
