@@ -53,6 +53,8 @@ _NO_MORE = re.compile(r"\W{0,3}$")
 _SMALL_LABEL = re.compile(r"([a-z])[.)]?")
 _SMALL_LINE = re.compile(r"^[a-z][.)]?\n", re.M)
 _SMALL_HEAD = re.compile(r"([a-z])\. ")
+_OFFERS = re.compile(r"\W{0,3}(?:would|do|should|can|could|are|may) (?:you|i)\b")
+"""A closing offer: "Do you want to know more about the red car?"."""
 _DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
 _TEXT_LEAD_END = re.compile(
     r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|maybe\b|perhaps\b|possibly\b)"
@@ -160,6 +162,8 @@ def _asks_last(text: str, low: str, ballot: Ballot) -> bool:
         return False
     question = low[asked.start() :]
     is_whole = asked.start() == 0
+    if not is_whole and _OFFERS.match(question):
+        return False
     return is_whole or bool(
         ballot.mentions(question) or labels(text[asked.start() :], question, ballot)
     )

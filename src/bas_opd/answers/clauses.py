@@ -25,9 +25,10 @@ _DENIED_NEXT = re.compile(
     r"|going with)){0,6} ?(?:[(\[]?[a-z][)\].:]{1,2} ?)?$"
 )
 """What denies the option that follows it, with or without its label: "not (D) pink"."""
+_REJECTION = r"(?:no match|incorrect|wrong|not (?:correct|right|true|a match))"
 _REJECTED = re.compile(
-    r"[.:,)\]]{0,2}\s?[(\u2013\u2014-]?\s?(?:(?:no match|incorrect|wrong"
-    r"|not (?:correct|right|true|a match))\b|(?:no|false)(?:[.,;:!)\n]|$))"
+    rf"[:,)\]]{{0,2}} ?[(\u2013\u2014-]? ?(?:{_REJECTION}\b|(?:no|false)(?:[.,;:!)\n]|$))"
+    rf"|\.[)\]]? ?(?:{_REJECTION}|no|false)[.!]?(?:\n|$)"
 )
 """A verdict that rejects the option before it: "(A) red: no"."""
 

@@ -218,10 +218,14 @@ def _ends_with(said: str, due: str) -> bool:
     )
 
 
+_PREDICATE = re.compile(r"\b(?:is|are|was|were|looks)(?: an?| the)? (\w{2,12})\b")
+"""What a part of a sentence says of its subject; "the white van" says nothing of it."""
+
+
 def _has_rival(said: str, due: str) -> bool:
     """Return whether a sentence names another of the reference's kind ("the bus is blue, ...")."""
     goal = KIND_OF.get(due)
-    kinds = (KIND_OF.get(word) for word in _WORD.findall(said))
+    kinds = (KIND_OF.get(match[1]) for match in _PREDICATE.finditer(said))
     return goal is not None and any(each and each[0] == goal[0] and each != goal for each in kinds)
 
 

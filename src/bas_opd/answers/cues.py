@@ -62,8 +62,9 @@ ASKS = re.compile(
 SENTENCE_MARK = re.compile(r"[.!?\n]")
 DENIED = re.compile(r"n't\b|\b(?:not|never|cannot|unable)\b")
 UNREAL = re.compile(
-    r"\b(?:if|whether|suppose|supposing|assuming|unless|had|initially|at first|first thought"
-    r"|seemed|tempt(?:ing|ed)|(?:you|one|some|many|people) (?:might|may|could|would|often))\b"
+    r"\b(?:if|whether|suppose|supposing|assuming(?! the question)|unless|had|initially|at first"
+    r"|first thought|seemed|tempt(?:ing|ed)|(?:you|one) (?:might|may|could|often)"
+    r"|(?:some|many|people) (?:might|may|could|would|often))\b"
 )
 HEDGE = re.compile(r"\b(?:might|could|may|possibly|perhaps|maybe|either)\b")
 _SURELY = r"(?!part|near|hard|bare|scarce)\w{3,12}ly"
@@ -87,11 +88,14 @@ _IF = (
     r"(?:if (?:by that )?you (?:mean|are asking)"
     r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
-CONDITION = re.compile(rf"[ ,(]{{0,2}}(?:only )?(?:{_IF}|when|unless\b|had it\b)")
+_UNLESS = r"unless\b(?! i(?:'m| am)\b)"
+CONDITION = re.compile(
+    rf"[ ,(]{{0,2}}(?:but )?(?:only )?(?:{_IF}|when(?! look)|{_UNLESS}|had it\b)"
+)
 PARTLY = re.compile(r"[^.;:!?\n]{0,40}? but not (?![(\[]?[a-z]\b|option|choice)")
 """What limits an approval: "A is right for the roof but not for the doors"."""
 _SUPPOSES = (
-    rf"(?:\b(?:unless\b|assuming\b|suppos(?:e|ing)\b|{_IF})"
+    rf"(?:\b(?:{_UNLESS}|assuming\b(?! the question)|suppos(?:e|ing)\b|{_IF})"
     r"|(?:^|[.;!?\n] ?)(?:had|should|were) (?:it|the|this|that|they|you)\b)"
 )
 SUPPOSITION = re.compile(_SUPPOSES)

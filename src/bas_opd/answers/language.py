@@ -25,7 +25,7 @@ NEGATION = re.compile(
     r"|opposed to|opposite of|(?<!at )least|worst|incorrect|wrong|false|untrue|ruled? out"
     r"|ruling out|exclud\w{1,3}|eliminat(?:e[ds]?|ing)|unlikely|compared (?:to|with)"
     r"|non|none|nothing|nobody|doubt(?:ful)?|mistake to|hardly|scarcely"
-    r"|(?:any|every)thing but|all but)\b|n't\b"
+    r"|(?:any|every)(?:thing| option| choice| one) but|all (?:options |choices )?but)\b|n't\b"
     r"|[\u4e0d\u975e\u6ca1\u6c92]|\b(?:\u043d\u0435|nicht|kein|keine|ne|pas)\b",
 )
 CORRECTION = re.compile(

@@ -162,7 +162,7 @@ DOUBT = re.compile(
     r"|\b(?:caption|text|label|sign|title) (?:says|reads)\b"
 )
 ELSEWHERE = re.compile(r"\b(?:yes|yep|yeah|nope)\b|\bno\b(?=[.,;!?\"']|$)")
-UNREAL = re.compile(r"\b(?:if|whether|suppose|assuming|unless)\b")
+UNREAL = re.compile(r"\b(?:if|whether|suppose|assuming|unless(?! i(?:'m| am)\b))\b")
 CLOSING = re.compile(r"[,:] ?(?:(?:but|so|thus|hence) )?(?:(?P<no>no)|(?P<yes>yes))\W{0,2}$")
 NEGATED = re.compile(r"(?:not|neither|either)\b")
 GOES_ON = re.compile(

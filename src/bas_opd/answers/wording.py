@@ -24,7 +24,9 @@ from bas_opd.answers.options import Ballot, Mention
 from bas_opd.answers.yes_no import yes_no
 
 _SEVERAL = re.compile(
-    r"\ball of the (?:above|options)\b|\bboth (?:are (?:correct|true)|options|answers|choices)\b",
+    r"\b(?:none|neither)(?: one)? of (?:the|these|those|them)\b"
+    r"|\ball of (?:the (?:above|options)|these)\b"
+    r"|\bboth (?:of|are (?:correct|true)|options|answers|choices)\b",
     re.I,
 )
 _CAPITAL = re.compile(r"(?<![\w'])[A-HJ-Z](?![\w'])")
@@ -32,11 +34,24 @@ _BESIDE_AFTER = re.compile(r"(?:,? (?:and|or) |/)(\w{3,12})")
 _BESIDE_BEFORE = re.compile(r"(\w{3,12})(?:,? (?:and|or) |/)$")
 _A = re.compile(r"\b(?:is|it's|are) an? $")
 _PAIR = re.compile(r"\b(?:the|an?) [a-z]{3,15} and $|\bor (?:an? |the )?$")
-_OR_ELSE = re.compile(r"[ ,(\u2013\u2014-]{1,3}(?:or|maybe|perhaps|possibly)\b")
+_OR_ELSE = re.compile(
+    r"[ ,(\u2013\u2014-]{1,3}"
+    r"(?:or\b|(?:maybe|perhaps|possibly)\b(?! an? )|(?:maybe|perhaps|possibly) an? (\w{3,12}))"
+)
 _COMPOUND_AFTER = re.compile(r" (?!side\b|colou?r\b|one\b|here\b|there\b)[a-z]{3,15}\W{0,2}$")
 _CONCLUDES = re.compile(
     r"\W{0,3}(?:therefore|thus|hence|so|overall|based on|given|comparing|considering"
     r"|in (?:conclusion|summary))\b"
+)
+_UNREAL = re.compile(
+    r"\b(?:if|whether|suppos(?:e|ing)|assuming|unless|initially|at first|first thought|seemed"
+    r"|tempt(?:ing|ed)|(?:you|one|some|many|people) (?:might|may|could|would|often))\b"
+    r"|^\W{0,2}had (?:it|the|this|that|they|you)\b"
+)
+"""Words before the text of an option that is only imagined; "had parked his blue car" is seen."""
+_CONTRASTS = re.compile(
+    r"\b(?:less|least|in contrast|on the other hand|differs|including|might|could"
+    r"|may|possibly|perhaps|maybe|either)\b"
 )
 _PREFERS = re.compile(r"\b(?:most|more|(?<!second )best|better|closer|closest|likely)\b")
 _ARTICLE = re.compile(r"(?:an?|the) \w{1,20} ")
@@ -90,10 +105,10 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         if not any(each.start < label.end and label.start < each.end for each in spoken)
     ]
 
-    def is_dropped(start: int, end: int) -> bool:
-        return clauses.deny(start, end) or bool(cues.UNREAL.search(clauses.around(start, end)[0]))
+    def is_dropped(start: int, end: int, unreal: re.Pattern[str]) -> bool:
+        return clauses.deny(start, end) or bool(unreal.search(clauses.around(start, end)[0]))
 
-    is_denied = [is_dropped(label.start, label.end) for label in every]
+    is_denied = [is_dropped(label.start, label.end, cues.UNREAL) for label in every]
     named = [
         label
         for label, denied in zip(every, is_denied, strict=True)
@@ -104,7 +119,7 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     mentions = [
         each
         for each in spoken
-        if not is_dropped(each.start, each.end)
+        if not is_dropped(each.start, each.end, _UNREAL)
         and not is_denied_with(text, low, each.end, clauses.deny, ballot)
     ]
     if ballot.is_numeric:
@@ -152,7 +167,7 @@ def _preferred(low: str, bounds: list[tuple[int, int]], named: Mapping[int, str]
     for start, end in bounds:
         sentence = low[start:end]
         keys = {key for place, key in named.items() if start <= place < end}
-        is_preferred = _PREFERS.search(sentence)
+        is_preferred = _PREFERS.search(sentence) and not _CONTRASTS.search(sentence)
         if start and is_preferred and _CONCLUDES.match(sentence):
             concluded |= keys
         elif start == 0 or (is_preferred and start == bounds[-1][0]):
@@ -162,6 +177,12 @@ def _preferred(low: str, bounds: list[tuple[int, int]], named: Mapping[int, str]
     return found.pop() if len(found) == 1 else None
 
 
+def _is_of(kind: tuple[int, int], word: str) -> bool:
+    """Return whether a word names a thing of the same kind."""
+    other = KIND_OF.get(word)
+    return other is not None and other[0] == kind[0]
+
+
 def _is_mixed(low: str, named: Mention) -> bool:
     """Return whether a word is one of two of its kind ("red and black"), or part of a name."""
     said = low[named.start : named.end]
@@ -169,7 +190,9 @@ def _is_mixed(low: str, named: Mention) -> bool:
     kind = KIND_OF.get(word)
     near = max(0, named.start - 20)
     is_paired = _PAIR.search(low, max(0, named.start - 30), named.start)
-    if is_paired or _OR_ELSE.match(low, named.end):
+    other = _OR_ELSE.match(low, named.end)
+    # "a dog, perhaps a Labrador" is a dog.
+    if is_paired or (other and (other[1] is None or (kind and _is_of(kind, other[1])))):
         return True
     beside = [_BESIDE_AFTER.match(low, named.end), _BESIDE_BEFORE.search(low, near, named.start)]
     others = [KIND_OF.get(match[1]) for match in beside if match]
