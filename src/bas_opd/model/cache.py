@@ -8,6 +8,7 @@ prompt is part of the graph and serves all rollouts of that prompt.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -176,6 +177,16 @@ def take_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     return taken
 
 
+def join_rows(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """Return a cache with the rows of several.
+
+    Shorter ones have empty slots at their beginning, which a mask must hide.
+    """
+    joined = copy.copy(caches[0])
+    joined.layers = [_join(layers) for layers in zip(*(c.layers for c in caches), strict=True)]
+    return joined
+
+
 def untouched(layer: Any) -> Any:
     """Return a layer of a cache with the same states, whose changes do not reach the original."""
     taken = copy.copy(layer)
@@ -206,6 +217,26 @@ def _take(layer: Any, rows: Tensor) -> Any:
         taken.keys = layer.keys.index_select(0, rows)
         taken.values = layer.values.index_select(0, rows)
     return taken
+
+
+def _join(layers: Sequence[Any]) -> Any:
+    joined = copy.copy(layers[0])
+    if isinstance(joined, AssignedLinearLayer):
+        joined.conv_states = _all_rows([layer.conv_states for layer in layers])
+        joined.recurrent_states = _all_rows([layer.recurrent_states for layer in layers])
+        joined.has_previous_state = dict(joined.has_previous_state)
+        return joined
+    longest = max(layer.get_seq_length() for layer in layers)
+    for name in ("keys", "values"):
+        states = [getattr(layer, name) for layer in layers]
+        padded = [F.pad(each, (0, 0, longest - each.shape[2], 0)) for each in states]
+        setattr(joined, name, torch.cat(padded))
+    return joined
+
+
+def _all_rows(states: Sequence[dict[int, Tensor | None]]) -> dict[int, Tensor | None]:
+    every = {i: [each[i] for each in states] for i in states[0]}
+    return {i: None if some[0] is None else torch.cat(some) for i, some in every.items()}  # type: ignore[arg-type]
 
 
 def _rows_of(states: dict[int, Tensor | None], rows: Tensor) -> dict[int, Tensor | None]:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from bas_opd import disk
 from bas_opd.compute.world import World
-from bas_opd.model.cache import empty_cache, take_rows
+from bas_opd.model.cache import empty_cache, join_rows, take_rows
 from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
@@ -43,6 +44,28 @@ class Prefix:
             next_position=self.next_position[index],
             last_hidden=self.last_hidden[index],
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prefix]) -> Prefix:
+        """Return the rows of several prefixes, one after another; their lengths may differ."""
+        if len(parts) == 1:
+            return parts[0]
+        longest = max(part.cache.get_seq_length() for part in parts)
+        masks = [part._shown() for part in parts]
+        padded = [F.pad(mask, (longest - mask.shape[1], 0)) for mask in masks]
+        return cls(
+            cache=join_rows([part.cache for part in parts]),
+            mask=torch.cat(padded),
+            next_position=torch.cat([part.next_position for part in parts]),
+            last_hidden=torch.cat([part.last_hidden for part in parts]),
+        )
+
+    def _shown(self) -> Tensor:
+        """Return the mask, all ones where nothing is padded."""
+        if self.mask is not None:
+            return self.mask
+        shape = (len(self.last_hidden), self.cache.get_seq_length())
+        return torch.ones(shape, dtype=torch.long, device=self.last_hidden.device)
 
 
 class VisionLanguageModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -92,21 +93,33 @@ def _equal_tokens(rows: Sequence[Tensor]) -> int:
 
 
 def _batches(beginnings: Sequence[_Beginning], size: int) -> Iterator[list[_Asked]]:
-    """Yield prompts that are decoded together: padding would come between picture and question."""
-    by_length: dict[int, list[_Asked]] = defaultdict(list)
-    for row, beginning in enumerate(beginnings):
-        for place, rest in beginning.rests.items():
-            by_length[len(rest)].append(_Asked(place=place, row=row, rest=rest))
-    for _, alike in sorted(by_length.items()):
-        for start in range(0, len(alike), size):
-            yield alike[start : start + size]
+    """Yield the prompts that are decoded together, those with rests of like length."""
+    asked = [
+        _Asked(place=place, row=row, rest=rest)
+        for row, beginning in enumerate(beginnings)
+        for place, rest in beginning.rests.items()
+    ]
+    asked.sort(key=lambda each: len(each.rest))
+    for start in range(0, len(asked), size):
+        yield asked[start : start + size]
 
 
 def _continued(model: VisionLanguageModel, begun: Prefix, batch: Sequence[_Asked]) -> Prefix:
-    """Return the prefix of whole prompts."""
-    rows = [asked.row for asked in batch]
-    rests = torch.stack([asked.rest for asked in batch]).to(model.device)
-    if rests.shape[1] == 0 and rows == list(range(len(begun.last_hidden))):
+    """Return the prefix of whole prompts.
+
+    Rests of one length are computed together: linear attention allows no padding behind a picture.
+    """
+    if [asked.row for asked in batch if not len(asked.rest)] == list(range(len(begun.last_hidden))):
         return begun
-    prefix = begun.rows(torch.tensor(rows, device=model.device))
+    return Prefix.joined(
+        [
+            _extended(model, begun, list(alike))
+            for _, alike in groupby(batch, key=lambda each: len(each.rest))
+        ]
+    )
+
+
+def _extended(model: VisionLanguageModel, begun: Prefix, alike: Sequence[_Asked]) -> Prefix:
+    rests = torch.stack([asked.rest for asked in alike]).to(model.device)
+    prefix = begun.rows(torch.tensor([asked.row for asked in alike], device=model.device))
     return model.extend(prefix, rests)[1] if rests.shape[1] else prefix

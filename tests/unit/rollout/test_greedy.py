@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bas_opd.data.images import open_image
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout import greedy_responses
+from bas_opd.rollout import greedy, greedy_responses
 from bas_opd.types import Prompt
 
 FAMILIES = ["small_qwen35", "small_qwen3vl", "small_qwen25vl"]
@@ -122,8 +122,16 @@ def test_questions_about_one_picture_share_it_and_have_the_same_answers(
         "prefill",
         lambda some: (patches.extend(len(each.pixel_values) for each in some), prefill(some))[1],
     )
+    decoded: list[int] = []
+    decode = greedy.Decoder.__call__
+    monkeypatch.setattr(
+        greedy.Decoder,
+        "__call__",
+        lambda self, prefix: (decoded.append(len(prefix.last_hidden)), decode(self, prefix))[1],
+    )
     shared = respond(model, prompts, size)
     assert [tokens.tolist() for tokens in shared] == [tokens.tolist() for tokens in alone]
+    assert decoded == {1: [1] * 9, 3: [3, 3, 3], 100: [9]}[size]
     assert sorted(patches) == sorted(len(prompts[place].pixel_values) for place in (0, 4, 8))
 
 
