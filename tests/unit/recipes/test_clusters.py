@@ -1,0 +1,80 @@
+"""The scripts for clusters: what they start, and that a stopped job is queued again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+CLUSTERS = Path(__file__).parents[3] / "recipes" / "clusters"
+SRUN = """#!/usr/bin/env bash
+trap 'sleep 0.3; echo saved >> "$LOG"; exit 1' TERM
+echo "srun $*" >> "$LOG"
+for _ in $(seq "$TENTHS"); do sleep 0.1; done
+exit "$CODE"
+"""
+SCONTROL = """#!/usr/bin/env bash
+if [ "$1" = show ]; then printf 'node1\\nnode2\\n'; else echo "scontrol $*" >> "$LOG"; fi
+"""
+JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "node[1-2]",
+    "SLURM_NNODES": "2",
+    "SLURM_GPUS_ON_NODE": "8",
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    return tmp_path / "log"
+
+
+def job(log: Path, *, tenths: int = 0, code: int = 0) -> subprocess.Popen[bytes]:
+    """Start the script with stand-ins for Slurm's commands."""
+    path = f"{log.parent}:{os.environ['PATH']}"
+    told = {"PATH": path, "LOG": str(log), "TENTHS": str(tenths), "CODE": str(code)}
+    words = ["bash", str(CLUSTERS / "slurm.sbatch"), "learned25", "run.steps=2"]
+    return subprocess.Popen(words, env={**os.environ, **JOB, **told})
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_slurm_starts_one_torchrun_a_machine_and_passes_its_exit_code(log: Path, code: int) -> None:
+    assert job(log, code=code).wait(timeout=20) == code
+    assert log.read_text() == (
+        "srun --kill-on-bad-exit=1 torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 "
+        "--rdzv-backend c10d --rdzv-endpoint node1:29400 --rdzv-id 7-0 "
+        "-m bas_opd train learned25 run.steps=2\n"
+    )
+
+
+def test_a_job_that_slurm_stops_is_queued_again_after_its_checkpoint(log: Path) -> None:
+    running = job(log, tenths=200)
+    for _ in range(200):
+        if log.exists():
+            break
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=20) == 1
+    assert log.read_text().splitlines()[1:] == ["saved", "scontrol requeue 7"]
+
+
+def test_kubernetes_starts_what_torchrun_takes() -> None:
+    yaml = pytest.importorskip("yaml")
+    service, work = yaml.safe_load_all((CLUSTERS / "kubernetes.yaml").read_text())
+    spec = work["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    nodes = f"--nnodes={work['spec']['completions']}"
+    assert work["spec"]["completions"] == work["spec"]["parallelism"]
+    assert container["command"][:2] == ["torchrun", nodes]
+    assert spec["subdomain"] == service["metadata"]["name"]
+    first = f"{work['metadata']['name']}-0.{service['metadata']['name']}"
+    assert f"--rdzv-endpoint={first}:29400" in container["command"]
+    known = {each["name"]: each["value"] for each in container["env"]}
+    assert int(known["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < spec["terminationGracePeriodSeconds"]
