@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -75,6 +76,16 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
     }
 
 
+def check_output(path: Path) -> None:
+    """Raise if the numbers could not be saved; called before anything is timed."""
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
+        raise ConfigError(
+            f"The numbers cannot be written to {path}. Name a file with --json, in a folder that "
+            "exists and can be written to."
+        )
+
+
 def save(numbers: dict[str, Any], path: Path) -> None:
     """Write the numbers to a JSON file."""
     write_text(path, json.dumps(numbers, indent=2) + "\n")
@@ -118,10 +129,13 @@ def _whole_step(found: Sequence[Comparison]) -> list[str]:
     if {each.name for each in phases} != set(PHASES):
         return []
     ours = sum(each.sides[0].median for each in phases)
-    theirs = sum(
-        next(side for side in each.sides[1:] if side.side.required_share is not None).median
+    released = [
+        [side.median for side in each.sides[1:] if side.required_share is not None]
         for each in phases
-    )
+    ]
+    if not all(released):  # One failed and was left out.
+        return []
+    theirs = sum(medians[0] for medians in released)
     return [
         f"the three phases together: {ours:.3f} s; by generate, all rows and own prompts "
         f"{theirs:.3f} s: {theirs / ours:.1f} times as fast"

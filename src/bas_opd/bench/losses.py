@@ -11,6 +11,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ def losses(
             device=device,
             repeats=repeats,
             skipped=skipped,
+            advice="Name a model with a smaller vocabulary, or leave the part out with --parts.",
         )
         for support in supports
         for size in chunks
@@ -115,17 +117,15 @@ class _Setup:
         if importlib.util.find_spec("trl") is None:
             skipped.append("TRL's loss, since trl is not installed.")
         else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # It says that its place may change.
-                gkd: Any = importlib.import_module("trl.experimental.gkd")
-            theirs = gkd.GKDTrainer.generalized_jsd_loss
-            sides.append(Side(name="TRL, whole vocabulary", run=lambda: self._whole(theirs)))
+            trl = cache(_trl_jsd)  # At its first run, so that one that fails is left out.
+            sides.append(Side(name="TRL, whole vocabulary", run=lambda: self._whole(trl())))
         if importlib.util.find_spec("liger_kernel") is None:
             skipped.append("Liger's loss, since liger-kernel is not installed.")
         elif self.hidden.device.type != "cuda":
             skipped.append("Liger's loss, which needs a GPU.")
         else:
-            sides.append(Side(name="Liger, whole vocabulary", run=self._liger()))
+            liger = cache(self._liger)
+            sides.append(Side(name="Liger, whole vocabulary", run=lambda: liger()()))
         return sides, skipped
 
     def _run(self, objective: Distillation) -> int:
@@ -174,6 +174,13 @@ class _Setup:
             return len(leaf)
 
         return run
+
+
+def _trl_jsd() -> Callable[..., Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It says that its place may change.
+        gkd: Any = importlib.import_module("trl.experimental.gkd")
+    return gkd.GKDTrainer.generalized_jsd_loss
 
 
 def _plain_jsd(student: Tensor, teacher: Tensor, *, beta: float) -> Tensor:

@@ -13,6 +13,11 @@ import torch
 from bas_opd.compute.memory import ran_out
 from bas_opd.errors import OutOfMemory
 
+SMALLER = (
+    "Choose fewer or smaller --prompts, --side, --tokens or --micro-batch, or leave the part out "
+    "with --parts."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
@@ -28,13 +33,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """What one side took."""
+    """What one side took, without the side: that would keep its model in memory."""
 
-    side: Side
+    name: str
     seconds: tuple[float, ...]
     tokens: int
     peak_gib: float | None
     """GPU memory above what was taken before; None on a CPU."""
+    required_share: float | None = None
+    is_floor: bool = False
 
     @property
     def median(self) -> float:
@@ -59,7 +66,7 @@ class Comparison:
         head += f"{'GiB':>7}" if has_peaks else ""
         lines = [f"{self.name}: {self.shape}", f"{head}   ours takes of its time (of its tokens)"]
         for each in self.sides:
-            line = f"{each.side.name:<34}{each.median:>9.4f}{each.tokens:>10,}"
+            line = f"{each.name:<34}{each.median:>9.4f}{each.tokens:>10,}"
             line += f"{each.peak_gib:>7.2f}" if each.peak_gib is not None else ""
             lines.append(line if each is ours else line + self._verdict(each, judged))
         return [*lines, *(f"left out: {reason}" for reason in self.skipped)]
@@ -73,14 +80,14 @@ class Comparison:
             "skipped": list(self.skipped),
             "sides": [
                 {
-                    "side": each.side.name,
+                    "side": each.name,
                     "median_seconds": each.median,
                     "seconds": list(each.seconds),
                     "processed_tokens": each.tokens,
                     "peak_gib": each.peak_gib,
                     "share_of_its_time": ours.median / each.median,
                     "share_of_its_tokens": ours.tokens / each.tokens,
-                    "required_share": each.side.required_share,
+                    "required_share": each.required_share,
                 }
                 for each in self.sides
             ],
@@ -89,13 +96,13 @@ class Comparison:
     def _verdict(self, each: Timed, judged: bool) -> str:
         ours = self.sides[0]
         share, floor = ours.median / each.median, ours.tokens / each.tokens
-        if each.side.is_floor:
+        if each.is_floor:
             return f"   ours takes {share:.1f} times the floor"
         text = f"   {share:.2f} ({floor:.2f}): {1 / share:.1f} times as fast"
-        if not judged or each.side.required_share is None:
+        if not judged or each.required_share is None:
             return text
-        met = "met" if share <= each.side.required_share else "NOT MET"
-        return f"{text}; at most {each.side.required_share:.2f} required: {met}"
+        met = "met" if share <= each.required_share else "NOT MET"
+        return f"{text}; at most {each.required_share:.2f} required: {met}"
 
 
 def compare(
@@ -106,57 +113,65 @@ def compare(
     device: torch.device,
     repeats: int,
     skipped: Sequence[str] = (),
+    advice: str = SMALLER,
 ) -> Comparison:
-    """Time the sides alternately, each after one warm-up."""
-    ours, *others = sides
-    warm, tokens, left_out = [ours], [_warm_up(ours)], list(skipped)
-    for side in others:
-        try:
-            tokens.append(side.run())
-        except Exception as error:  # of another library, which must not end the others' timings
-            why = "memory ran out" if ran_out(error) else repr(error)
-            left_out.append(f"{side.name}, which failed ({why}).")
-        else:
-            warm.append(side)
-    sides = warm
-    seconds: list[list[float]] = [[] for _ in sides]
-    peaks: list[float] = [0.0 for _ in sides]
-    for _ in range(repeats):
-        for place, side in enumerate(sides):
-            before = _start(device)
-            start = perf_counter()
-            side.run()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            seconds[place].append(perf_counter() - start)
-            peaks[place] = max(peaks[place], _peak(device) - before)
-    is_gpu = device.type == "cuda"
+    """Time the sides alternately, each after one warm-up; one that fails is left out.
+
+    `advice` is what to do where there is not enough memory for ours.
+    """
+    ours = sides[0]
+    clocks = [_Clock(side) for side in sides]
+    left_out = list(skipped)
+    for turn in range(repeats + 1):
+        for clock in tuple(clocks):
+            try:
+                clock.run(device, is_warm_up=turn == 0)
+            except Exception as error:
+                if clock.side is not ours:  # Another library must not end the others' timings.
+                    why = "memory ran out" if ran_out(error) else repr(error)
+                    left_out.append(f"{clock.side.name}, which failed ({why}).")
+                    clocks.remove(clock)
+                elif ran_out(error):
+                    raise OutOfMemory(
+                        f"There is not enough memory for {ours.name}. {advice}"
+                    ) from error
+                else:
+                    raise
     return Comparison(
         name=name,
         shape=shape,
         skipped=tuple(left_out),
-        sides=tuple(
-            Timed(
-                side=side,
-                seconds=tuple(times),
-                tokens=count,
-                peak_gib=peak / 2**30 if is_gpu else None,
-            )
-            for side, times, count, peak in zip(sides, seconds, tokens, peaks, strict=True)
-        ),
+        sides=tuple(clock.timed(device) for clock in clocks),
     )
 
 
-def _warm_up(ours: Side) -> int:
-    try:
-        return ours.run()
-    except (RuntimeError, MemoryError) as error:
-        if not ran_out(error):
-            raise
-        raise OutOfMemory(
-            f"There is not enough memory for {ours.name}. Choose fewer or smaller --prompts, "
-            "--side, --tokens or --micro-batch, or leave the part out with --parts."
-        ) from error
+class _Clock:
+    """Times one side."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.tokens = self.peak = 0
+        self.seconds: list[float] = []
+
+    def run(self, device: torch.device, *, is_warm_up: bool) -> None:
+        before = _start(device)
+        start = perf_counter()
+        self.tokens = self.side.run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if not is_warm_up:
+            self.seconds.append(perf_counter() - start)
+            self.peak = max(self.peak, _peak(device) - before)
+
+    def timed(self, device: torch.device) -> Timed:
+        return Timed(
+            name=self.side.name,
+            seconds=tuple(self.seconds),
+            tokens=self.tokens,
+            peak_gib=self.peak / 2**30 if device.type == "cuda" else None,
+            required_share=self.side.required_share,
+            is_floor=self.side.is_floor,
+        )
 
 
 def _start(device: torch.device) -> int:

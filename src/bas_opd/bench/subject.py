@@ -10,6 +10,7 @@ from PIL import Image
 
 from bas_opd import disk
 from bas_opd.data.images import open_image
+from bas_opd.errors import ConfigError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Crop, Example, Rollouts
 
@@ -28,6 +29,13 @@ class Size:
     """Share of the rows that are selected."""
     micro_batch: int = 4096
     """Tokens of a pass of teacher or student."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise ConfigError(
+                f"The share of the rows selected is {self.ratio:g}, but must lie above 0 and at "
+                "most at 1. Correct --ratio."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,8 @@ def bench(
     from bas_opd.cli.train import quiet_transformers
     from bas_opd.model.loading import resolve_device
 
+    if json is not None:
+        command.check_output(json)
     quiet_transformers()
     is_gpu = resolve_device(device).type == "cuda"
     numbers = command.measure(

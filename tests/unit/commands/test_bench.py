@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from bas_opd.bench import command
-from bas_opd.bench.losses import losses
+from bas_opd.bench.losses import _Setup, losses
 from bas_opd.bench.shapes import random_model
 from bas_opd.bench.sides import Comparison, Side, Timed, compare
+from bas_opd.bench.subject import Size
 from bas_opd.cli.main import app
 from bas_opd.errors import OutOfMemory
 
@@ -20,8 +26,7 @@ CPU = torch.device("cpu")
 
 
 def timed(name: str, seconds: float, tokens: int, **more: object) -> Timed:
-    side = Side(name=name, run=lambda: tokens, **more)  # type: ignore[arg-type]
-    return Timed(side=side, seconds=(seconds,), tokens=tokens, peak_gib=None)
+    return Timed(name=name, seconds=(seconds,), tokens=tokens, peak_gib=None, **more)  # type: ignore[arg-type]
 
 
 def test_a_side_is_set_beside_ours_in_time_and_tokens() -> None:
@@ -55,19 +60,92 @@ def test_a_library_that_fails_is_left_out_with_its_reason() -> None:
         Side(name=name, run=run) for name, run in (("a", lambda: 1), ("b", fails), ("c", grows))
     ]
     found = compare("loss", sides, shape="", device=CPU, repeats=2)
-    assert [each.side.name for each in found.sides] == ["a"]
+    assert [each.name for each in found.sides] == ["a"]
     assert len(found.sides[0].seconds) == 2
     reasons = "\n".join(found.skipped)
     assert "b, which failed (IndexError('no such thing'))." in reasons
     assert "c, which failed (memory ran out)." in reasons
 
 
-def test_memory_that_runs_out_in_ours_is_a_sentence() -> None:
-    def grows() -> int:
+def test_a_side_that_fails_later_is_left_out_too() -> None:
+    runs: list[int] = []
+
+    def fails_at_last() -> int:
+        runs.append(1)
+        if len(runs) == 3:
+            raise IndexError("no such thing")
+        return 1
+
+    sides = [Side(name="a", run=lambda: 1), Side(name="b", run=fails_at_last)]
+    found = compare("loss", sides, shape="", device=CPU, repeats=4)
+    assert [each.name for each in found.sides] == ["a"]
+    assert len(found.sides[0].seconds) == 4
+    assert found.skipped == ("b, which failed (IndexError('no such thing')).",)
+
+
+def test_memory_that_runs_out_in_ours_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grows(*_: object) -> int:
         raise MemoryError
 
     with pytest.raises(OutOfMemory, match="smaller --prompts"):
-        compare("loss", [Side(name="ours", run=grows)], shape="", device=CPU, repeats=1)
+        compare("student", [Side(name="ours", run=grows)], shape="", device=CPU, repeats=1)
+    monkeypatch.setattr(_Setup, "_run", grows)
+    with pytest.raises(OutOfMemory) as caught:
+        losses(CPU, tokens=8, width=4, vocabulary=150, chunks=[8], repeats=1)
+    assert "--parts" in str(caught.value)
+    assert "--prompts" not in str(caught.value)
+
+
+def test_phases_without_a_way_of_others_have_no_sum() -> None:
+    def phases(*of_student: Timed) -> list[Comparison]:
+        ours, theirs = timed("ours", 1.0, 1), timed("theirs", 3.0, 1, required_share=0.5)
+        sides = dict.fromkeys(command.PHASES, (ours, theirs)) | {"student": of_student}
+        return [Comparison(name=name, shape="", sides=each) for name, each in sides.items()]
+
+    whole = phases(timed("ours", 1.0, 1), timed("theirs", 3.0, 1, required_share=0.5))
+    assert command._whole_step(whole)[0].endswith("3.0 times as fast")
+    assert command._whole_step(phases(timed("ours", 1.0, 1), timed("shared", 3.0, 1))) == []
+
+
+def test_the_model_is_gone_when_the_loss_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[weakref.ref[Any]] = []
+    gone: list[bool] = []
+    load = command._model
+
+    def loading(*words: Any) -> Any:
+        model = load(*words)
+        models.append(weakref.ref(model.network))
+        return model
+
+    def timing(*_: object, **__: object) -> list[Comparison]:
+        gone.extend(model() is None for model in models)
+        return []
+
+    monkeypatch.setattr(command, "_model", loading)
+    monkeypatch.setattr(command, "losses", timing)
+    size = Size(prompts=2, per_prompt=2, side=64, tokens=3, ratio=0.5)
+    request = command.BenchRequest(
+        model="small", device="cpu", size=size, parts=command.PARTS, repeats=1
+    )
+    command.measure(request, lambda _: None)
+    assert gone == [True]
+
+
+@pytest.mark.parametrize("place", ["nowhere/bench.json", "."])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_timed(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "measure", lambda *_: pytest.fail("It was timed."))
+    said = CliRunner().invoke(app, ["bench", "--json", str(tmp_path / place)])
+    assert said.exit_code == 2
+    assert "cannot be written" in said.stderr
+
+
+@pytest.mark.parametrize("ratio", ["nan", "-3", "0", "1.5"])
+def test_a_share_of_rows_that_cannot_be_meant_is_refused(ratio: str) -> None:
+    said = CliRunner().invoke(app, ["bench", "--ratio", ratio])
+    assert said.exit_code == 2
+    assert "Correct --ratio" in said.stderr
 
 
 def test_every_part_is_timed_and_written(tmp_path: Path) -> None:
@@ -95,13 +173,34 @@ def test_a_loss_has_its_floor_and_the_losses_of_others() -> None:
     both = losses(CPU, tokens=8, width=4, vocabulary=150, chunks=[8], repeats=1)
     assert ["tail" in each.shape for each in both] == [True, False]
     for each in both:
-        names = [side.side.name for side in each.sides]
+        names = [side.name for side in each.sides]
         assert names[:3] == [
             "autograd, fp32 head (ours)",
             "matrix products alone",
             "plain PyTorch, whole vocabulary",
         ]
-        assert "TRL, whole vocabulary" in names
+
+
+def test_the_loss_of_trl_is_among_them() -> None:
+    pytest.importorskip("trl")
+    both = losses(CPU, tokens=8, width=4, vocabulary=150, chunks=[8], repeats=1)
+    for each in both:
+        assert "TRL, whole vocabulary" in [side.name for side in each.sides]
+
+
+def test_a_library_that_cannot_be_imported_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(importlib, "import_module", fails)
+    found = losses(CPU, tokens=8, width=4, vocabulary=150, chunks=[8], repeats=1)
+    assert "trl.experimental.gkd" in "\n".join(found[0].skipped)
+    setup = _Setup(CPU, 8, 4, 150)
+    setup.hidden = SimpleNamespace(device=torch.device("cuda"))  # type: ignore[assignment]
+    others, _ = setup.others()
+    with pytest.raises(ImportError, match="liger_kernel"):
+        others[-1].run()
 
 
 def test_a_random_model_has_the_shape_that_is_asked_for() -> None:
