@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -85,30 +87,46 @@ def hash_of(value: Any) -> str:
 def staged_folder(place: Path) -> Iterator[Path]:
     """Yield a folder that becomes `place` on success and is removed on failure."""
     place = Path(os.path.abspath(place))
-    # With the process id: two commands may write to the same place, and only one can publish.
-    staging = staging_path(place.with_name(f"{place.name}.{os.getpid()}"))
-    for leftover in place.parent.glob(f".{glob.escape(place.name)}.*.partial"):
-        if not _is_alive(leftover.suffixes[-2].removeprefix(".")):
-            disk.remove_tree(leftover, ignore_errors=True)  # A kill has left it.
+    # Two commands may write to the same place, and only one can publish.
+    staging = staging_path(place.with_name(f"{place.name}.{secrets.token_hex(8)}"))
+    _remove_leftovers(place)
+    disk.make_folder(staging, parents=True)
     try:
-        disk.make_folder(staging, parents=True)
-        yield staging
-        publish(staging, place)
+        with _locked(staging):
+            yield staging
+            publish(staging, place)
     finally:
         disk.remove_tree(staging, ignore_errors=True)
 
 
-def _is_alive(process: str) -> bool:
-    """Return whether a process of this machine, by its id, may still be running."""
-    if not process.isdecimal():
-        return True  # Not a name that is given here.
+def _remove_leftovers(place: Path) -> None:
+    """Remove what killed commands have left: staging folders whose lock is free."""
+    for leftover in place.parent.glob(f".{glob.escape(place.name)}.{'[0-9a-f]' * 16}.partial"):
+        # An empty one may be new and not locked yet.
+        with suppress(OSError):
+            if any(leftover.iterdir()):
+                with _locked(leftover) as is_ours:
+                    if is_ours:
+                        disk.remove_tree(leftover)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder until its owner leaves or dies; yield whether the lock was free.
+
+    It never is on a file system that cannot lock folders.
+    """
+    descriptor = disk.open_descriptor(folder, os.O_RDONLY)
     try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            is_ours = False
+        else:
+            is_ours = True
+        yield is_ours
+    finally:
+        os.close(descriptor)
 
 
 def publish(staging: Path, target: Path) -> None:

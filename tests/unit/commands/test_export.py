@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -226,17 +225,6 @@ def test_what_exists_is_not_overwritten(full: Path, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="will be overwritten"):
         export(full, tmp_path / "out")
     assert (tmp_path / "out" / "mine").read_text() == "keep"
-
-
-def test_two_exports_to_one_folder_do_not_mix(full: Path, tmp_path: Path) -> None:
-    """The other process is killed after this one has ended, or before: only its folder goes."""
-    running = tmp_path / f".out.{os.getppid()}.partial"
-    killed = tmp_path / ".out.999999999.partial"
-    for folder in (running, killed):
-        folder.mkdir()
-    export(full, tmp_path / "out")
-    assert running.exists()
-    assert not killed.exists()
 
 
 def test_a_model_that_changed_after_training_is_refused(full: Path, tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -101,17 +98,3 @@ def test_a_set_without_rows_is_not_written(tmp_path: Path) -> None:
         staged_set(tmp_path / "out") as writer,
     ):
         writer.finish(source="test")
-
-
-def test_what_a_killed_command_left_is_removed_and_that_of_a_running_one_is_not(
-    tmp_path: Path,
-) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left = tmp_path / f".out.{ended.pid}.partial"
-    others = [tmp_path / f".out.{os.getppid()}.partial", tmp_path / ".out.mine.partial"]
-    for folder in (left, *others):
-        (folder / "images").mkdir(parents=True)
-    write(tmp_path / "out")
-    assert not left.exists()
-    assert all(folder.exists() for folder in others)
