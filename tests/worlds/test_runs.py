@@ -18,14 +18,16 @@ from process import at, die, fail
 from ranks import Start, Train, train_in_world
 from run_fixtures import events_of
 from run_states import assert_same_end
+from safetensors.torch import load_file
 from shapes import make_pictures
 
+from bas_opd.commands.export import export
 from bas_opd.config import preset
 from bas_opd.learn import Learner
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint, loop
 from bas_opd.run.checkpoint import read_checkpoint
-from bas_opd.run.manifest import published
+from bas_opd.run.manifest import published, step_of
 from bas_opd.run.verify import verify
 from bas_opd.teacher import SelfTeacher
 
@@ -118,6 +120,18 @@ def test_one_process_reads_the_checkpoint_of_three_and_so_does_torch(
         load(found, storage_reader=HuggingFaceStorageReader(str(only)), no_dist=True)
     shutil.rmtree(only)
     assert all(torch.equal(found[name], student[name]) for name in student)
+
+
+def test_a_checkpoint_of_two_processes_is_exported(whole: dict[int, Path], tmp_path: Path) -> None:
+    newest, before = published(whole[2] / "checkpoints")
+    assert step_of(before) == 3
+    exported = export(whole[2], tmp_path / "out", step=3)
+    assert (exported.step, exported.is_final) == (3, False)
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    for path, is_same in ((before, True), (newest, False)):
+        student = read_checkpoint(path).tensors["student"]
+        assert student.keys() <= weights.keys()
+        assert is_same == all(torch.equal(weights[name], student[name]) for name in student)
 
 
 def test_a_checkpoint_that_lacks_a_piece_is_skipped(

@@ -529,17 +529,21 @@ def joined(config: Config) -> Iterator[World]:
     with World.joined(
         "cuda" if is_gpu else "cpu", timeout_minutes=config.shard.timeout_minutes
     ) as world:
-        if is_gpu and world.size > 1 and config.model.device not in ("auto", "cuda"):
-            raise ConfigError(
-                f"model.device is {config.model.device}, but each of {world.size} processes needs "
-                "a GPU of its own. Set model.device=auto."
-            )
-        if world.size > 1 and (config.teacher.path or config.teacher.server):
-            raise ConfigError(
-                f"A teacher that is another model (teacher.path, teacher.server) works with one "
-                f"process yet, and there are {world.size}. Start one process, or leave them unset."
-            )
+        world.led(lambda: _check_size(config, world.size, is_gpu=is_gpu))
         yield world
+
+
+def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
+    if is_gpu and size > 1 and config.model.device not in ("auto", "cuda"):
+        raise ConfigError(
+            f"model.device is {config.model.device}, but each of {size} processes needs a GPU of "
+            "its own. Set model.device=auto."
+        )
+    if size > 1 and (config.teacher.path or config.teacher.server):
+        raise ConfigError(
+            f"A teacher that is another model (teacher.path, teacher.server) works with one "
+            f"process yet, and there are {size}. Start one process, or leave them unset."
+        )
 
 
 @contextmanager
