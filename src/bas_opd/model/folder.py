@@ -112,7 +112,8 @@ def _odd_settings(
             yield f"{place}{name}", value, "a positive integer"
         elif name.endswith(TOKEN_ID) and value is not None:
             ids = value if isinstance(value, list) else [value]
-            if not all(type(each) is int and each >= 0 for each in ids):
+            least = -1 if name == f"pad{TOKEN_ID}" else 0  # Some models say so that they have none.
+            if not all(type(each) is int and each >= least for each in ids):
                 yield f"{place}{name}", value, "the number of a token"
 
 

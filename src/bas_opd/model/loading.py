@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForImageTextToText
 
+from bas_opd.compute.memory import ran_out
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.base import model_folder
@@ -138,11 +139,16 @@ def _read_network(path: str | Path) -> Any:
         )
     except (OSError, SafetensorError) as error:
         raise no_weights(path) from error
-    except MemoryError:
-        raise
-    except Exception as error:  # As with settings that no network can be built from.
+    except ImportError as error:
         raise ModelError(
-            f"The weights at {path} do not fit its config.json: {error} "
+            f"A package that the model at {path} needs cannot be imported: {error} Install it, or "
+            "repair its installation."
+        ) from error
+    except Exception as error:  # As with settings that no network can be built from.
+        if ran_out(error):
+            raise
+        raise ModelError(
+            f"The weights at {path} do not fit its config.json ({type(error).__name__}: {error}). "
             "Use the config.json that the weights were saved with."
         ) from error
     network, report = loaded

@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText
 
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.loading import LoraSettings, load_model, open_model, resolve_device
@@ -150,8 +151,45 @@ def test_weights_of_another_shape_are_refused(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     config["text_config"]["intermediate_size"] = 96
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="do not fit its config"):
+    with pytest.raises(ModelError, match=r"do not fit its config\.json \(RuntimeError: "):
         load_model(copy, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (ImportError("No module named 'fla'."), ModelError, "cannot be imported: No module named"),
+        (KeyError("rope"), ModelError, r"\(KeyError: 'rope'\)"),
+        (MemoryError("full"), MemoryError, "full"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError, "allocate"),
+    ],
+)
+def test_what_goes_wrong_while_a_network_is_read_is_called_by_its_name(
+    error: Exception,
+    kind: type[Exception],
+    says: str,
+    small_qwen35: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(AutoModelForImageTextToText, "from_pretrained", fails)
+    with pytest.raises(kind, match=says) as caught:
+        load_model(small_qwen35, device=CPU)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(("place", "works"), [("pad_token_id", True), ("bos_token_id", False)])
+def test_no_token_for_padding_may_be_minus_one(place: str, works: bool, copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["text_config"][place] = -1
+    (copy / "config.json").write_text(json.dumps(config))
+    if works:
+        open_model(copy, device="cpu")
+        return
+    with pytest.raises(ModelError, match="the number of a token"):
+        open_model(copy, device="cpu")
 
 
 def test_damaged_weights_are_refused(copy: Path) -> None:
