@@ -305,11 +305,23 @@ class _TimedBackend(httpcore2.SyncBackend):
         return _TimedStream(super().connect_tcp(*args, **kwargs))
 
 
+@cache
+def _warn_of_long_replies() -> None:
+    """Warn that only single reads have a timeout; once in a process."""
+    logging.getLogger(__name__).warning(
+        f"Requests as a whole have no timeout with httpx2 {httpx2.__version__}: a server that "
+        "sends a byte now and then keeps them waiting. Install the version in requirements.lock."
+    )
+
+
 class _TimedTransport(httpx2.HTTPTransport):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         # httpcore2 takes it as an argument, which httpx2 does not pass on.
-        self._pool._network_backend = _TimedBackend()
+        if hasattr(getattr(self, "_pool", None), "_network_backend"):
+            self._pool._network_backend = _TimedBackend()
+        else:
+            _warn_of_long_replies()
 
 
 def _read(response: httpx2.Response, max_bytes: int) -> bytes:

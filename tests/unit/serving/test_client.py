@@ -10,6 +10,7 @@ import time
 import traceback
 from typing import Any
 
+import httpx2
 import pytest
 from serving_fixtures import Act, ChatServer, Play, fails, in_turn, says
 
@@ -167,6 +168,18 @@ def test_a_reply_that_trickles_ends_at_the_deadline(headers: bool) -> None:
     error, _ = failure(in_turn(slow), timeout_seconds=0.5, tries=1)
     assert "time" in str(error)
     assert time.monotonic() - started < 2
+
+
+def test_a_library_that_has_no_place_for_that_deadline_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(httpx2.HTTPTransport, "__init__", lambda self, **_: None)
+    endpoints._warn_of_long_replies.cache_clear()
+    for _ in range(2):
+        endpoints.open_http(Endpoint(url="http://127.0.0.1:9/v1", model="m"))
+    endpoints._warn_of_long_replies.cache_clear()
+    (record,) = caplog.records
+    assert "have no timeout with httpx2" in record.message
 
 
 def test_a_connection_that_is_used_again_has_its_whole_time_again() -> None:
