@@ -236,6 +236,8 @@ LATER = (
     ("teacher.timeout_seconds", 300.0),
     ("teacher.price_per_million_tokens", None),
     ("teacher.spend_limit", None),
+    ("shard.timeout_minutes", 30.0),
+    ("shard.always", False),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""
