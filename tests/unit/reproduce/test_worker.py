@@ -15,7 +15,7 @@ from synthetic_steps import A_STEP
 
 from bas_opd.config import Config
 from bas_opd.errors import PreemptionError
-from bas_opd.evaluate import answering
+from bas_opd.evaluate import answering, questions
 from bas_opd.evaluate.questions import Output, Question
 from bas_opd.reproduce import worker
 from bas_opd.reproduce.policies import Inputs, Request, plan_runs, seeded
@@ -120,7 +120,7 @@ def test_a_stop_while_judging_ends_it_at_once_and_leaves_no_result(
     """Once while questions are encoded, once while they are answered."""
     run = planned(tmp_path, small_qwen35)["base"]
     seen = {"polls": 0, "decoded": 0}
-    real = answering.decode_image
+    real = questions.decode_image
 
     def decode_image(*arguments: Any, **options: Any) -> Any:
         seen["decoded"] += 1
@@ -131,7 +131,7 @@ def test_a_stop_while_judging_ends_it_at_once_and_leaves_no_result(
         if seen["polls"] == polls:
             raise PreemptionError("SIGTERM")
 
-    monkeypatch.setattr(answering, "decode_image", decode_image)
+    monkeypatch.setattr(questions, "decode_image", decode_image)
     with pytest.raises(PreemptionError):
         worker.Worker()(run, ignored, poll)
     assert seen == {"polls": polls, "decoded": decoded}
@@ -149,6 +149,6 @@ def test_a_second_model_decodes_no_picture_again(
     def decoded(*_: Any, **__: Any) -> Any:
         raise AssertionError("every question is encoded already")
 
-    monkeypatch.setattr(answering, "decode_image", decoded)
+    monkeypatch.setattr(questions, "decode_image", decoded)
     one(run, ignored, ignored)
     assert read_result(run.result) == first
