@@ -69,7 +69,11 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
     for event in events_of(run):
         steps += event["event"] == "step"
         if event["event"] == "evaluation":
-            kept = {key: value for key, value in event.items() if key not in ("seconds", "chain")}
+            kept = {
+                key: value
+                for key, value in event.items()
+                if key not in ("seconds", "chain", "run_id")
+            }
             found.append({**kept, "steps before": steps})
     return found
 

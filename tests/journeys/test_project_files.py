@@ -121,7 +121,7 @@ def test_the_lock_with_hashes_has_the_pins_of_the_lock_but_torch() -> None:
     assert hashed == [pin for pin in pins if pin[0] != "torch"]
     torch = f"torch=={dict(pins)['torch']}"
     assert f"pip install {torch}\n" in text
-    assert f"pip install {torch} " in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert f"`pip install {torch}`" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
 def test_the_audit_looks_at_every_pin() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bas_opd.config.schema import Config
 
 
-SWITCHES = {"lora": "rank", "judge": "url", "eval": "every"}
+SWITCHES = {"lora": "rank", "judge": "url", "shard": "always", "eval": "every"}
 """Section -> the setting without which the others have no effect."""
 SECOND_MODEL = {"grpo": "reference", "dapo": "reference", "sft": "initial model"}
 """Method -> what its second model is called, where that is not a teacher."""
