@@ -56,6 +56,20 @@ def fails(status: int, message: str = "no", *, param: str | None = None, **heade
 Play = Callable[[dict[str, Any]], Act | str]
 
 
+@contextmanager
+def served(http: ThreadingHTTPServer, closing: threading.Event) -> Iterator[None]:
+    """Answer requests in a thread as long as the context lasts; `closing` ends what waits."""
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
 class ChatServer:
     """Records requests and answers them as `play` says."""
 
@@ -71,15 +85,8 @@ class ChatServer:
 
     @contextmanager
     def running(self) -> Iterator[ChatServer]:
-        thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
+        with served(self._http, self.closing):
             yield self
-        finally:
-            self.closing.set()
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
     def endpoint(self, **settings: Any) -> Endpoint:
         """Return this server's endpoint, with short waits."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from serving_fixtures import served
 
 from bas_opd.model.loading import open_model
 from bas_opd.types import Prompt
@@ -53,15 +54,8 @@ class TeacherServer:
 
     @contextmanager
     def running(self) -> Iterator[TeacherServer]:
-        thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
+        with served(self._http, self.closing):
             yield self
-        finally:
-            self.closing.set()
-            self._http.shutdown()
-            self._http.server_close()
-            thread.join()
 
     def settings(self, *overrides: str) -> tuple[str, ...]:
         """The settings of a run that is taught by this server."""
