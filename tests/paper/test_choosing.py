@@ -10,59 +10,24 @@ from statistics import fmean, stdev
 
 import pytest
 from prose import sentences, unexplained
+from study_records import StudyRecords, ends
 
 from bas_opd.model.base import small_base
 from bas_opd.reproduce.arms import BASE, arm_config
 from bas_opd.reproduce.catalogue import cost_figure
-from bas_opd.reproduce.comparing import difference, evaluate
 from bas_opd.reproduce.policies import base_hash, sweep_table
-from bas_opd.reproduce.questions import read_questions
-from bas_opd.reproduce.results import RunResult, identity, read_results
-from bas_opd.reproduce.study import read_study
+from bas_opd.reproduce.results import identity, read_results
 from bas_opd.reproduce.table import folder_table, replace_table
 from bas_opd.stats.crossed import seeds_needed
-from bas_opd.stats.intervals import Interval
-from bas_opd.text import ends_of, ends_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILE = DOCS / "does-choosing-pay.md"
 FOLDER = DOCS / "results/finesearch2"
 NEXT = DOCS / "results/prompts"
-STUDY = read_study(FOLDER / "study.toml")
-RESULTS = read_results(FOLDER)
-QUESTIONS = read_questions(FOLDER)
-ORDER = [arm.name for arm in STUDY.arms]
-
-
-def by_arm(results: list[RunResult]) -> dict[str, list[RunResult]]:
-    found = {
-        name: sorted((r for r in results if r.arm == name), key=lambda r: r.seed or 0)
-        for name in ORDER
-    }
-    return {name: those for name, those in found.items() if those}
-
-
-ARMS = by_arm(RESULTS)
-SWEEP = [r for those in by_arm(read_results(FOLDER / "sweep")).values() for r in those]
-
-
-def gap(arm: str, reference: str) -> Interval:
-    """An arm minus a reference, in points, over seeds and questions."""
-    found = difference(ARMS, arm, reference, QUESTIONS)
-    assert found is not None
-    return Interval(mean=100 * found.mean, half_width=100 * found.half_width, n=found.n)
-
-
-def ends(interval: Interval, shape: str = ".1f") -> str:
-    return ends_text(ends_of(interval), shape, 1)
-
-
-def mean_cost(arm: str, name: str) -> float:
-    return fmean(getattr(run.cost, name) for run in ARMS[arm])
-
-
-def share(arm: str, name: str, of: str = "full") -> float:
-    return mean_cost(arm, name) / mean_cost(of, name)
+RECORDS = StudyRecords(FOLDER)
+STUDY, RESULTS, ARMS = RECORDS.study, RECORDS.results, RECORDS.arms
+gap, mean_cost, share = RECORDS.gap, RECORDS.mean_cost, RECORDS.share
+SWEEP = [r for those in RECORDS.by_arm(read_results(FOLDER / "sweep")).values() for r in those]
 
 
 def computed() -> Iterator[str]:
@@ -129,11 +94,15 @@ def computed() -> Iterator[str]:
         f"covering50 {half_of.mean:.1f} above random50 ({ends(half_of, '+.1f')})"
     )
 
-    prompts = read_study(NEXT / "study.toml").declared.arms
-    made = [result for result in read_results(NEXT) if result.seed is not None]
-    yield f"{len(made)} of its {sum(len(arm.seeds) for arm in prompts)} runs have been made"
-    pilots = (NEXT / "development.csv").read_text(encoding="utf-8").splitlines()
-    yield f"{len(pilots) - 1} runs on val"
+    chosen = StudyRecords(NEXT)
+    less, chance = (
+        chosen.gap("prompts56-covering", arm) for arm in ("prompts30-fewer2", "prompts56-random")
+    )
+    yield (
+        f"{less.mean:.1f} points above sampling two rollouts of each of 30 prompts at the same "
+        f"total cost (95 % CI {ends(less)})"
+    )
+    yield f"{chance.mean:.1f} above random selection ({ends(chance)})"
 
     yield sweep_table(SWEEP).splitlines()[-1]
     yield f"All {len(development())} runs"
@@ -204,13 +173,7 @@ def test_the_figure_is_that_of_its_records() -> None:
 
 def test_the_goals_are_reported_as_the_records_have_them() -> None:
     page = FILE.read_text(encoding="utf-8")
-    assert STUDY.declared.comparisons
-    assert QUESTIONS is not None
-    met = {
-        (each.comparison.arm, each.comparison.against): each.is_met
-        for each in evaluate(STUDY, ARMS, QUESTIONS)
-    }
-    assert met == {
+    assert RECORDS.verdicts() == {
         ("covering12", "full"): False,
         ("covering12", "random12"): True,
         ("covering12", "random-processed"): True,

@@ -1,0 +1,55 @@
+"""What the pages on studies quote: gaps and costs, computed from the records of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from bas_opd.reproduce.comparing import difference, evaluate
+from bas_opd.reproduce.questions import read_questions
+from bas_opd.reproduce.results import RunResult, read_results
+from bas_opd.reproduce.study import read_study
+from bas_opd.stats.intervals import Interval
+from bas_opd.text import ends_of, ends_text
+
+
+class StudyRecords:
+    """A folder of results with the study that declared them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.study = read_study(folder / "study.toml")
+        self.results = read_results(folder)
+        self.questions = read_questions(folder)
+        self.arms = self.by_arm(self.results)
+
+    def by_arm(self, results: list[RunResult]) -> dict[str, list[RunResult]]:
+        """Results of each arm that has some, by seed, in the order of the file."""
+        found = {
+            arm.name: sorted((r for r in results if r.arm == arm.name), key=lambda r: r.seed or 0)
+            for arm in self.study.arms
+        }
+        return {name: those for name, those in found.items() if those}
+
+    def gap(self, arm: str, reference: str) -> Interval:
+        """An arm minus a reference, in points, over seeds and questions."""
+        found = difference(self.arms, arm, reference, self.questions)
+        assert found is not None
+        return Interval(mean=100 * found.mean, half_width=100 * found.half_width, n=found.n)
+
+    def mean_cost(self, arm: str, name: str) -> float:
+        return fmean(getattr(run.cost, name) for run in self.arms[arm])
+
+    def share(self, arm: str, name: str, of: str = "full") -> float:
+        return self.mean_cost(arm, name) / self.mean_cost(of, name)
+
+    def verdicts(self) -> dict[tuple[str, str], bool | None]:
+        """Whether each declared comparison is met; None: runs are missing."""
+        assert self.questions is not None
+        return {
+            (each.comparison.arm, each.comparison.against): each.is_met
+            for each in evaluate(self.study, self.arms, self.questions)
+        }
+
+
+def ends(interval: Interval, shape: str = ".1f") -> str:
+    return ends_text(ends_of(interval), shape, 1)
