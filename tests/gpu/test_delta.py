@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
-from bas_opd.model.delta import chunked_delta_rule, register_delta_rule
+from bas_opd.model.delta import chunked_delta_rule, decoding_step, register_delta_rule
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,3 +48,28 @@ def test_values_and_gradients_are_those_of_the_reference(length: int) -> None:
         assert torch.allclose(got.float(), expected.float(), rtol=0, atol=1e-2 * scale)
         error = (got.float() - expected.float()).norm() / expected.float().norm()
         assert float(error) < 1e-3
+
+
+@torch.no_grad()
+def test_a_decoding_step_is_that_of_the_reference() -> None:
+    register_delta_rule()
+    reference: Any = modeling_qwen3_5.torch_recurrent_gated_delta_rule
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(5, 1, 32, 128, device="cuda").bfloat16() for _ in range(3))
+    g, beta = (torch.randn(5, 1, 32, device="cuda") for _ in range(2))
+    g, beta = -g.abs(), beta.sigmoid().bfloat16()
+    state = torch.randn(5, 32, 128, 128, device="cuda")
+    expected, last = reference.reference(
+        query,
+        key,
+        value,
+        g=g,
+        beta=beta,
+        initial_state=state.clone(),
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    found = decoding_step(query, key, value, g, beta, state)
+    assert found.dtype is expected.dtype
+    assert torch.allclose(found.float(), expected.float(), rtol=1e-2, atol=1e-3)
+    assert torch.allclose(state, last, rtol=1e-4, atol=1e-5)

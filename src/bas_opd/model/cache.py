@@ -75,11 +75,11 @@ class FixedLayer(AttentionLayer):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, like: Any, capacity: int, slot: Tensor) -> None:
+    def __init__(self, like: Any, rows: int, capacity: int, slot: Tensor) -> None:
         super().__init__(like.precision)
         self.slot = slot
         self.keys, self.values = (
-            states.new_zeros(*states.shape[:2], capacity, states.shape[3])
+            states.new_zeros(rows, states.shape[1], capacity, states.shape[3])
             for states in (like.keys, like.values)
         )
         self.is_initialized = True
@@ -99,12 +99,13 @@ class FixedLinearLayer(AssignedLinearLayer):
     A step of one token updates the convolution's state in place by itself.
     """
 
-    def __init__(self, like: AssignedLinearLayer) -> None:
+    def __init__(self, like: AssignedLinearLayer, rows: int) -> None:
         super().__init__()
         for name, value in vars(like).items():
             setattr(self, name, dict(value) if isinstance(value, dict) else value)
         for states in (self.conv_states, self.recurrent_states):
-            states.update({i: None if s is None else s.clone() for i, s in states.items()})
+            for i, given in states.items():
+                states[i] = None if given is None else given.new_zeros(rows, *given.shape[1:])
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any
@@ -112,7 +113,8 @@ class FixedLinearLayer(AssignedLinearLayer):
         """Overwrite the state by that after the last token."""
         kept = self.recurrent_states[state_idx]
         assert kept is not None
-        return kept.copy_(recurrent_states)
+        # On a GPU a step of one token has done so by itself.
+        return kept if recurrent_states is kept else kept.copy_(recurrent_states)
 
 
 def cache_bytes(cache: DynamicCache, capacity: int) -> int:
@@ -129,12 +131,12 @@ def cache_bytes(cache: DynamicCache, capacity: int) -> int:
     return total
 
 
-def fixed_cache(cache: DynamicCache, capacity: int, slot: Tensor) -> DynamicCache:
-    """Return an empty cache of fixed size with the rows of another, written at a slot."""
+def fixed_cache(cache: DynamicCache, rows: int, capacity: int, slot: Tensor) -> DynamicCache:
+    """Return an empty cache of fixed size for a model that has another, written at a slot."""
     layers: list[Any] = [
-        FixedLinearLayer(layer)
+        FixedLinearLayer(layer, rows)
         if isinstance(layer, AssignedLinearLayer)
-        else FixedLayer(layer, capacity, slot)
+        else FixedLayer(layer, rows, capacity, slot)
         for layer in cache.layers
     ]
     fixed = copy.copy(cache)
@@ -143,18 +145,41 @@ def fixed_cache(cache: DynamicCache, capacity: int, slot: Tensor) -> DynamicCach
 
 
 def fill(fixed: DynamicCache, cache: DynamicCache) -> None:
-    """Copy a cache to the beginning of one of fixed size."""
+    """Copy a cache to the beginning of one of fixed size, which may have more rows."""
     pairs: Any = zip(fixed.layers, cache.layers, strict=True)
     for layer, given in pairs:
         if isinstance(layer, FixedLinearLayer):
             for kept, states in zip(_linear_states(layer), _linear_states(given), strict=True):
-                kept.copy_(states)
+                kept[: len(states)] = states
+                kept[len(states) :] = 0
             continue
         length = given.get_seq_length()
         for fixed_states, states in ((layer.keys, given.keys), (layer.values, given.values)):
-            fixed_states[:, :, :length].copy_(states)
+            fixed_states[: len(states), :, :length] = states
             # What is hidden has no weight, but no weight times a NaN is still a NaN.
-            fixed_states[:, :, length:].zero_()
+            fixed_states[: len(states), :, length:] = 0
+            fixed_states[len(states) :] = 0
+
+
+def released(fixed: DynamicCache, rows: Tensor, length: int) -> DynamicCache:
+    """Return a cache that can grow, with some rows of one of fixed size up to a length."""
+    layers: list[Any] = []
+    for layer in fixed.layers:
+        if isinstance(layer, FixedLinearLayer):
+            taken: Any = AssignedLinearLayer()
+            vars(taken).update(vars(_take(layer, rows)))
+        else:
+            given: Any = layer
+            taken = AttentionLayer(given.precision)
+            taken.keys, taken.values = (
+                states[:, :, :length].index_select(0, rows) for states in (given.keys, given.values)
+            )
+            taken.dtype, taken.device = taken.keys.dtype, taken.keys.device
+            taken.is_initialized = True
+        layers.append(taken)
+    growing = copy.copy(fixed)
+    growing.layers = layers
+    return growing
 
 
 def _linear_states(layer: AssignedLinearLayer) -> list[Tensor]:

@@ -10,6 +10,7 @@ which is slow on a GPU.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -27,8 +28,11 @@ EPSILON = 1e-6
 """Of the norm of queries and keys, as in the reference."""
 FIRST_SOUND_TRITON = (3, 7, 1)
 """Before it, fla's backward pass is compiled wrongly on Hopper GPUs."""
+TILE = 32
+"""Values of a head that one program of the decoding kernel computes."""
 MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
 FUNCTION = "torch_chunk_gated_delta_rule"
+STEP = "torch_recurrent_gated_delta_rule"
 
 
 def chunked_delta_rule(
@@ -129,12 +133,31 @@ class _Scan(torch.autograd.Function):
         return of_read, back, of_kept, of_decay, flow[0]
 
 
+def decoding_step(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, states: Tensor
+) -> Tensor:
+    """Continue every row by one token, `[batch, 1, head, width]`; the states are overwritten.
+
+    They are read and written once; the reference reads or writes them a dozen times.
+    """
+    kernels: Any = importlib.import_module("bas_opd.model.triton_delta")
+    batch, _, heads, width = query.shape
+    wide = value.shape[-1]
+    out = torch.empty_like(value, dtype=query.dtype, memory_format=torch.contiguous_format)
+    given = (x.contiguous() for x in (query, key, value, g, beta))
+    kernels.decode[(batch * heads, wide // TILE)](
+        *given, states, out, width**-0.5, EPSILON, width=width, wide=wide, tile=TILE
+    )
+    return out
+
+
 def register_delta_rule() -> None:
     """Let layers with linear attention, where they are loaded, choose their implementation."""
     module = sys.modules.get(MODULE)
-    found = getattr(module, FUNCTION, None)
-    if module is not None and found is not None and not hasattr(found, "reference"):
-        setattr(module, FUNCTION, _choosing(found))
+    for name, choosing in ((FUNCTION, _choosing), (STEP, _choosing_step)):
+        found = getattr(module, name, None)
+        if found is not None and not hasattr(found, "reference"):
+            setattr(module, name, choosing(found))
 
 
 def implementation(device: torch.device, *, learns: bool) -> str:
@@ -173,3 +196,59 @@ def _choosing(reference: Callable[..., Any]) -> Callable[..., Any]:
 
     run.reference = reference  # type: ignore[attr-defined]
     return run
+
+
+def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(reference)
+    def run(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        use_qk_l2norm_in_kernel: bool = False,
+        **options: Any,
+    ) -> Any:
+        if (
+            initial_state is None
+            or torch.is_grad_enabled()
+            or not use_qk_l2norm_in_kernel
+            or not can_decode_in_place(query, value, initial_state)
+        ):
+            return reference(
+                query,
+                key,
+                value,
+                g=g,
+                beta=beta,
+                initial_state=initial_state,
+                output_final_state=output_final_state,
+                use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+                **options,
+            )
+        out = decoding_step(query, key, value, g, beta, initial_state)
+        return out, initial_state if output_final_state else None
+
+    run.reference = reference  # type: ignore[attr-defined]
+    return run
+
+
+def can_decode_in_place(query: Tensor, value: Tensor, states: Tensor) -> bool:
+    """Whether the kernel fits: a GPU with Triton, one token, and widths that tiles divide."""
+    width, wide = query.shape[-1], value.shape[-1]
+    return (
+        states.is_cuda
+        and query.shape[1] == 1
+        and states.dtype is torch.float32
+        and states.is_contiguous()
+        and width & (width - 1) == 0
+        and wide % TILE == 0
+        and _has_triton()
+    )
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

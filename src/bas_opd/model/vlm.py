@@ -21,6 +21,7 @@ from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
+from bas_opd.model.rounded import RoundedLinears
 from bas_opd.model.sharding import Shards
 from bas_opd.types import DistantPrompt, Prompt
 
@@ -135,6 +136,12 @@ class VisionLanguageModel:
         if self.precision is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
+
+    def rounded_linears(self) -> RoundedLinears | None:
+        """Return copies of the language model's linear weights; None if it computes in fp32."""
+        if self.precision is torch.float32:
+            return None
+        return RoundedLinears(self._core.model.language_model, self.precision)
 
     @property
     def head(self) -> nn.Module:

@@ -2,7 +2,8 @@
 
 There are two ways. With a growing cache, rows that have ended leave the batch. With a cache of
 fixed size nothing changes shape, so that on a GPU a whole step is one CUDA graph: starting the
-kernels of a small model one by one takes ten times as long as running them.
+kernels of a small model one by one takes ten times as long as running them. A large cache of fixed
+size is exchanged for another when it is full, or when half of its rows have ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import ran_out
-from bas_opd.model.cache import cache_bytes, fill, fixed_cache
+from bas_opd.model.cache import cache_bytes, fill, fixed_cache, released
+from bas_opd.model.rounded import RoundedLinears
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.types import Hooks, Prompt
 
@@ -24,15 +26,22 @@ from bas_opd.types import Hooks, Prompt
 LEAVING_SHARE = 1 / 8
 
 FIXED_BYTES = 2 * 2**30
-"""Bytes of all caches of fixed size that are kept. A batch that needs more has a growing cache,
-from which rows that have ended leave."""
+"""Bytes of all caches of fixed size that are kept, on a GPU with little memory to spare. A batch
+that needs more has a growing cache."""
+
+LARGE_BYTES = 2**28
+"""From this size on, a cache of fixed size is worth exchanging for a smaller or longer one."""
+
+STRETCH = 128
+"""Tokens that a large cache has room for at first; a further one has twice as many."""
 
 CHECK_EVERY = 4
 """Steps between two looks at whether all rows have ended; looking waits for the GPU."""
 
 Choose: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From logits `[alive, vocab]`, the numbers of these rows, and their position `[1]`, a token for
-each. On a GPU it is called once and replayed, so it must keep its results in the same tensors."""
+each. On a GPU it is called once and replayed, so it must keep its results in the same tensors. The
+number after that of the last row may come too, several times: what is chosen for it is dropped."""
 
 
 class Decoder:
@@ -50,8 +59,9 @@ class Decoder:
         self.hooks = hooks or Hooks()
         self._steps: dict[tuple[int, int], FixedSteps] = {}
         """By rows and capacity, the one used last at the end."""
-        self._weights: tuple[int, ...] = ()
+        self._places: tuple[int, ...] = ()
         """Where the weights lay that these steps read."""
+        self._weights: RoundedLinears | None = None
         self._can_capture = True
 
     def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
@@ -59,37 +69,33 @@ class Decoder:
 
         `fixed` asks for a cache of fixed size; unset: on a GPU, where memory allows.
         """
-        capacity = _capacity(prefix.cache.get_seq_length() + self.limit)
-        size = cache_bytes(prefix.cache, capacity)
         if fixed is None:
             # A captured step reads weights where they were; gathered ones are freed after a phase.
             can_capture = self._can_capture and self.model.shards is None
-            is_gpu = self.model.device.type == "cuda"
-            fixed = is_gpu and can_capture and size <= FIXED_BYTES
-        if not fixed:
-            return self._decode_growing(prefix)
-        steps = self._steps_for(prefix, capacity, size)
-        return self._decode_growing(prefix) if steps is None else self._decode_fixed(steps, prefix)
+            fixed = self.model.device.type == "cuda" and can_capture
+        rows = Responses(self.model, len(prefix.last_hidden), self.limit)
+        if fixed:
+            prefix = self._decode_fixed(prefix, rows)
+        self._decode_growing(prefix, rows)
+        return rows.tokens, rows.lengths
 
     def release(self) -> None:
-        """Free the caches of fixed size, before a smaller batch is tried."""
+        """Free the caches of fixed size and rounded weights, before a smaller batch is tried."""
         self._steps.clear()
+        self._weights = None
 
-    def _decode_growing(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
+    def _decode_growing(self, prefix: Prefix, rows: Responses) -> None:
         # A row that has ended may be asked for once more before it leaves; its token is dropped.
-        model, device, rows = self.model, self.model.device, len(prefix.last_hidden)
-        tokens = torch.full((rows, self.limit), model.processor.pad_id, device=device)
-        lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        model, device = self.model, self.model.device
         ends = torch.tensor(model.processor.eos_ids, device=device)
-        alive = torch.arange(rows, device=device)
-        going = torch.ones(rows, dtype=torch.bool, device=device)
-        for position in range(self.limit):
+        alive, going = rows.alive, torch.ones_like(rows.alive, dtype=torch.bool)
+        for position in range(rows.position, self.limit if len(alive) else 0):
             self.hooks.poll()
             place = torch.tensor([position], device=device)
             token = self.choose(model.logits(prefix.last_hidden), alive, place)
             now = alive[going]
-            tokens[now, position] = token[going]
-            lengths[now] = position + 1
+            rows.tokens[now, position] = token[going]
+            rows.lengths[now] = position + 1
 
             going = going & ~torch.isin(token, ends)
             left = int(going.sum())
@@ -100,22 +106,64 @@ class Decoder:
                 prefix, alive, token = prefix.rows(kept), alive[kept], token[kept]
                 going = going[kept]
             _, prefix = model.extend(prefix, token[:, None])
-        return tokens, lengths
 
-    def _steps_for(self, prefix: Prefix, capacity: int, size: int) -> FixedSteps | None:
-        """Return the steps for a prefix, or none if they cannot be captured."""
+    def _decode_fixed(self, prefix: Prefix, rows: Responses) -> Prefix:
+        """Decode in caches of fixed size as far as they go; return the prefix of what is left."""
         # A captured step reads weights where they were. Weights that are lent may lie elsewhere.
-        weights = tuple(p.data_ptr() for p in self.model.trainable().values())
-        if weights != self._weights:
+        places = tuple(p.data_ptr() for p in self.model.trainable().values())
+        if places != self._places:
             self.release()
-            self._weights = weights
-        key = (len(prefix.last_hidden), capacity)
-        steps = self._steps.pop(key, None)
-        while self._steps and sum(kept.size for kept in self._steps.values()) + size > FIXED_BYTES:
+            self._places = places
+        if self._weights is None:
+            self._weights = self.model.rounded_linears()
+        if self._weights is not None:
+            self._weights.refresh()
+        stretch = STRETCH
+        while len(rows.alive) and rows.position < self.limit:
+            steps = self._steps_for(prefix, rows, stretch)
+            if steps is None:
+                break
+            steps.load(prefix, rows)
+            self._take_steps(steps, rows)
+            prefix = steps.unload(rows)
+            stretch *= 2
+        return prefix
+
+    def _take_steps(self, steps: FixedSteps, rows: Responses) -> None:
+        """Take steps until the cache is full, the limit is reached, or enough rows have ended."""
+        enough = len(steps.alive) // 2 if steps.size >= LARGE_BYTES else 0
+        for taken in range(1, min(steps.room, self.limit - rows.position) + 1):
+            self.hooks.poll()
+            steps.take()
+            if taken % CHECK_EVERY == 0 and int(steps.going.sum()) <= enough:
+                break
+
+    def _steps_for(self, prefix: Prefix, rows: Responses, stretch: int) -> FixedSteps | None:
+        """Return steps for a prefix; none where memory is short or they cannot be captured."""
+        length, left = prefix.cache.get_seq_length(), self.limit - rows.position
+        count, capacity = len(rows.alive), _capacity(length + left)
+        size = cache_bytes(prefix.cache, capacity)
+        if size >= LARGE_BYTES:
+            count = _few(count) if rows.position else count
+            capacity = _capacity(length + min(left, stretch))
+            size = cache_bytes(prefix.cache, capacity) * count // len(rows.alive)
+        steps, room = self._steps.pop((count, capacity), None), self._room()
+        while self._steps and sum(kept.size for kept in self._steps.values()) + size > room:
             del self._steps[next(iter(self._steps))]
+        if size > room:
+            return None
         if steps is None:
             try:
-                steps = FixedSteps(self.model, self.choose, prefix, capacity, self.limit, size)
+                steps = FixedSteps(
+                    self.model,
+                    self.choose,
+                    prefix,
+                    rows=count,
+                    capacity=capacity,
+                    spare=len(rows.lengths),
+                    size=size,
+                    weights=self._weights,
+                )
             except RuntimeError as error:
                 if ran_out(error):
                     raise
@@ -124,106 +172,155 @@ class Decoder:
                     f"Decoding goes on without a CUDA graph, which is slower: {error}"
                 )
                 return None
-        self._steps[key] = steps
+        self._steps[count, capacity] = steps
         return steps
 
-    def _decode_fixed(self, steps: FixedSteps, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        steps.load(prefix)
-        for position in range(self.limit):
-            self.hooks.poll()
-            steps.take()
-            if position % CHECK_EVERY == CHECK_EVERY - 1 and not bool(steps.going.any()):
-                break
-        return steps.tokens.clone(), steps.lengths.clone()
+    def _room(self) -> int:
+        """Return the bytes that all caches of fixed size may have together."""
+        if self.model.device.type != "cuda":
+            return FIXED_BYTES
+        free = torch.cuda.mem_get_info(self.model.device)[0]
+        free += torch.cuda.memory_reserved(self.model.device)
+        free -= torch.cuda.memory_allocated(self.model.device)
+        kept = sum(steps.size for steps in self._steps.values())
+        return max(FIXED_BYTES, (free + kept) // 2)
+
+
+class Responses:
+    """The responses of a batch so far, and which of its rows go on."""
+
+    def __init__(self, model: VisionLanguageModel, rows: int, limit: int) -> None:
+        self.tokens = torch.full((rows, limit), model.processor.pad_id, device=model.device)
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=model.device)
+        self.alive = torch.arange(rows, device=model.device)
+        self.position = 0
 
 
 class FixedSteps:
-    """Steps of decoding in tensors of fixed size; on a GPU one is captured and then replayed."""
+    """Steps of decoding in tensors of fixed size; on a GPU one is captured and then replayed.
+
+    There may be more rows than a batch has. Spare ones never go on, and have the number `spare`.
+    """
 
     def __init__(
         self,
         model: VisionLanguageModel,
         choose: Choose,
         prefix: Prefix,
+        *,
+        rows: int,
         capacity: int,
-        limit: int,
+        spare: int,
         size: int,
+        weights: RoundedLinears | None,
     ) -> None:
-        self.model, self.choose, self.size = model, choose, size
-        rows, device = len(prefix.last_hidden), model.device
+        self.model, self.choose, self.size, self.weights = model, choose, size, weights
+        self.capacity, self.room = capacity, 0
+        device = model.device
 
         def counts(size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.long, device=device)
 
-        self.alive = torch.arange(rows, device=device)
+        self.alive = torch.full((rows,), spare, device=device)
         self.ends = torch.tensor(model.processor.eos_ids, device=device)
-        self.tokens = torch.full((rows, limit), model.processor.pad_id, device=device)
+        self.tokens = torch.full((rows, capacity), model.processor.pad_id, device=device)
         self.lengths, self.next_position = counts(rows), counts(rows)
-        self.position, self.slot = counts(1), counts(1)
-        self.going = torch.ones(rows, dtype=torch.bool, device=device)
+        self.position, self.slot, self.taken = counts(1), counts(1), counts(1)
+        self.going = torch.zeros(rows, dtype=torch.bool, device=device)
         self.seen = torch.zeros(rows, capacity, dtype=torch.bool, device=device)
-        self.hidden = torch.zeros_like(prefix.last_hidden)
-        self.cache = fixed_cache(prefix.cache, capacity, self.slot)
-        self.load(prefix)
+        self.hidden = prefix.last_hidden.new_zeros(rows, prefix.last_hidden.shape[1])
+        self.cache = fixed_cache(prefix.cache, rows, capacity, self.slot)
         self._graph = None
         if device.type == "cuda":
+            self.slot.fill_(prefix.cache.get_seq_length())
+            self.seen[:, 0] = True
             with torch.cuda.device(device):  # Streams and captures are of the current device.
                 self._graph = self._captured()
 
-    def load(self, prefix: Prefix) -> None:
-        """Start anew from a prefix."""
+    def load(self, prefix: Prefix, rows: Responses) -> None:
+        """Start from a prefix of the rows that go on."""
         if self.model.fast_head is not None:
             self.model.fast_head.rounded()  # A captured step reads the copy, and does not make it.
-        length = prefix.cache.get_seq_length()
+        length, count = prefix.cache.get_seq_length(), len(rows.alive)
+        self.room = self.capacity - length
         self.tokens.fill_(self.model.processor.pad_id)
         self.lengths.zero_()
-        self.position.zero_()
+        self.taken.zero_()
+        self.position.fill_(rows.position)
         self.slot.fill_(length)
-        self.next_position.copy_(prefix.next_position)
-        self.going.fill_(True)
+        self.alive.fill_(len(rows.lengths))
+        self.alive[:count] = rows.alive
+        self.next_position[:count] = prefix.next_position
+        self.going.fill_(False)
+        self.going[:count] = True
         self.seen.zero_()
-        self.seen[:, :length] = True if prefix.mask is None else prefix.mask.bool()
-        self.hidden.copy_(prefix.last_hidden)
+        self.seen[count:, 0] = True  # Attention to nothing is not a number.
+        self.seen[:count, :length] = True if prefix.mask is None else prefix.mask.bool()
+        self.hidden[:count] = prefix.last_hidden
         fill(self.cache, prefix.cache)
+
+    def unload(self, rows: Responses) -> Prefix:
+        """Add what was chosen to the rows, drop those that ended, return the prefix of the rest."""
+        taken, count = int(self.taken), len(rows.alive)
+        reached = rows.position + taken
+        rows.tokens[rows.alive, rows.position : reached] = self.tokens[:count, :taken]
+        rows.lengths[rows.alive] += self.lengths[:count]
+        kept = self.going[:count].nonzero()[:, 0]
+        if reached == rows.tokens.shape[1]:
+            kept = kept[:0]
+        rows.alive, rows.position = rows.alive[kept], reached
+        length = int(self.slot)
+        return Prefix(
+            cache=released(self.cache, kept, length),
+            mask=self.seen[kept, :length].long(),
+            next_position=self.next_position[kept],
+            last_hidden=self.hidden[kept],
+        )
 
     def take(self) -> None:
         """Choose a token for every row, and compute the state behind it."""
         if self._graph is None:
-            self._step()
+            with self._rounded():
+                self._step()
         else:
             self._graph.replay()
+
+    def _rounded(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.weights is None else self.weights.lent()
 
     def _step(self) -> None:
         token = self.choose(self.model.logits(self.hidden), self.alive, self.position)
         kept = token.where(self.going, self.model.processor.pad_id)
-        self.tokens.index_copy_(1, self.position, kept[:, None])
+        self.tokens.index_copy_(1, self.taken, kept[:, None])
         self.lengths += self.going
         self.going &= (token[:, None] != self.ends).all(1)
         self.seen.index_fill_(1, self.slot, True)
         hidden = self.model.continued(self.cache, kept, self.next_position, self.seen)
         self.hidden.copy_(hidden)
-        for count in (self.position, self.slot, self.next_position):
+        for count in (self.position, self.slot, self.next_position, self.taken):
             count += 1
 
     def _captured(self) -> torch.cuda.CUDAGraph:
         first, start = self.slot.clone(), torch.cuda.Stream()
         start.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(start), self._no_kept_casts():
+        with torch.cuda.stream(start), self._no_kept_casts(), self._rounded():
             for _ in range(2):
                 self._step()
                 self.position.zero_()
+                self.taken.zero_()
                 self.slot.copy_(first)
         torch.cuda.current_stream().wait_stream(start)
         graph = torch.cuda.CUDAGraph()
         with (
             self._no_kept_casts(),
+            self._rounded(),
             torch.cuda.graph(graph, capture_error_mode="thread_local"),
         ):
             self._step()
         return graph
 
     def _no_kept_casts(self) -> AbstractContextManager[Any]:
-        """Cast weights within the graph: casts that autocast keeps are of weights of today."""
+        """Cast small weights within the graph: casts that autocast keeps are of today's."""
         device = self.model.device.type
         if not torch.is_autocast_enabled(device):
             return nullcontext()
@@ -235,6 +332,14 @@ def _capacity(tokens: int) -> int:
     size = 64
     while size < tokens:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size
+
+
+def _few(rows: int) -> int:
+    """Round up to 1, 2, 3, 4, 6, 8, 12 and so on, so that few sizes occur."""
+    size = 1
+    while size < rows:
+        size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else max(2, size * 4 // 3)
     return size
 
 

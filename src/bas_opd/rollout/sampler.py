@@ -215,12 +215,12 @@ class _Race:
 
     def has_room(self, rows: int) -> bool:
         """Whether that many rows fit into the tensors."""
-        return rows <= len(self.keys)
+        return rows < len(self.keys)
 
     def make_room(self, rows: int) -> None:
-        """Replace the tensors by others for that many rows."""
-        shape = (rows, self.settings.max_response_tokens)
-        self.keys = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        """Replace the tensors by others for that many rows, and one for what is of no row."""
+        shape = (rows + 1, self.settings.max_response_tokens)
+        self.keys = torch.zeros(rows + 1, dtype=torch.int64, device=self._device)
         self.logprobs = torch.zeros(shape, device=self._device)
         self.entropies = torch.zeros(shape, device=self._device)
 

@@ -161,3 +161,19 @@ def test_autocast_does_not_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found, _ = chosen(**given)
     assert torch.equal(found, chunked_delta_rule(**given)[0])
+
+
+def test_a_step_is_done_in_place_where_nothing_needs_the_old_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {name: x.detach() for name, x in inputs(1, torch.float32).items()}
+    options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    chosen = delta._choosing_step(lambda *_, **__: ("reference", None))
+    with torch.no_grad():
+        assert chosen(**given, **options)[0] == "reference"  # on a CPU
+        monkeypatch.setattr(delta, "can_decode_in_place", lambda *_: True)
+        monkeypatch.setattr(delta, "decoding_step", lambda *_: "kernel")
+        assert chosen(**given, **options) == ("kernel", given["initial_state"])
+        assert chosen(**given | {"initial_state": None}, **options)[0] == "reference"
+        assert chosen(**given)[0] == "reference"
+    assert chosen(**given, **options)[0] == "reference"

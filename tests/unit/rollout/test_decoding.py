@@ -16,7 +16,7 @@ from bas_opd.model.cache import cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import decoding
-from bas_opd.rollout.decoding import Decoder, _capacity
+from bas_opd.rollout.decoding import Decoder, _capacity, _few
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.types import Hooks
 
@@ -58,6 +58,94 @@ def test_a_fixed_cache_decodes_the_same_tokens(model: VisionLanguageModel, tmp_p
         fixed, fixed_lengths = decode(prefilled(model, tmp_path), fixed=True)
         assert fixed_lengths.tolist() == lengths.tolist()
         assert fixed.tolist() == tokens.tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stretch", [1, 3, 100])
+def test_large_caches_are_exchanged_as_rows_end_and_responses_grow(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch: int
+) -> None:
+    tokens, lengths = Decoder(model, drawing(3), limit=LIMIT)(
+        prefilled(model, tmp_path), fixed=False
+    )
+    monkeypatch.setattr(decoding, "LARGE_BYTES", 0)
+    monkeypatch.setattr(decoding, "STRETCH", stretch)
+    monkeypatch.setattr(decoding, "CHECK_EVERY", 1)
+    monkeypatch.setattr(decoding, "_capacity", lambda tokens: tokens)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    for _ in range(2):
+        fixed, fixed_lengths = decode(prefilled(model, tmp_path), fixed=True)
+        assert fixed_lengths.tolist() == lengths.tolist()
+        assert fixed.tolist() == tokens.tolist()
+    sizes = {rows for rows, _ in decode._steps}
+    assert len(sizes) > 1  # rows left
+    assert max(sizes) == EACH * 4
+    rooms = {capacity for _, capacity in decode._steps}
+    assert (len(rooms) > 2) == (stretch < 100)
+
+
+@torch.no_grad()
+def test_what_does_not_fit_a_fixed_cache_goes_on_in_one_that_grows(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, _ = Decoder(model, drawing(3), limit=LIMIT)(prefilled(model, tmp_path), fixed=False)
+    monkeypatch.setattr(decoding, "LARGE_BYTES", 0)
+    monkeypatch.setattr(decoding, "STRETCH", 3)
+    monkeypatch.setattr(decoding, "_capacity", lambda tokens: tokens)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    taken: list[int] = []
+    take = decode._take_steps
+
+    def first_only(steps: Any, rows: Any) -> None:
+        taken.append(rows.position)
+        take(steps, rows)
+        monkeypatch.setattr(decoding, "FIXED_BYTES", 0)
+
+    monkeypatch.setattr(decode, "_take_steps", first_only)
+    fixed, _ = decode(prefilled(model, tmp_path), fixed=True)
+    assert taken == [0]
+    assert fixed.tolist() == tokens.tolist()
+
+
+@torch.no_grad()
+def test_spare_rows_have_a_number_of_their_own(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "LARGE_BYTES", 0)
+    draw, seen = drawing(3), []
+
+    def choose(logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
+        seen.append(alive.tolist())
+        assert logits.isfinite().all()
+        return draw(logits, alive, position)
+
+    monkeypatch.setattr(decoding, "CHECK_EVERY", 1)
+    monkeypatch.setattr(decoding, "_few", lambda rows: rows + 2)
+    prefix = prefilled(model, tmp_path).rows(torch.arange(11))
+    Decoder(model, choose, limit=LIMIT)(prefix, fixed=True)
+    assert seen[0] == [*range(11)]
+    assert any(11 in numbers for numbers in seen)
+    for numbers in seen:
+        rows = [number for number in numbers if number != 11]
+        assert len(set(rows)) == len(rows)
+
+
+@torch.no_grad()
+def test_rounded_weights_change_nothing(small_qwen35: Path, tmp_path: Path) -> None:
+    model = make_model(small_qwen35, precision=torch.bfloat16)
+    own = [parameter.dtype for parameter in model.network.parameters()]
+    with model.compute():
+        tokens, _ = Decoder(model, drawing(3), limit=LIMIT)(prefilled(model, tmp_path), fixed=False)
+        decode = Decoder(model, drawing(3), limit=LIMIT)
+        fixed, _ = decode(prefilled(model, tmp_path), fixed=True)
+    assert fixed.tolist() == tokens.tolist()
+    assert [parameter.dtype for parameter in model.network.parameters()] == own
+    for parameter in model.network.parameters():
+        parameter.add_(0.01)
+    with model.compute():
+        tokens, _ = Decoder(model, drawing(3), limit=LIMIT)(prefilled(model, tmp_path), fixed=False)
+        again, _ = decode(prefilled(model, tmp_path), fixed=True)
+    assert again.tolist() == tokens.tolist() != fixed.tolist()
 
 
 @torch.no_grad()
@@ -140,6 +228,12 @@ def test_the_bytes_of_a_fixed_cache_are_those_it_takes(
     )
     assert cache_bytes(prefix.cache, length) == grows + stays
     assert cache_bytes(prefix.cache, 2 * length) == 2 * grows + stays
+
+
+def test_few_numbers_of_rows_occur() -> None:
+    sizes = [_few(rows) for rows in range(1, 225)]
+    assert all(size >= rows for rows, size in enumerate(sizes, start=1))
+    assert sorted(set(sizes)) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
 
 
 def test_few_sizes_of_a_fixed_cache_occur() -> None:
