@@ -2,8 +2,11 @@
 
     python benchmarks/large_step.py --output step.json
 
-Prints seconds per phase and peak memory. The weights are random, so responses never end: the
-length limit replaces the real mean of 87 tokens.
+    python benchmarks/large_step.py --tokens 1024 --ends --output step.json
+
+Prints seconds per phase and peak memory. The weights are random, so responses never end by
+themselves. All reach the length limit; with --ends four do, and the ends of the others are forced:
+their lengths are geometric with mean 70.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 import torch
 from _sides import build_small_model
 from PIL import Image
+from torch import Tensor
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from bas_opd.algorithm import Stages, train_step
@@ -55,6 +59,20 @@ def large_model(folder: Path, *, layers: int, device: str) -> VisionLanguageMode
     )
 
 
+def force_ends(sampler: Sampler, rows: int, limit: int, *, mean: float = 70, long: int = 4) -> None:
+    """Let responses end at lengths drawn once, `long` of them at the limit."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.empty(rows).geometric_(1 / mean, generator=generator).long()
+    lengths[torch.randperm(rows, generator=generator)[:long]] = limit
+    last = torch.cat([lengths.clamp(max=limit) - 1, torch.tensor([limit])]).to(sampler.model.device)
+    end, draw = sampler.model.processor.eos_ids[0], sampler._decode.choose
+
+    def choose(logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
+        return draw(logits, alive, position).masked_fill(position >= last[alive], end)
+
+    sampler._decode.choose = choose
+
+
 def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
     """Return n noisy pictures with a box on each."""
     examples = []
@@ -73,6 +91,8 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--side", type=int, default=1024, help="picture side, 32 pixels a token")
     parser.add_argument("--tokens", type=int, default=64, help="length limit of a response")
+    parser.add_argument("--ends", action="store_true", help="responses end at geometric lengths")
+    parser.add_argument("--memory", type=float, help="GiB of the GPU that may be used")
     parser.add_argument("--ratio", default="0.25")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--layers", type=int, default=32)
@@ -84,6 +104,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
 
+    if arguments.memory:
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(arguments.memory * 2**30 / whole)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = large_model(folder, layers=arguments.layers, device="cuda")
@@ -92,16 +115,19 @@ def main() -> None:
         parameters = sum(p.numel() for p in model.network.parameters())
         print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
         examples = pictures(folder, arguments.prompts, arguments.side)
-        stages = Stages(
-            policy=Sampler(
-                model,
-                full_view,
-                SamplingSettings(
-                    per_prompt=arguments.rollouts,
-                    max_response_tokens=arguments.tokens,
-                    prompts_per_batch=arguments.prompts_per_batch,
-                ),
+        sampler = Sampler(
+            model,
+            full_view,
+            SamplingSettings(
+                per_prompt=arguments.rollouts,
+                max_response_tokens=arguments.tokens,
+                prompts_per_batch=arguments.prompts_per_batch,
             ),
+        )
+        if arguments.ends:
+            force_ends(sampler, arguments.prompts * arguments.rollouts, arguments.tokens)
+        stages = Stages(
+            policy=sampler,
             selector=build_selector("learned"),
             teacher=SelfTeacher(model, crop_view, offload=arguments.offload),
             learner=Learner(
