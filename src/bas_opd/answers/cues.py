@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+from bas_opd.answers.language import TURNING_BUT
+
 _BE = (
     r"(?:(?:is|are|was|(?:would|should|must|will|might|could|may|can|(?:has|have|ought|appears|seems)"
     r" to) be)\b|[:=→\n]|[\u2013\u2014-](?!\w))"
 )
 ANSWER = re.compile(
-    r"\b(?:(?<!to )answers?|ans|(?:correct|right|best|final|chosen|selected|matching|appropriate"
-    r"|accurate|closest"
-    r"|suitable|valid)(?: \w{3,12})? (?:option|choice|response|one|letter|selection"
+    r"\b(?:(?<!to )answers?|ans|(?:correct|right|(?<!second[ -])(?<!next[ -])best"
+    r"|final|chosen|selected|matching|appropriate|accurate|closest|suitable|valid)"
+    r"(?: \w{3,12})? (?:option|choice|response|one|letter|selection"
     r"|statement"
     r"|match|description)|my (?:choice|pick|guess|selection)"
     r"|(?<!each )(?<!every )(?<!first )(?:option|choice|conclusion|solution|verdict|response)"
@@ -46,7 +48,7 @@ CONCLUSION = re.compile(
 )
 POINTER = re.compile(
     r"\b(?:it's|is|was|corresponds? (?:to|with)|match(?:es|ing)?"
-    r"|points? to|(?<!thing )(?<!all )but|probably)\b"
+    rf"|points? to|{TURNING_BUT}|probably)\b"
     r"|:(?= [(\[]?[a-z][)\]]?\W{0,2}$)",
 )
 GAP = re.compile(

@@ -15,16 +15,21 @@ _SENTENCE_END = re.compile(
     r"(?:(?<!\b[a-z])(?<!\be\.g)(?<!\bi\.e)(?!(?<=\b[Nn]o)\. \d)[.!?]{1,3}[\"')\]]{0,2})(?=\s|$)"
     r"|[?!.](?=[^\x00-\x7f])|\n"
 )
+TURNING_BUT = (
+    r"(?<!thing )(?<!all )(?<!any option )(?<!any choice )(?<!every option )(?<!every choice )"
+    r"(?<!all options )(?<!all choices )\bbut\b"
+)
+"""Not that of "all but B"."""
 CLAUSE_END = re.compile(
     r"[,;:()]|[.!?](?=\s|$)|\n|\s[-\u2013\u2014]{1,2}\s|\u2014"
-    r"|(?<!thing )(?<!all )\bbut\b|\b(?:however|while|whereas|although|though|because|since|so"
+    rf"|{TURNING_BUT}|\b(?:however|while|whereas|although|though|because|since|so"
     r"|therefore|thus|hence|which)\b",
 )
 NEGATION = re.compile(
     r"\b(?:not|never|neither|nor|cannot|without|than|instead of|rather than|except|unlike|no"
-    r"|opposed to|opposite of|(?<!at )least|worst|incorrect|wrong|false|untrue|ruled? out"
-    r"|ruling out|exclud\w{1,3}|eliminat(?:e[ds]?|ing)|unlikely|compared (?:to|with)"
-    r"|non|none|nothing|nobody|doubt(?:ful)?|mistake to|hardly|scarcely"
+    r"|opposed to|opposite of|(?<!at )least|worst|(?:second|next)[- ]best|incorrect|wrong|false"
+    r"|untrue|ruled? out|ruling out|exclud\w{1,3}|eliminat(?:e[ds]?|ing)|unlikely"
+    r"|compared (?:to|with)|non|none|nothing|nobody|doubt(?:ful)?|mistake to|hardly|scarcely"
     r"|(?:any|every)(?:thing| option| choice| one) but|all (?:options |choices )?but)\b|n't\b"
     r"|[\u4e0d\u975e\u6ca1\u6c92]|\b(?:\u043d\u0435|nicht|kein|keine|ne|pas)\b",
 )
