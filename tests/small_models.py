@@ -74,6 +74,7 @@ def build_small_model(
     hidden: int = 64,
     layers: int = 4,
     tied: bool = True,
+    linear_width: int = 16,
 ) -> Path:
     """Write a small random model, its tokenizer and its image processor into `folder`."""
     if family == "qwen3_5" and layers % 4:
@@ -83,6 +84,9 @@ def build_small_model(
         )
     tokenizer = _tokenizer(family)
     config = _config(family, tokenizer, hidden=hidden, layers=layers, tied=tied)
+    if family == "qwen3_5":
+        text: Any = config.get_text_config()
+        text.linear_key_head_dim = text.linear_value_head_dim = linear_width
     model = _random_model(family, config, seed)
     model.generation_config = GenerationConfig(
         eos_token_id=[_id(tokenizer, "<|im_end|>"), _id(tokenizer, "<|endoftext|>")],
@@ -170,8 +174,6 @@ def _config(
                 "head_dim": 32,
                 "linear_num_key_heads": 2,
                 "linear_num_value_heads": 4,
-                "linear_key_head_dim": 16,
-                "linear_value_head_dim": 16,
                 "rope_parameters": _rope(rotated=8, interleaved=True)
                 | {"partial_rotary_factor": 0.25},
             }

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 
 from bas_opd.data.views import full_view
+from bas_opd.model import delta
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.rollout import Sampler, SamplingSettings, decoding
 from bas_opd.types import PromptBatch, Rollouts
 
 pytestmark = [
@@ -54,3 +56,55 @@ def test_a_graph_draws_what_the_growing_cache_draws(
                 parameter.mul_(1.05)
     assert graphed._decode._steps
     assert not growing._decode._steps
+
+
+@pytest.mark.parametrize("family", ["small_qwen35", "small_qwen3vl"])
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_graphs_of_exchanged_caches_draw_what_the_growing_cache_draws(
+    family: str,
+    top_p: float,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoding, "LARGE_BYTES", 0)
+    monkeypatch.setattr(decoding, "STRETCH", 3)
+    monkeypatch.setattr(decoding, "CHECK_EVERY", 1)
+    monkeypatch.setattr(decoding, "_capacity", lambda tokens: tokens)
+    cpu = make_model(request.getfixturevalue(family))
+    model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=torch.float32)
+    examples = make_examples(tmp_path, 6)
+    settings = SamplingSettings(max_response_tokens=24, top_p=top_p)
+    graphed, growing = (Sampler(model, full_view, settings) for _ in range(2))
+    growing.use_graphs = False
+    for step in range(2):
+        batch = PromptBatch(step=step, examples=examples)
+        fast, slow = graphed.generate(batch), growing.generate(batch)
+        assert torch.equal(fast.lengths, slow.lengths)
+        assert torch.equal(fast.tokens, slow.tokens)
+        torch.testing.assert_close(fast.logprobs, slow.logprobs, atol=1e-3, rtol=1e-3)
+    assert len({rows for rows, _ in graphed._decode._steps}) > 1
+
+
+def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(tmp_path: Path) -> None:
+    cpu = make_model(build_small_model(tmp_path / "model", linear_width=32))
+    assert delta.implementation(torch.device("cuda"), learns=False) == "chunked"
+    model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=torch.float32)
+    settings = SamplingSettings(max_response_tokens=12)
+    batch = PromptBatch(step=0, examples=make_examples(tmp_path, 3))
+    steps: list[int] = []
+    step = delta.decoding_step
+
+    def counted(*inputs: torch.Tensor) -> torch.Tensor:
+        steps.append(1)
+        return step(*inputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta, "decoding_step", counted)
+        fast = Sampler(model, full_view, settings).generate(batch)
+    assert steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta, "can_decode_in_place", lambda *_: False)
+        slow = Sampler(model, full_view, settings).generate(batch)
+    assert torch.equal(fast.tokens, slow.tokens)
+    torch.testing.assert_close(fast.logprobs, slow.logprobs, atol=1e-3, rtol=1e-3)

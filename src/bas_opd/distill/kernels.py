@@ -6,11 +6,12 @@ On a GPU with Triton they are kernels; elsewhere, plain PyTorch that computes th
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bas_opd.compute.compiling import has_triton
 
 BLOCK = 64
 """Neighbouring logits that are summarised together."""
@@ -59,7 +60,7 @@ def _plain_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
 @functools.cache
 def _kernels() -> Any:
     """Return the kernels; None without Triton."""
-    if importlib.util.find_spec("triton") is None:
+    if not has_triton():
         return None
     from bas_opd.distill import triton_kernels
 

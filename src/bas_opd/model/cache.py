@@ -35,7 +35,9 @@ class AssignedLinearLayer(LinearAttentionLayer):
         previous = self.conv_states[state_idx]
         seen = conv_states if previous is None else torch.cat([previous, conv_states], dim=-1)
         seen = F.pad(seen, (max(0, window - seen.shape[-1]), 0))
-        self.conv_states[state_idx] = seen[..., -window:]
+        last = seen[..., -window:]
+        # A view would keep the whole prompt.
+        self.conv_states[state_idx] = last if torch.is_grad_enabled() else last.clone()
         self.has_previous_state[state_idx] = True
         self.is_conv_states_initialized[state_idx] = True
         return seen

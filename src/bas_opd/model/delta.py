@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bas_opd.compute.compiling import has_triton
+
 CHUNK = 64
 """Tokens that are computed together."""
 EPSILON = 1e-6
@@ -82,6 +84,8 @@ def chunked_delta_rule(
 
     out = found.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length]
     last = states[-1].unflatten(0, (batch, heads)) if output_final_state else None
+    if last is not None and not torch.is_grad_enabled():
+        last = last.clone()  # A view would keep the states of all chunks.
     return out.to(query.dtype, memory_format=torch.contiguous_format), last
 
 
@@ -145,9 +149,10 @@ def decoding_step(
     wide = value.shape[-1]
     out = torch.empty_like(value, dtype=query.dtype, memory_format=torch.contiguous_format)
     given = (x.contiguous() for x in (query, key, value, g, beta))
-    kernels.decode[(batch * heads, wide // TILE)](
-        *given, states, out, width**-0.5, EPSILON, width=width, wide=wide, tile=TILE
-    )
+    with torch.cuda.device(states.device):  # Triton launches on the current one.
+        kernels.decode[(batch * heads, wide // TILE)](
+            *given, states, out, width**-0.5, EPSILON, width=width, wide=wide, tile=TILE
+        )
     return out
 
 
@@ -245,10 +250,5 @@ def can_decode_in_place(query: Tensor, value: Tensor, states: Tensor) -> bool:
         and states.is_contiguous()
         and width & (width - 1) == 0
         and wide % TILE == 0
-        and _has_triton()
+        and has_triton()
     )
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None

@@ -27,6 +27,11 @@ class RoundedLinears:
             for layer in self._layers
         ]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the copies."""
+        return sum(copy.nbytes for copy in self._copies)
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights as they are now."""

@@ -62,12 +62,15 @@ class Decoder:
         self._places: tuple[int, ...] = ()
         """Where the weights lay that these steps read."""
         self._weights: RoundedLinears | None = None
+        self._pool: Any = None
+        """The memory that all graphs compute in; nothing in it outlives a step."""
         self._can_capture = True
 
     def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
         """Return tokens `[row, token]` and lengths `[row]`, the end token counted.
 
-        `fixed` asks for a cache of fixed size; unset: on a GPU, where memory allows.
+        The prefix is used up. `fixed` asks for a cache of fixed size; unset: on a GPU, where memory
+        allows.
         """
         if fixed is None:
             # A captured step reads weights where they were; gathered ones are freed after a phase.
@@ -80,9 +83,15 @@ class Decoder:
         return rows.tokens, rows.lengths
 
     def release(self) -> None:
-        """Free the caches of fixed size and rounded weights, before a smaller batch is tried."""
+        """Free the caches of fixed size, their graphs and the rounded weights."""
         self._steps.clear()
-        self._weights = None
+        self._weights = self._pool = None
+
+    def trim(self) -> None:
+        """Free what is kept for the next batch if it is large: other phases need the memory."""
+        copies = 0 if self._weights is None else self._weights.size
+        if copies + self._kept() > FIXED_BYTES:
+            self.release()
 
     def _decode_growing(self, prefix: Prefix, rows: Responses) -> None:
         # A row that has ended may be asked for once more before it leaves; its token is dropped.
@@ -114,8 +123,6 @@ class Decoder:
         if places != self._places:
             self.release()
             self._places = places
-        if self._weights is None:
-            self._weights = self.model.rounded_linears()
         if self._weights is not None:
             self._weights.refresh()
         stretch = STRETCH
@@ -126,6 +133,7 @@ class Decoder:
             steps.load(prefix, rows)
             self._take_steps(steps, rows)
             prefix = steps.unload(rows)
+            del steps  # Those that are no longer kept make room for the next.
             stretch *= 2
         return prefix
 
@@ -141,33 +149,25 @@ class Decoder:
     def _steps_for(self, prefix: Prefix, rows: Responses, stretch: int) -> FixedSteps | None:
         """Return steps for a prefix; none where memory is short or they cannot be captured."""
         length, left = prefix.cache.get_seq_length(), self.limit - rows.position
-        count, capacity = len(rows.alive), _capacity(length + left)
-        size = cache_bytes(prefix.cache, capacity)
-        if size >= LARGE_BYTES:
-            count = _few(count) if rows.position else count
+        count = _few(len(rows.alive)) if rows.position else len(rows.alive)
+        capacity = _capacity(length + left)
+        if self._size(prefix, rows, count, capacity) >= LARGE_BYTES:
             capacity = _capacity(length + min(left, stretch))
-            size = cache_bytes(prefix.cache, capacity) * count // len(rows.alive)
-        steps, room = self._steps.pop((count, capacity), None), self._room()
-        while self._steps and sum(kept.size for kept in self._steps.values()) + size > room:
+        size, room = self._size(prefix, rows, count, capacity), self._room()
+        steps = self._steps.pop((count, capacity), None)
+        while self._steps and self._kept() + size > room:
             del self._steps[next(iter(self._steps))]
         if size > room:
+            self.trim()
             return None
         if steps is None:
             try:
-                steps = FixedSteps(
-                    self.model,
-                    self.choose,
-                    prefix,
-                    rows=count,
-                    capacity=capacity,
-                    spare=len(rows.lengths),
-                    size=size,
-                    weights=self._weights,
-                )
+                steps = self._captured(prefix, rows, count=count, capacity=capacity, size=size)
             except RuntimeError as error:
                 if ran_out(error):
                     raise
                 self._can_capture = False
+                self.release()
                 self.hooks.notice(
                     f"Decoding goes on without a CUDA graph, which is slower: {error}"
                 )
@@ -175,15 +175,43 @@ class Decoder:
         self._steps[count, capacity] = steps
         return steps
 
+    def _captured(
+        self, prefix: Prefix, rows: Responses, *, count: int, capacity: int, size: int
+    ) -> FixedSteps:
+        if self._weights is None and (copies := self.model.rounded_linears()) is not None:
+            copies.refresh()
+            self._weights = copies
+        if self._pool is None and self.model.device.type == "cuda":
+            self._pool = torch.cuda.graph_pool_handle()
+        return FixedSteps(
+            self.model,
+            self.choose,
+            prefix,
+            rows=count,
+            capacity=capacity,
+            spare=len(rows.lengths),
+            size=size,
+            weights=self._weights,
+            pool=self._pool,
+        )
+
+    def _size(self, prefix: Prefix, rows: Responses, count: int, capacity: int) -> int:
+        return cache_bytes(prefix.cache, capacity) * count // len(rows.alive)
+
+    def _kept(self) -> int:
+        return sum(steps.size for steps in self._steps.values())
+
     def _room(self) -> int:
         """Return the bytes that all caches of fixed size may have together."""
-        if self.model.device.type != "cuda":
+        device = self.model.device
+        if device.type != "cuda":
             return FIXED_BYTES
-        free = torch.cuda.mem_get_info(self.model.device)[0]
-        free += torch.cuda.memory_reserved(self.model.device)
-        free -= torch.cuda.memory_allocated(self.model.device)
-        kept = sum(steps.size for steps in self._steps.values())
-        return max(FIXED_BYTES, (free + kept) // 2)
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        share = torch.cuda.memory.get_per_process_memory_fraction(device)
+        free = min(free, int(share * total) - reserved)
+        free += reserved - torch.cuda.memory_allocated(device)
+        return max(FIXED_BYTES, (free + self._kept()) // 2)
 
 
 class Responses:
@@ -213,6 +241,7 @@ class FixedSteps:
         spare: int,
         size: int,
         weights: RoundedLinears | None,
+        pool: Any,
     ) -> None:
         self.model, self.choose, self.size, self.weights = model, choose, size, weights
         self.capacity, self.room = capacity, 0
@@ -235,10 +264,10 @@ class FixedSteps:
             self.slot.fill_(prefix.cache.get_seq_length())
             self.seen[:, 0] = True
             with torch.cuda.device(device):  # Streams and captures are of the current device.
-                self._graph = self._captured()
+                self._graph = self._captured(pool)
 
     def load(self, prefix: Prefix, rows: Responses) -> None:
-        """Start from a prefix of the rows that go on."""
+        """Start from a prefix of the rows that go on. Its cache is emptied, to save memory."""
         if self.model.fast_head is not None:
             self.model.fast_head.rounded()  # A captured step reads the copy, and does not make it.
         length, count = prefix.cache.get_seq_length(), len(rows.alive)
@@ -258,6 +287,7 @@ class FixedSteps:
         self.seen[:count, :length] = True if prefix.mask is None else prefix.mask.bool()
         self.hidden[:count] = prefix.last_hidden
         fill(self.cache, prefix.cache)
+        prefix.cache.layers.clear()
 
     def unload(self, rows: Responses) -> Prefix:
         """Add what was chosen to the rows, drop those that ended, return the prefix of the rest."""
@@ -300,7 +330,7 @@ class FixedSteps:
         for count in (self.position, self.slot, self.next_position, self.taken):
             count += 1
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
+    def _captured(self, pool: Any) -> torch.cuda.CUDAGraph:
         first, start = self.slot.clone(), torch.cuda.Stream()
         start.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(start), self._no_kept_casts(), self._rounded():
@@ -314,7 +344,7 @@ class FixedSteps:
         with (
             self._no_kept_casts(),
             self._rounded(),
-            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
         ):
             self._step()
         return graph

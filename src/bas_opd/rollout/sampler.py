@@ -94,6 +94,7 @@ class Sampler:
             what="rollout",
             notice=self.hooks.notice,
         )
+        self._decode.trim()
         if fitted < most:  # memory ran out; a batch of few prompts limits no later one
             self.prompts_per_batch = fitted
         drawn = self._joined(parts, len(batch.examples))

@@ -12,7 +12,7 @@ from stage_fixtures import make_examples, make_model
 from torch import Tensor
 
 from bas_opd.data.images import open_image
-from bas_opd.model.cache import cache_bytes
+from bas_opd.model.cache import AssignedLinearLayer, cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import decoding
@@ -258,3 +258,99 @@ def test_the_run_can_stop_at_every_token(model: VisionLanguageModel, tmp_path: P
         decode = Decoder(model, drawing(1), limit=LIMIT, hooks=Hooks(poll=poll))
         with pytest.raises(StoppedError), torch.no_grad():
             decode(prefilled(model, tmp_path), fixed=fixed)
+
+
+@torch.no_grad()
+def test_a_kept_cache_counts_as_room_for_itself(
+    small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen3vl)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    seen: list[int] = []
+
+    def room() -> int:
+        seen.append(len(decode._steps))
+        return decoding.FIXED_BYTES
+
+    monkeypatch.setattr(decode, "_room", room)
+    for _ in range(2):
+        decode(prefilled(model, tmp_path), fixed=True)
+    assert seen == [0, 1]
+
+
+@torch.no_grad()
+def test_large_caches_and_copies_are_freed_between_rollouts(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen35, precision=torch.bfloat16)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    with model.compute():
+        decode(prefilled(model, tmp_path), fixed=True)
+    decode.trim()
+    assert decode._steps
+    assert decode._weights is not None
+    monkeypatch.setattr(decoding, "FIXED_BYTES", decode._weights.size)
+    decode.trim()
+    assert not decode._steps
+    assert decode._weights is None
+
+
+@torch.no_grad()
+def test_no_copies_of_weights_are_made_where_no_cache_fits(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen35, precision=torch.bfloat16)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    monkeypatch.setattr(decoding, "FIXED_BYTES", 0)
+    with model.compute():
+        decode(prefilled(model, tmp_path), fixed=True)
+    assert decode._weights is None
+
+
+@torch.no_grad()
+def test_the_cache_of_the_prompts_is_freed_once_it_was_copied(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    prefix = prefilled(model, tmp_path)
+    Decoder(model, drawing(3), limit=LIMIT)(prefix, fixed=True)
+    assert not prefix.cache.layers
+
+
+@torch.no_grad()
+def test_a_tail_has_few_sizes(
+    small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen3vl)
+    sizes: list[int] = []
+    monkeypatch.setattr(decoding, "STRETCH", 1)
+    monkeypatch.setattr(decoding, "CHECK_EVERY", 1)
+    monkeypatch.setattr(decoding, "_capacity", lambda tokens: tokens)
+    few = decoding._few
+    monkeypatch.setattr(decoding, "_few", lambda rows: sizes.append(rows) or few(rows))
+    # The first cache is large, so that it is exchanged; the others are not.
+    prefix = prefilled(model, tmp_path)
+    whole = cache_bytes(prefix.cache, prefix.cache.get_seq_length() + LIMIT)
+    monkeypatch.setattr(decoding, "LARGE_BYTES", whole)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    decode(prefix, fixed=True)
+    assert sizes
+    assert {rows for rows, _ in decode._steps} == {EACH * 4, *map(few, sizes)}
+
+
+@torch.no_grad()
+def test_states_of_a_prefill_hold_no_more_memory_than_their_own(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    model = make_model(small_qwen35)
+    example = make_examples(tmp_path, 1)[0]
+    prompt = model.processor.encode(open_image(example.image), example.question)
+    states = [
+        state
+        for layer in model.prefill([prompt]).cache.layers
+        if isinstance(layer, AssignedLinearLayer)
+        for state in layer.conv_states.values()
+        if state is not None
+    ]
+    assert states
+    for state in states:
+        assert state.untyped_storage().nbytes() == state.nbytes

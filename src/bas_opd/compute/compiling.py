@@ -1,0 +1,34 @@
+"""Whether this machine can compile and run Triton kernels."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+from typing import Any
+
+import torch
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Return whether a small kernel runs; said once if Triton is there and it does not.
+
+    Triton comes with the CUDA build of PyTorch, but needs a C compiler too.
+    """
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        kernels: Any = importlib.import_module("bas_opd.compute.triton_trial")
+        found = torch.zeros(1, device="cuda")
+        kernels.trial[(1,)](found)
+        return bool(found.item() == 1)
+    except Exception as error:  # Whatever fails in a compiler, there is another way.
+        logging.getLogger(__name__).warning(
+            "Triton kernels do not run on this machine, so slower PyTorch operations are used "
+            "(%s: %s). They need a C compiler, such as gcc.",
+            type(error).__name__,
+            error,
+        )
+        return False
