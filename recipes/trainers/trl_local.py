@@ -4,8 +4,8 @@
     python recipes/trainers/trl_local.py trl-run
 
 The teacher is a small text model with random weights, and the student is the same model with noise
-in them: the example shows the budget, and its loss falls, but it teaches nobody anything. Put your
-own models and prompts in their place.
+in them. The example shows the budget and a loss that falls; the trained model is of no use. Put
+your own models and prompts in their place.
 """
 
 from __future__ import annotations
