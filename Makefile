@@ -4,6 +4,7 @@ JOBS ?= auto
 SOAK_SECONDS ?= 3600
 FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
+TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -12,9 +13,9 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults soak fuzz browser gpu bench: export OMP_NUM_THREADS ?= 1
+test faults soak fuzz browser trainers gpu bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults soak fuzz browser demo lint types gpu hashes audit bench release
+.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu hashes audit bench release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -43,6 +44,14 @@ fuzz: $(READY) ## Search for files that no reader expects, for FUZZ_SECONDS
 
 browser: $(READY) ## Open the pages in a real browser
 	$(BIN)/python -m pytest -m browser tests/browser
+
+# They bring packages that the lock does not have, so they get an environment on top of .venv.
+trainers: $(READY) ## Test the integrations with other trainers, the hub and trackers (needs the network)
+	@test -d .venv-trainers || $(BIN)/python -m venv .venv-trainers
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	"$$(.venv-trainers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check $(TRAINERS)
+	PYTHONPATH=src .venv-trainers/bin/python -m pytest tests/integrations
 
 demo: $(READY) ## Train a small model on this CPU, two ways, and write a page to look at
 	$(BIN)/bas-opd demo

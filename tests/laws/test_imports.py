@@ -19,7 +19,7 @@ LAYERS = (
     {"config", "data", "teacher", "rollout", "learn"},
     {"algorithm", "methods"},
     {"run"},
-    {"evaluate", "audit"},
+    {"evaluate", "audit", "integrations"},
     {"report"},
     {"reproduce", "commands", "bench"},
     {"cli"},

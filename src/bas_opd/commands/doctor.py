@@ -34,6 +34,7 @@ EXTRAS = {
     "tensorboard": "train --track tensorboard",
     "trackio": "train --track trackio",
     "wandb": "train --track wandb",
+    "trl": "bas_opd.integrations.trl",
 }
 """Optional packages and what each is for."""
 LINEAR = {"fla": "flash-linear-attention", "chunked": "bas-opd's own chunks"}

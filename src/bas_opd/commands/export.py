@@ -69,13 +69,14 @@ def export(
     dtype: Precision = "float32",
     base: str | None = None,
     step: int | None = None,
+    name: str | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Write the student of a run to a new folder, complete or not at all, adapters merged.
 
     A finished run gives its final model, any other its newest intact checkpoint; `step` names
     another checkpoint. `base` is the current path of the model that training started from, if it
-    has moved.
+    has moved. `name` is what the code of the card loads, such as a hub id.
     """
     if out.exists() or out.is_symlink():
         raise RunDirectoryError(
@@ -88,7 +89,7 @@ def export(
     with staged_folder(out) as staging:
         student.network.to(getattr(torch, dtype))
         student.save(staging)
-        card = _card(source, dtype, use=_use(source.config, student.processor))
+        card = _card(source, dtype, use=_use(source.config, student.processor, name))
         disk.write_file(staging / "README.md", card)
     return Exported(folder=str(out), step=source.step, is_final=source.is_final, dtype=dtype)
 
@@ -188,10 +189,10 @@ print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 """Needs neither this package nor torchvision, which a processor of transformers would."""
 
 
-def _use(config: Config, processor: Processor) -> str:
+def _use(config: Config, processor: Processor, name: str | None) -> str:
     # The prompt must be the one of training; a template that does not know of thinking warns.
     knows = "enable_thinking" in processor.template
-    return USE.format(
+    return USE.replace("FOLDER", name or "FOLDER").format(
         thinking=f", enable_thinking={config.model.thinking}" if knows else "",
         limit=config.rollout.max_response_tokens,
         pixels="".join(
@@ -227,6 +228,7 @@ def _query_facts(select: SelectConfig, ledger: Mapping[str, Any]) -> dict[str, s
         "budget": f"{select.query_ratio} of the {counted} of each step",
         "teacher calls": f"{ledger['calls']:,} of {ledger['candidates']:,} candidates",
         "teacher scored tokens": f"{ledger['scored_tokens']:,} of {ledger['candidate_tokens']:,}",
+        "teacher processed tokens": f"{ledger['processed_tokens']:,}, prompts included",
         f"{kind} over budget": f"{ledger['overrun']:,}",
     }
 

@@ -51,10 +51,11 @@ def locked(
 ) -> Iterator[Hold]:
     """Hold the directory for as long as the context lasts; name the owner if it is taken.
 
-    Nothing in it may be a link: what is written to it must not end up elsewhere.
+    Nothing in it may be a link: what is written to it must not end up elsewhere. W&B leaves links
+    in a folder of its own, to which nothing else is written.
     """
     for path in (directory, *directory.rglob("*")):
-        if path.is_symlink():
+        if path.is_symlink() and directory / "wandb" not in path.parents:
             raise RunDirectoryError(
                 f"{path} is a link, and nothing is written to places outside a directory through "
                 f"its links. Remove the link, or {otherwise}."

@@ -50,9 +50,9 @@ class TensorBoard:
 class Hosted:
     """A module that has wandb's `init`, `log` and `finish`."""
 
-    def __init__(self, module: str, settings: Mapping[str, Any], **which: str) -> None:
+    def __init__(self, module: str, config: Mapping[str, Any], **which: Any) -> None:
         self._module = importlib.import_module(module)
-        self._module.init(project=PROJECT, config=dict(settings), resume="allow", **which)
+        self._module.init(project=PROJECT, config=dict(config), resume="allow", **which)
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         self._module.log(dict(values), step=step)
@@ -66,7 +66,8 @@ def _trackio(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
 
 
 def _wandb(run: Path, settings: Mapping[str, Any], *, done: int) -> Tracker:
-    return Hosted("wandb", settings, name=run.name, id=_identity(run), dir=str(run))
+    own = {"console": "off"}  # Numbers and settings alone, not what the terminal shows.
+    return Hosted("wandb", settings, name=run.name, id=_identity(run), dir=str(run), settings=own)
 
 
 def _identity(run: Path) -> str:

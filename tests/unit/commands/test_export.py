@@ -140,6 +140,7 @@ def test_the_card_says_what_was_trained_and_asked(full: Path, tmp_path: Path) ->
     for fact in (
         f"{totals['calls']:,} of {totals['candidates']:,} candidates",
         f"{totals['scored_tokens']:,} of {totals['candidate_tokens']:,}",
+        f"| teacher processed tokens | {totals['processed_tokens']:,}, prompts included |",
         events[0]["data"]["fingerprint"],
         "| selection policy | learned |",
         "| budget | 0.25 of the candidates",

@@ -48,3 +48,30 @@ def test_without_locks_nobody_is_known_to_hold_a_directory(
     with locked(tmp_path):
         monkeypatch.setattr(lock.fcntl, "flock", none)
         assert owner_of(tmp_path) is None
+
+
+def test_links_are_refused_but_for_those_that_wandb_leaves_in_its_own_folder(
+    tmp_path: Path,
+) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    (run / "wandb" / "offline-run-1").mkdir(parents=True)
+    elsewhere.mkdir()
+    (run / "wandb" / "latest-run").symlink_to(run / "wandb" / "offline-run-1")
+    (run / "wandb" / "offline-run-1" / "debug.log").symlink_to(elsewhere)
+    with locked(run):
+        pass
+    (run / "model").symlink_to(elsewhere)
+    with pytest.raises(RunDirectoryError, match="is a link"), locked(run):
+        pass
+    (run / "model").rename(run / "checkpoints")
+    with pytest.raises(RunDirectoryError, match="checkpoints is a link"), locked(run):
+        pass
+
+
+def test_the_folder_of_wandb_itself_is_no_link(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    elsewhere.mkdir()
+    (run / "wandb").symlink_to(elsewhere)
+    with pytest.raises(RunDirectoryError, match="wandb is a link"), locked(run):
+        pass

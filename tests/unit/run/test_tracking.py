@@ -57,6 +57,8 @@ def test_a_service_gets_the_numbers_of_every_step(
     assert service.begun[0]["config"]["select"]["policy"] == "learned"
     assert service.finished == 1
     assert service.begun[0]["name"].startswith(run.name)
+    # Of wandb alone: trackio takes no such settings, and keeps nothing of the terminal.
+    assert service.begun[0].get("settings") == ({"console": "off"} if name == "wandb" else None)
 
 
 def test_a_service_that_fails_is_disabled_and_the_run_continues(
