@@ -131,6 +131,14 @@ class DataConfig(Section):
         description="Longest prompt, image tokens included; a longer one is an error, never cut. "
         "With max_response_tokens it gives the model length of 9,216 (Sec. 3.1, App. B.1).",
     )
+    workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=256,
+        description="Threads that open the pictures of the next step and of selected rows while "
+        "the GPU works; 0: none. Unset: with a GPU, one less than its process has cores, at least "
+        "1 and at most 8; on a CPU none. It changes no number.",
+    )
 
 
 class RolloutConfig(Section):

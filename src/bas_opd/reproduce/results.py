@@ -225,6 +225,7 @@ LATER = (
     ("select.coverage", False),
     ("select.correctness", False),
     ("method.name", "bas-opd"),
+    ("data.workers", None),
     ("optim.decay_until", None),
     ("optim.offload", False),
     ("teacher.path", None),

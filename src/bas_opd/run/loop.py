@@ -194,7 +194,10 @@ def train(
 
         world.led(check_prompts_once)
         prompts = PromptStream(
-            data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+            data.examples,
+            per_step=config.rollout.prompts_per_step,
+            seed=config.run.seed,
+            steps=total,
         )
         state = TrainState(method=method, prompts=prompts)
         needed = sum(world.gather(state.checkpoint_bytes))

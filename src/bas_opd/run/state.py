@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from bas_opd.methods import (
     opsd,
 )
 from bas_opd.methods.reward import Judge, Unread
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
@@ -96,6 +98,10 @@ def build_method(
         model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll), world
     )
     clock = Clock(model.device)
+    threads = picture_threads(config, model.device)
+
+    def encoder(view: View, processor: Processor = model.processor) -> ViewEncoder:
+        return ViewEncoder(processor, view, clock, threads=threads)
 
     def sampler(view: View) -> Sampler:
         settings = SamplingSettings(
@@ -103,7 +109,7 @@ def build_method(
             max_prompt_tokens=config.data.max_prompt_tokens,
             **config.rollout.model_dump(exclude={"prompts_per_step"}),
         )
-        return Sampler(model, view, settings, hooks, world)
+        return Sampler(model, view, settings, hooks, world, encoder(view))
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
@@ -111,14 +117,23 @@ def build_method(
         settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
         if config.teacher.path is None:
             return SelfTeacher(
-                model, view, **settings, offload=offload, hooks=hooks, size=size, world=world
+                model,
+                view,
+                **settings,
+                offload=offload,
+                hooks=hooks,
+                size=size,
+                world=world,
+                views=encoder(view),
             )
+        other = open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path})
         return FrozenTeacher(
-            open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path}),
+            other,
             view,
             tokens_per_batch=config.teacher.tokens_per_batch,
             hooks=hooks,
             size=size,
+            views=encoder(view, other.processor),
         )
 
     def reward() -> RuleReward:
@@ -131,7 +146,7 @@ def build_method(
             model=model,
             initial=ShadowWeights(model, offload=offload),
             engine=sampler(crop_view),
-            view=full_view,
+            views=encoder(full_view),
             learner=learner,
             clock=clock,
             max_response_tokens=config.rollout.max_response_tokens,
@@ -184,6 +199,17 @@ def build_method(
             grade=partial(_graded, model) if config.select.correctness else None,
         ),
     )
+
+
+def picture_threads(config: Config, device: torch.device) -> int:
+    """Return how many threads open pictures ahead of time.
+
+    Where the CPU computes there is no idle time to fill.
+    """
+    if config.data.workers is not None or device.type == "cpu":
+        return config.data.workers or 0
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(8, len(os.sched_getaffinity(0)) // processes - 1))
 
 
 def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:

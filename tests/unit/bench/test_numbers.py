@@ -10,7 +10,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
-@pytest.mark.parametrize("script", ["large_step", "loss", "sampler"])
+@pytest.mark.parametrize("script", ["large_step", "loss", "pictures", "sampler"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
