@@ -43,6 +43,8 @@ class Hooks:
     """Takes a sentence that the user should see."""
     asked: Callable[[int, int], None] = _nothing
     """Called with a step and its number of teacher calls, before they are made."""
+    settle: Callable[[], None] = _nothing
+    """Called before optimizer state or teacher change; returns when no checkpoint reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

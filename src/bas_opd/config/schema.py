@@ -521,6 +521,11 @@ class OptimConfig(Section):
         description="Keep AdamW's moments and the teacher's weights in page-locked host memory, "
         "and copy them to the GPU piece by piece; same numbers, bit for bit.",
     )
+    moments: Literal["float32", "8bit"] = Field(
+        default="float32",
+        description="How AdamW's moments are kept: 8bit takes a quarter of the memory and rounds "
+        "them after each step (docs/configuration.md). They then stay on the GPU.",
+    )
 
     @model_validator(mode="after")
     def _decay_follows_the_warm_up(self) -> OptimConfig:

@@ -228,6 +228,7 @@ LATER = (
     ("data.workers", None),
     ("optim.decay_until", None),
     ("optim.offload", False),
+    ("optim.moments", "float32"),
     ("teacher.path", None),
     ("teacher.server", None),
     ("teacher.model", ""),

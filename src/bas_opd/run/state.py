@@ -55,7 +55,7 @@ from bas_opd.select import build_selector
 from bas_opd.select.led import LedSelector
 from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
-from bas_opd.types import Grade, Hooks, Rollouts, View
+from bas_opd.types import Grade, Hooks, Part, Rollouts, View
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
@@ -280,16 +280,20 @@ class TrainState:
     @property
     def checkpoint_bytes(self) -> int:
         """Bytes of this process's files: what each part holds, and two moments of its weights."""
-        trained = sum(parameter.numel() for parameter in self.method.model.trainable().values())
-        return 2 * 4 * trained + sum(
-            tensor.nbytes
-            for part in self.method.parts().values()
-            for tensor in part.state_dict().values()
+        parts = self.method.parts().values()
+        moments = sum(part.moment_bytes for part in parts if isinstance(part, Learner))
+        return moments + sum(
+            tensor.nbytes for part in parts for tensor in part.state_dict().values()
         )
 
     def capture(self) -> Snapshot:
-        """Copy the whole state to host memory; the copy no longer changes."""
-        states = {name: part.state_dict() for name, part in self.method.parts().items()}
+        """Return the whole state in host memory: a copy of what is not there.
+
+        What is there already is read in place. It changes only after `Hooks.settle`, which waits
+        until it has been read.
+        """
+        parts = self.method.parts()
+        states = {name: part.state_dict() for name, part in parts.items()}
         shards = self.method.model.shards
         firsts: dict[str, dict[str, int]] = {}
         if shards is not None:
@@ -300,7 +304,10 @@ class TrainState:
                 states = {n: {key: state[key] for key in firsts[n]} for n, state in states.items()}
         return Snapshot(
             step=self.step,
-            tensors={name: _on_host(state) for name, state in states.items()},
+            tensors={
+                name: _on_host(state, copy=not _is_offloaded(parts[name]))
+                for name, state in states.items()
+            },
             first_rows=firsts,
             data={
                 "ledger": self.ledger.totals(),
@@ -340,8 +347,12 @@ def restore_parts(method: Method, tensors: Mapping[str, Mapping[str, Tensor]]) -
         part.load_state_dict(tensors[name])
 
 
-def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+def _is_offloaded(part: Part) -> bool:
+    return isinstance(part, Learner | ShadowWeights) and part.is_offloaded
+
+
+def _on_host(tensors: Mapping[str, Tensor], *, copy: bool) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=copy) for name, tensor in tensors.items()}
 
 
 def model_identity(model: VisionLanguageModel) -> dict[str, str]:

@@ -154,6 +154,7 @@ class SelfTeacher:
     def follow(self) -> None:
         """Move the weights towards the student's, if this teacher is a moving average."""
         if self.mode == "ema":
+            self.hooks.settle()
             self.weights.follow(self.tau)
 
     def parts(self) -> dict[str, Part]:
