@@ -18,7 +18,11 @@ def machine() -> dict[str, Any]:
     """Return where and when numbers were measured."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": {**environment(), "load": round(os.getloadavg()[0], 2)},
+        "machine": {
+            **{name: each for name, each in environment().items() if name != "platform"},
+            "cores": os.cpu_count(),
+            "load": round(os.getloadavg()[0], 2),
+        },
     }
 
 
