@@ -1,8 +1,7 @@
 """Whole training steps of a random model with the shape of Qwen3.5-4B on one GPU.
 
     python benchmarks/large_step.py --json step.json
-
-    python benchmarks/large_step.py --tokens 1024 --ends --output step.json
+    python benchmarks/large_step.py --tokens 1024 --ends --json step.json
 
 Prints seconds per phase and peak memory. The weights are random, so responses never end by
 themselves. All reach the length limit; with --ends four do, and the ends of the others are forced:
