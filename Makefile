@@ -15,11 +15,11 @@ BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*
 # runs alone and may use them all.
 test faults soak fuzz browser trainers gpu bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu hashes audit bench release
+.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu hashes audit bench performance release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Build .venv from requirements.lock
 
@@ -84,6 +84,9 @@ release: $(READY) ## Build the wheel, install it into an empty environment and r
 	"$$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c $(CURDIR)/requirements.lock "$$wheel"; \
 	cd "$$place"; venv/bin/bas-opd --version; venv/bin/bas-opd train tiny model.path=small; \
 	venv/bin/bas-opd verify runs/tiny --draws; venv/bin/bas-opd demo; echo "$$wheel works."
+
+performance: $(READY) ## Render docs/performance.md from the files in docs/results/bench
+	$(BIN)/python -m bas_opd.bench.page docs/performance.md
 
 bench: $(READY) ## Measure the speed ratios
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from transformers.utils import logging
 
+from bas_opd.bench import numbers
 from bas_opd.bench.sides import Comparison
 from bas_opd.bench.subject import Size, Subject, endless, pictures
+from bas_opd.errors import ConfigError
 from bas_opd.model.family import Family
 from bas_opd.model.loading import open_model
 
@@ -50,6 +50,7 @@ def parser(
 
 def time_phase(phase: Callable[..., Comparison], options: argparse.Namespace) -> None:
     """Build the model and the pictures in a temporary folder, time the phase and print it."""
+    check_output(options)
     torch.set_num_threads(options.threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -78,8 +79,24 @@ def time_phase(phase: Callable[..., Comparison], options: argparse.Namespace) ->
 def show(options: argparse.Namespace, found: Sequence[Comparison]) -> None:
     """Print the tables, and write the numbers to a file if one is asked for."""
     print("\n".join(line for each in found for line in each.lines(judged=True)))
+    write_numbers(options, {"comparisons": [each.content() for each in found]})
+
+
+def check_output(options: argparse.Namespace) -> None:
+    """Refuse a file for the numbers that cannot be written, before anything is measured."""
+    if options.json:
+        try:
+            numbers.check_output(options.json)
+        except ConfigError as error:
+            sys.exit(str(error))
+
+
+def write_numbers(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+    """Write numbers to a file if one is asked for, with the settings and the machine."""
     if options.json:
         settings = {name: value for name, value in vars(options).items() if name != "json"}
-        comparisons = [each.content() for each in found]
-        report = {"settings": settings, "load": os.getloadavg()[0], "comparisons": comparisons}
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        at = next(i for i, word in enumerate(words) if word.startswith("--json"))
+        del words[at : at + (1 if "=" in words[at] else 2)]
+        head = {"command": f"python benchmarks/{' '.join(words)}", "settings": settings}
+        numbers.save({**head, **numbers.machine(), **found}, options.json)

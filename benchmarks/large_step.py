@@ -1,8 +1,7 @@
 """Whole training steps of a random model with the shape of Qwen3.5-4B on one GPU.
 
-    python benchmarks/large_step.py --output step.json
-
-    python benchmarks/large_step.py --tokens 1024 --ends --output step.json
+    python benchmarks/large_step.py --json step.json
+    python benchmarks/large_step.py --tokens 1024 --ends --json step.json
 
 Prints seconds per phase and peak memory. The weights are random, so responses never end by
 themselves. All reach the length limit; with --ends four do, and the ends of the others are forced:
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from _sides import build_small_model
+from _sides import build_small_model, check_output, write_numbers
 from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
@@ -101,8 +100,9 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
     parser.add_argument("--unshared", action="store_true", help="a prompt for each of its rows")
     parser.add_argument("--offload", action="store_true", help="moments and teacher in host memory")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()
+    check_output(arguments)
 
     if arguments.memory:
         whole = torch.cuda.get_device_properties(0).total_memory
@@ -169,11 +169,7 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-    if arguments.output:
-        machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-        arguments.output.write_text(
-            json.dumps({"machine": machine, "parameters": parameters, "steps": rows}, indent=2)
-        )
+    write_numbers(arguments, {"parameters": parameters, "steps": rows})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from _sides import show
+from _sides import check_output, show
 
 from bas_opd.bench.losses import losses
 
@@ -31,6 +31,7 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--json", type=Path, help="also write the numbers to this file")
     chosen = options.parse_args()
+    check_output(chosen)
     tokens, width, vocabulary = SHAPES[chosen.device]
     found = losses(
         torch.device(chosen.device),

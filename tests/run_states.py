@@ -12,6 +12,9 @@ from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.manifest import manifest_of
 from bas_opd.run.record_file import read_records
 
+OWN = ("seconds", "waited_seconds", "run_id")
+"""What no two runs share: times and ids."""
+
 
 def final_state(run: Path) -> dict[str, Any]:
     """Every tensor and number of the last checkpoint, and every byte of the model."""
@@ -29,7 +32,7 @@ def final_state(run: Path) -> dict[str, Any]:
 def step_records(run: Path) -> list[dict[str, Any]]:
     """The records of the steps without their times and ids, which no two runs share."""
     return [
-        {key: value for key, value in event.items() if key not in ("seconds", "run_id")}
+        {key: value for key, value in event.items() if key not in OWN}
         for event in read_records(run / "records.jsonl")
         if event["event"] == "step"
     ]

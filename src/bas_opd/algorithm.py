@@ -73,6 +73,7 @@ def train_step(
         rows=scored,
         update=update,
         seconds=clock.read(),
+        waited_seconds=clock.read_waited(),
         queries=QueryReport(
             query_ratio=query_ratio,
             candidates=candidates,

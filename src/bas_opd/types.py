@@ -43,6 +43,8 @@ class Hooks:
     """Takes a sentence that the user should see."""
     asked: Callable[[int, int], None] = _nothing
     """Called with a step and its number of teacher calls, before they are made."""
+    settle: Callable[[], None] = _nothing
+    """Called before optimizer state or teacher change; returns when no checkpoint reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,16 @@ class PromptBatch:
     examples: tuple[Example, ...]
     round: int = 0
     """Which batch of its step this is; batches of one step draw different noise."""
+    upcoming: tuple[Example, ...] = ()
+    """The examples of the batch after it, whose pictures can be opened meanwhile."""
 
     def only(self, is_wanted: Callable[[Example], bool]) -> PromptBatch:
         """Return the batch with the examples that a method can learn from."""
-        return replace(self, examples=tuple(filter(is_wanted, self.examples)))
+        return replace(
+            self,
+            examples=tuple(filter(is_wanted, self.examples)),
+            upcoming=tuple(filter(is_wanted, self.upcoming)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +116,10 @@ class Prompt:
 
 
 class DistantPrompt:
-    """A prompt that another process has encoded; here it is encoded if it is computed with."""
+    """A prompt that is known by its length; it is encoded here once it is computed with.
+
+    Another process may have encoded it already, or a thread may do so at this moment.
+    """
 
     def __init__(self, length: int, encode: Callable[[], Prompt]) -> None:
         self.length = length
@@ -536,6 +547,8 @@ class StepReport:
     update: StudentUpdate
     """All updates of the step as one."""
     seconds: dict[str, float]
+    waited_seconds: float = 0.0
+    """Of these, what passed while pictures and prompts were not ready."""
     queries: QueryReport | None = None
     policy: PolicyReport | None = None
     generation: GenerationReport | None = None

@@ -235,6 +235,7 @@ def test_a_question_of_two_hundred_thousand_characters_is_refused_before_the_fir
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -244,6 +245,7 @@ def test_a_question_of_two_hundred_thousand_characters_is_refused_before_the_fir
 )
 def test_a_picture_lost_during_training_stops_the_run_which_resumes_once_it_is_restored(
     damage: Callable[[Path], Any],
+    workers: int,
     data: Path,
     train: Train,
     whole: Path,
@@ -256,7 +258,7 @@ def test_a_picture_lost_during_training_stops_the_run_which_resumes_once_it_is_r
             damage(picture)
 
     fault = at(Sampler, "generate", lose, call=2, before=True)
-    ended = train(run, f"data.path={moved}", fault=fault)
+    ended = train(run, f"data.path={moved}", f"data.workers={workers}", fault=fault)
     assert ended.is_explained(1, "The picture"), ended
     assert published(run / "checkpoints")[0].name == "step-00000001"
     assert train(run).code == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,14 @@ from small_models import build_small_model
 
 from bas_opd.compute import streaming
 from bas_opd.config import Config
+from bas_opd.data.order import PromptStream
 from bas_opd.errors import OutOfMemory, PreemptionError
 from bas_opd.learn import Learner, offloaded
 from bas_opd.model.weights import ShadowWeights
-from bas_opd.run import footprint, loop
+from bas_opd.rollout import Sampler
+from bas_opd.run import checkpoint, footprint, loop
 from bas_opd.run.checkpoint import published
-from bas_opd.run.state import load_policy
+from bas_opd.run.state import TrainState, build_method, load_policy
 
 Make = Callable[..., Config]
 FORMS = ("optim.offload=false", "optim.offload=true")
@@ -172,6 +176,54 @@ def test_an_update_cut_short_is_never_saved(
     (kept,) = published(whole.parent / "run" / "checkpoints")
     assert kept.name == "step-00000002"
     assert_same_end(train(config("run", *settings)), whole)
+
+
+@pytest.mark.parametrize("name", ["bas-opd", "dapo"])
+def test_a_checkpoint_is_written_from_host_memory_before_that_changes(
+    name: str,
+    config: Make,
+    small_qwen35: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reward_even_tokens(monkeypatch)
+
+    def make(output: str, form: str) -> Config:
+        if name == "bas-opd":
+            return config(output, form)
+        return short_config(name, tmp_path, small_qwen35, output, form)
+
+    resident = train(make("resident", FORMS[0]))
+    save, generate, saving = checkpoint.save_file, Sampler.generate, threading.Event()
+    began_meanwhile: list[bool] = []
+
+    def slow(tensors: Any, file: Path, *rest: Any) -> None:
+        if file.stem == "optimiser":
+            saving.set()
+            time.sleep(1.0)
+            saving.clear()
+        save(tensors, file, *rest)
+
+    def watched(sampler: Sampler, batch: Any) -> Any:
+        began_meanwhile.append(batch.step > 0 and batch.round == 0 and saving.wait(5))
+        return generate(sampler, batch)
+
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    monkeypatch.setattr(Sampler, "generate", watched)
+    offload = train(make("offload", FORMS[1]))
+    assert any(began_meanwhile)
+    assert_same_files(offload, resident)
+    assert_same_end(offload, resident)
+
+
+def test_a_checkpoint_copies_nothing_that_is_in_host_memory(config: Make) -> None:
+    for form, is_copied in zip(FORMS, (True, False), strict=True):
+        method = build_method(config("run", form))
+        shadow = method.parts()["teacher"]
+        state = TrainState(method=method, prompts=PromptStream((), per_step=1, seed=0))
+        kept = state.capture().tensors["teacher"]
+        for key, tensor in shadow.state_dict().items():
+            assert (kept[key].data_ptr() != tensor.data_ptr()) == is_copied
 
 
 def test_a_host_too_small_is_refused_before_the_model_is_loaded(

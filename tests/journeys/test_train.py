@@ -11,6 +11,7 @@ import torch
 from peft import PeftModel
 from PIL import Image, ImageFile
 from run_fixtures import SMALL_STEPS, Silent, tiny
+from run_states import OWN
 from safetensors.torch import load_file
 from shapes import make_pictures
 from transformers import AutoModelForImageTextToText
@@ -208,9 +209,7 @@ def test_the_same_run_twice_is_the_same_run(
         config = tiny(small_qwen35, boxes, tmp_path / name, *SMALL_STEPS)
         summary = loop.train(config, Silent())
         events = list(read_records(summary.directory / "records.jsonl"))[1:-1]
-        records.append(
-            [{k: v for k, v in e.items() if k not in ("seconds", "run_id")} for e in events]
-        )
+        records.append([{k: v for k, v in e.items() if k not in OWN} for e in events])
     assert records[0] == records[1]
 
 

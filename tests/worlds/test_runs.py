@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from shapes import make_pictures
 
 from bas_opd.commands.export import export
+from bas_opd.compute import eight_bits
 from bas_opd.config import preset
 from bas_opd.learn import Learner
 from bas_opd.rollout import Sampler
@@ -170,6 +171,21 @@ def test_state_in_host_memory_changes_nothing(
     ended = train(2, tmp_path / "run", "optim.offload=true")
     assert [each.code for each in ended] == [0, 0], ended
     assert_same_end(tmp_path / "run", whole[2])
+
+
+def test_moments_in_8_bits_are_resumed_by_another_number_of_processes(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eight_bits, "LEAST_ROW", 8)  # The rows of this model are short.
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    for size, path, steps in ((1, alone, 4), (2, run, 2), (3, run, 4)):
+        ended = train(size, path, "optim.moments=8bit", f"run.steps={steps}")
+        assert [each.code for each in ended] == [0] * size, ended
+    assert "Resuming after step 2 of 4" in ended[0].output
+    assert_same_run(run, alone)
+    assert_sound(run)
+    kept = read_checkpoint(published(run / "checkpoints")[0]).tensors["optimiser"]
+    assert any(tensor.dtype is torch.uint8 for tensor in kept.values())
 
 
 def test_evaluation_during_training_changes_nothing(

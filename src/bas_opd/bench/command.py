@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bas_opd.bench.losses import losses
+from bas_opd.bench.numbers import machine
 from bas_opd.bench.phases import sampling, teaching, updating
 from bas_opd.bench.shapes import LARGE, random_model
 from bas_opd.bench.sides import Comparison
 from bas_opd.bench.subject import Size, Subject, endless, pictures
 from bas_opd.errors import ConfigError
-from bas_opd.files import write_text
 from bas_opd.model.base import model_folder
 from bas_opd.model.loading import open_model, resolve_device
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.run.state import environment
 
 PHASES: dict[str, Callable[..., Comparison]] = {
     "sampling": sampling,
@@ -54,10 +50,10 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
         raise ConfigError(f"There is no part {unknown[0]!r}. Choose from {', '.join(PARTS)}.")
     device = resolve_device(request.device)
     torch.set_num_threads(1)
-    machine = environment()
-    date = datetime.now(UTC).date().isoformat()
-    where = machine["gpu"] if device.type == "cuda" else f"{machine['cpu']}, one thread"
-    say(f"{request.model} on {where}; torch {torch.__version__}, {date}.")
+    here = machine()
+    gpu, cpu = (here["machine"][name] for name in ("gpu", "cpu"))
+    where = gpu if device.type == "cuda" else f"{cpu}, one thread"
+    say(f"{request.model} on {where}; torch {torch.__version__}, {here['date']}.")
     found = []
     for comparison in _comparisons(request, device, say):
         found.append(comparison)
@@ -66,29 +62,13 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
     for line in _whole_step(found):
         say(line)
     return {
-        "date": date,
-        "machine": machine,
+        **here,
         "device": str(device),
         "model": request.model,
         "size": asdict(request.size),
         "repeats": request.repeats,
         "comparisons": [each.content() for each in found],
     }
-
-
-def check_output(path: Path) -> None:
-    """Raise if the numbers could not be saved; called before anything is timed."""
-    folder = path.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
-        raise ConfigError(
-            f"The numbers cannot be written to {path}. Name a file with --json, in a folder that "
-            "exists and can be written to."
-        )
-
-
-def save(numbers: dict[str, Any], path: Path) -> None:
-    """Write the numbers to a JSON file."""
-    write_text(path, json.dumps(numbers, indent=2) + "\n")
 
 
 def _comparisons(

@@ -31,12 +31,13 @@ def bench(
 ) -> None:
     """Time each phase of a step on this machine, beside rivals."""
     from bas_opd.bench import command
+    from bas_opd.bench import numbers as files
     from bas_opd.bench.subject import Size
     from bas_opd.cli.train import quiet_transformers
     from bas_opd.model.loading import resolve_device
 
     if json is not None:
-        command.check_output(json)
+        files.check_output(json)
     quiet_transformers()
     is_gpu = resolve_device(device).type == "cuda"
     numbers = command.measure(
@@ -57,5 +58,5 @@ def bench(
         typer.echo,
     )
     if json is not None:
-        command.save(numbers, json)
+        files.save(numbers, json)
         typer.echo(f"The numbers are in {json}.")

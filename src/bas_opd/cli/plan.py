@@ -111,7 +111,7 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
             if size := getattr(memory, name):
                 yield f"  {second if name.endswith('teacher') else name}", _bytes(size)
         yield "device memory", f"{_bytes(memory.device)}, and activations"
-        copy = f"{_bytes(memory.host_copy)} while a checkpoint is written"
+        copy = f"{_bytes(memory.copied)} while a checkpoint is written"
         locked = f"{_bytes(memory.locked)} page-locked, and " if memory.is_offloaded else ""
         yield "host memory", locked + copy
         other = not memory.is_offloaded

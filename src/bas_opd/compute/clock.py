@@ -12,9 +12,10 @@ import torch
 class Clock:
     """Times the phases of one step after another."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device or torch.device("cpu")
         self._seconds: dict[str, float] = {}
+        self._waited = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -22,6 +23,18 @@ class Clock:
         started = self._now()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - started
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Add the time spent inside to what was waited for data; it is part of a phase too."""
+        started = self._now()
+        yield
+        self._waited += self._now() - started
+
+    def read_waited(self) -> float:
+        """Return the seconds waited for data since the last reading, and reset them."""
+        waited, self._waited = self._waited, 0.0
+        return waited
 
     def read(self) -> dict[str, float]:
         """Return the seconds since the last reading, and reset the clock."""

@@ -32,6 +32,7 @@ NOT_SET = {
 FREE = frozenset(
     {
         "data.path",
+        "data.workers",
         "rollout.prompts_per_batch",
         "distill.tokens_per_chunk",
         "teacher.tokens_per_batch",

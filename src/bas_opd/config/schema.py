@@ -131,6 +131,14 @@ class DataConfig(Section):
         description="Longest prompt, image tokens included; a longer one is an error, never cut. "
         "With max_response_tokens it gives the model length of 9,216 (Sec. 3.1, App. B.1).",
     )
+    workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=256,
+        description="Threads that open the pictures of the next step and of selected rows while "
+        "the GPU works; 0: none. Unset: with a GPU, one less than its process has cores, at least "
+        "1 and at most 8; on a CPU none. It changes no number.",
+    )
 
 
 class RolloutConfig(Section):
@@ -512,6 +520,11 @@ class OptimConfig(Section):
         default=False,
         description="Keep AdamW's moments and the teacher's weights in page-locked host memory, "
         "and copy them to the GPU piece by piece; same numbers, bit for bit.",
+    )
+    moments: Literal["float32", "8bit"] = Field(
+        default="float32",
+        description="How AdamW's moments are kept: 8bit takes a quarter of the memory and rounds "
+        "them after each step (docs/configuration.md). They then stay on the GPU.",
     )
 
     @model_validator(mode="after")

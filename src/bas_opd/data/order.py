@@ -44,8 +44,12 @@ def step_indices(n: int, per_step: int, seed: int, step: int) -> tuple[int, ...]
 class PromptStream:
     """Batches of examples in the order of a seed; `cursor` counts the batches that were taken."""
 
-    def __init__(self, examples: Sequence[Example], *, per_step: int, seed: int) -> None:
+    def __init__(
+        self, examples: Sequence[Example], *, per_step: int, seed: int, steps: int = 0
+    ) -> None:
         self._examples, self._per_step, self._seed = examples, per_step, seed
+        self._steps = steps
+        """Steps of the run; before the last of them a batch names the examples of the next."""
         self.cursor = self._step = self._round = 0
 
     def begin(self, step: int) -> None:
@@ -54,9 +58,16 @@ class PromptStream:
 
     def take(self) -> PromptBatch:
         """Return the next batch: the first of the step, then further ones."""
-        rows = step_indices(len(self._examples), self._per_step, self._seed, self.cursor)
-        examples = tuple(self._examples[row] for row in rows)
-        batch = PromptBatch(step=self._step, examples=examples, round=self._round)
+        batch = PromptBatch(
+            step=self._step,
+            examples=self._batch(self.cursor),
+            round=self._round,
+            upcoming=self._batch(self.cursor + 1) if self._step + 1 < self._steps else (),
+        )
         self.cursor += 1
         self._round += 1
         return batch
+
+    def _batch(self, number: int) -> tuple[Example, ...]:
+        rows = step_indices(len(self._examples), self._per_step, self._seed, number)
+        return tuple(self._examples[row] for row in rows)

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bas_opd.compute.eight_bits import is_packed, packed_bytes
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.compute.world import World
+from bas_opd.learn.eight_bit import EightBitAdamW
 from bas_opd.learn.objective import Objective, ObjectivePart, PackedRows
 from bas_opd.learn.offloaded import OffloadedAdamW
 from bas_opd.model.batches import (
@@ -37,7 +40,8 @@ class OptimizerSettings:
     tokens_per_micro_batch: int = 16_384
     share_prompts: bool = True
     offload: bool = False
-    """Whether the moments are kept in host memory."""
+    """Whether the moments are kept in host memory, if they are not packed."""
+    moments: Literal["float32", "8bit"] = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,8 @@ class Learner:
         self.tokens_per_micro_batch = settings.tokens_per_micro_batch
         self.parameters = list(model.trainable().values())
         kind = OffloadedAdamW if settings.offload else torch.optim.AdamW
+        if settings.moments == "8bit":
+            kind = EightBitAdamW
         self.optimizer = kind(
             self.parameters,
             lr=settings.learning_rate,
@@ -109,6 +115,7 @@ class Learner:
         if is_valid:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
+            self.hooks.settle()
             self.optimizer.step()
         self.zero_grad()
         finite = {row: value for row, value in found.observed.items() if math.isfinite(value)}
@@ -138,6 +145,20 @@ class Learner:
         if self.model.shards is not None:
             self.model.shards.drop_gradients()
 
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the moments are in host memory."""
+        return isinstance(self.optimizer, OffloadedAdamW)
+
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of both moments, whether or not there are any yet."""
+        is_8bit = self.settings.moments == "8bit"
+        return 2 * sum(
+            packed_bytes(p.shape) if is_8bit and is_packed(p.shape) else 4 * p.numel()
+            for p in self.parameters
+        )
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the optimizer state, by kind and parameter name."""
         return {
@@ -153,7 +174,7 @@ class Learner:
         for key, value in state.items():
             moment, _, name = key.partition(".")
             moments.setdefault(places[name], {})[moment] = value
-        if isinstance(self.optimizer, OffloadedAdamW):
+        if isinstance(self.optimizer, OffloadedAdamW | EightBitAdamW):
             self.optimizer.restore(moments)
             return
         groups = self.optimizer.state_dict()["param_groups"]

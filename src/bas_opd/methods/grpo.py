@@ -123,6 +123,7 @@ class Grpo:
             rows=tuple(learned),
             update=update,
             seconds=self.clock.read(),
+            waited_seconds=self.clock.read_waited(),
             policy=PolicyReport(
                 rounds=sampled.rounds,
                 graded=sampled.graded,

@@ -14,10 +14,11 @@ from bas_opd.compute.world import World
 from bas_opd.learn import Learner, Likelihood
 from bas_opd.methods.method import Prompts
 from bas_opd.methods.reward import RuleReward
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights, StudentWeights
 from bas_opd.rollout import RolloutEngine
-from bas_opd.types import Example, GenerationReport, Part, Rollouts, StepReport, View
+from bas_opd.types import Example, GenerationReport, Part, Rollouts, StepReport
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Sft:
     """The weights before training."""
     engine: RolloutEngine
     """Samples from the crop with whatever weights are in the network."""
-    view: View
+    views: ViewEncoder
     """What the student sees."""
     learner: Learner
     clock: Clock
@@ -42,6 +43,7 @@ class Sft:
     def step(self, prompts: Prompts) -> StepReport:
         """Let the initial model answer from the crop, and learn its right answers."""
         batch = prompts.take().only(self._is_usable)
+        self.views.expect(batch.examples)
         with self.clock.phase("teacher"), self.initial.lent():
             rollouts = self.engine.generate(batch)
         with self.clock.phase("reward"):
@@ -64,6 +66,7 @@ class Sft:
             rows=rows,
             update=update,
             seconds=self.clock.read(),
+            waited_seconds=self.clock.read_waited(),
             generation=GenerationReport(graded=graded),
         )
 
@@ -73,8 +76,9 @@ class Sft:
         return True
 
     def close(self) -> None:
-        """Free the engine."""
+        """Free the engine, and open no further picture."""
         self.engine.close()
+        self.views.close()
 
     def parts(self) -> dict[str, Part]:
         """Return the student, its optimizer state and the initial weights."""
@@ -88,8 +92,5 @@ class Sft:
         return example.has_crop and (self.reward is None or self.reward.can_grade(example))
 
     def _as_student_sees(self, rollouts: Rollouts) -> Rollouts:
-        encode = self.model.processor.encode
-        prompts = self.world.each(
-            lambda: tuple(encode(*self.view(example)) for example in rollouts.examples)
-        )
+        prompts = self.world.each(lambda: tuple(map(self.views, rollouts.examples)))
         return replace(rollouts, prompts=prompts)

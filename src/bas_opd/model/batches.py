@@ -29,7 +29,7 @@ class PromptGroup:
         """The token limit at which the group is a batch of its own."""
         return self.prompt.length + len(self.rows) * self.longest
 
-    def seen_as(self, prompt: Prompt) -> PromptGroup:
+    def seen_as(self, prompt: Prompt | DistantPrompt) -> PromptGroup:
         """Return the group with another view of the same question."""
         return replace(self, prompt=prompt)
 

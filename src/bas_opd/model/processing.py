@@ -50,6 +50,14 @@ Tokenizer: TypeAlias = Any  # A transformers tokenizer; its own type hints are w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """An image as the model sees it."""
+
+    values: Tensor  # [patch, pixel]
+    grid: Tensor  # [image, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
     """Builds prompts for one checkpoint and decodes its responses."""
 
@@ -112,11 +120,18 @@ class Processor:
 
     def encode(self, image: Image.Image, question: str) -> Prompt:
         """Return the prompt of one image and one question, ready for a response."""
+        return self.prompt(self.look(image), question)
+
+    def look(self, image: Image.Image) -> Pixels:
+        """Return what the model sees of an image."""
         self._check_shape(image.size)
         features = self.images(images=image, return_tensors="pt")
-        grid: Tensor = features["image_grid_thw"]
-        ids = self._input_ids(question, grid)
-        return Prompt(input_ids=ids, pixel_values=features["pixel_values"], grid=grid)
+        return Pixels(values=features["pixel_values"], grid=features["image_grid_thw"])
+
+    def prompt(self, pixels: Pixels, question: str) -> Prompt:
+        """Return the prompt of an image that was looked at, and a question."""
+        ids = self._input_ids(question, pixels.grid)
+        return Prompt(input_ids=ids, pixel_values=pixels.values, grid=pixels.grid)
 
     def encode_again(self, prompt: Prompt, question: str) -> Prompt:
         """Return the prompt of another question about the same image."""

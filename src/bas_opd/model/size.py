@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForImageTextToText
 
+from bas_opd.compute.eight_bits import is_packed, packed_bytes
 from bas_opd.compute.streaming import most_in_flight
 from bas_opd.model.family import checkpoint_config
 from bas_opd.model.head import plain_head
@@ -29,6 +30,8 @@ class ModelSize:
     of student and teacher, which are one where the head is not trained."""
     in_flight: int
     """Trained weights whose moments are on the device at once, where these are in host memory."""
+    packed_moment: int = 0
+    """Bytes of a moment of the trained weights where it is kept in 8 bits."""
 
 
 def model_size(
@@ -63,5 +66,10 @@ def model_size(
         casts=cast * precision.itemsize if is_mixed else 0,
         in_flight=most_in_flight(
             {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
+        ),
+        packed_moment=sum(
+            packed_bytes(p.shape) if is_packed(p.shape) else 4 * p.numel()
+            for p in parameters
+            if p.requires_grad
         ),
     )

@@ -57,6 +57,11 @@ class ShadowWeights:
         for name, parameter in own.items():
             self._tensors[name].copy_(parameter.detach())
 
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the set is in host memory."""
+        return self._host is not None
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights by the names of the parameters they stand in for."""
         return dict(self._tensors)

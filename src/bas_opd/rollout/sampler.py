@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.compute.world import World
 from bas_opd.errors import DataError, ModelError
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.rollout.draws import race_noise, row_keys
@@ -60,10 +62,11 @@ class Sampler:
         settings: SamplingSettings,
         hooks: Hooks | None = None,
         world: World | None = None,
+        views: ViewEncoder | None = None,
     ) -> None:
         self.model = model
         self.world = world or World()
-        self.view = view
+        self.views = views or ViewEncoder(model.processor, view)
         self.settings = settings
         self.hooks = hooks or Hooks()
         self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
@@ -79,6 +82,8 @@ class Sampler:
         """Draw `per_prompt` responses for every example of the batch."""
         ranks = self.world.size
         mine = range(self.world.rank, len(batch.examples), ranks)
+        own = (each[self.world.rank :: ranks] for each in (batch.examples, batch.upcoming))
+        self.views.expect(chain.from_iterable(own))
         prompts: dict[int, Prompt] = {}
 
         def encode() -> dict[int, int]:
@@ -116,8 +121,9 @@ class Sampler:
         """Nothing to load: the sampler computes with the student's own parameters."""
 
     def close(self) -> None:
-        """Free the caches that decoding keeps."""
+        """Free the caches that decoding keeps, and open no further picture."""
         self._decode.release()
+        self.views.close()
 
     def _sample(
         self, batch: PromptBatch, prompts: Mapping[int, Prompt], prompts_per_batch: int
@@ -161,7 +167,7 @@ class Sampler:
         )
 
     def _encode(self, example: Example) -> Prompt:
-        prompt = self.model.processor.encode(*self.view(example))
+        prompt = self.views(example)
         if prompt.length > self.settings.max_prompt_tokens:
             raise DataError(
                 f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image "

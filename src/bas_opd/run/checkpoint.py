@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -55,6 +56,9 @@ IsSpread = Callable[[str], bool]
 class Snapshot:
     """The state of a run between two steps, in host memory: tensors by part, and plain data.
 
+    Tensors may be those that training goes on with; until they are written, it must not change
+    them (`CheckpointWriter.settle`).
+
     Of several processes each has its own rows, and the leader what all hold alike.
     """
 
@@ -71,10 +75,12 @@ def write_checkpoint(
     *,
     check: Callable[[], None] = lambda: None,
     world: World | None = None,
+    read: Callable[[], None] = lambda: None,
 ) -> Path:
     """Publish a snapshot under `folder`; earlier checkpoints stay whatever happens.
 
-    `check` raises if the folder is no longer the run's; it is called right before publication. All
+    `check` raises if the folder is no longer the run's; it is called right before publication.
+    `read` is called when the tensors are with the system and may change. All
     processes of a run write at once, and the leader publishes when all are done.
     """
     world = world or World()
@@ -93,7 +99,7 @@ def write_checkpoint(
         disk.sync(folder)
 
     try:
-        parts = world.together(lambda: _write_parts(staging, snapshot, world), writers=True)
+        parts = world.together(lambda: _write_parts(staging, snapshot, world, read), writers=True)
         hashes = {name: each for part in parts for name, each in part.items()}
         world.led(lambda: publish(hashes), writers=True)
     except BaseException:
@@ -119,7 +125,9 @@ def _prepare(folder: Path, target: Path, staging: Path, check: Callable[[], None
     return True
 
 
-def _write_parts(staging: Path, snapshot: Snapshot, world: World) -> dict[str, str]:
+def _write_parts(
+    staging: Path, snapshot: Snapshot, world: World, read: Callable[[], None]
+) -> dict[str, str]:
     """Write the files of this process, and return their hashes."""
     files = []
     for part, tensors in snapshot.tensors.items():
@@ -129,6 +137,7 @@ def _write_parts(staging: Path, snapshot: Snapshot, world: World) -> dict[str, s
         file = staging / f"{part}{suffix}.safetensors"
         disk.by_library(file, save_file, dict(tensors), file, _header(part, snapshot))
         files.append(file)
+    read()
     for file in files:
         disk.sync(file)
     return {file.name: sha256(file) for file in files}
@@ -312,11 +321,18 @@ class CheckpointWriter:
         self.keep_every = keep_every
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
+        self._read = Event()
+        self._read.set()
 
     def submit(self, snapshot: Snapshot, *, best: int | None = None) -> None:
         """Start to write a snapshot, after the one before it is done; keep that of step `best`."""
         self.wait()
+        self._read.clear()
         self._pending = self._thread.submit(self._write, snapshot, best)
+
+    def settle(self) -> None:
+        """Return when no tensor of a snapshot is left to read; some may be those in use."""
+        self._read.wait()
 
     def wait(self) -> None:
         """Return when nothing is left to write."""
@@ -336,5 +352,10 @@ class CheckpointWriter:
             self.check()
             retain(self.folder, keep=self.keep, keep_every=self.keep_every, best=best)
 
-        write_checkpoint(self.folder, snapshot, check=self.check, world=self.world)
+        try:
+            write_checkpoint(
+                self.folder, snapshot, check=self.check, world=self.world, read=self._read.set
+            )
+        finally:
+            self._read.set()
         self.world.led(drop_old, writers=True)

@@ -57,7 +57,11 @@ def step_event(
         "is_valid": update.is_valid,
     }
     shown = [_shown(report, row, decode, data_folder) for row in _rows_to_show(report)[:examples]]
-    closing = {"seconds": report.seconds, "shown": shown}
+    closing: dict[str, Any] = {
+        "seconds": report.seconds,
+        "waited_seconds": report.waited_seconds,
+        "shown": shown,
+    }
     if len(update.tokens_of_ranks) > 1:
         closing["student_tokens_of_ranks"] = list(update.tokens_of_ranks)
     if report.queries is None:

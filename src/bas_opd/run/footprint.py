@@ -17,7 +17,7 @@ FP32 = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(ModelSize):
-    """Bytes held on the device throughout, and the host copy that a checkpoint is written from.
+    """Bytes held on the device throughout, and what a checkpoint holds of them.
 
     Activations, caches and logits come on top; they depend on the batch sizes.
     """
@@ -26,8 +26,11 @@ class Memory(ModelSize):
     adamw: int
     teacher: int
     host_copy: int
+    """Bytes of a checkpoint."""
     is_offloaded: bool
     """Whether AdamW and teacher are in host memory."""
+    is_packed: bool = False
+    """Whether AdamW's moments are kept in 8 bits; these stay on the device."""
     own_teacher: int = 0
     """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
 
@@ -43,7 +46,12 @@ class Memory(ModelSize):
     @property
     def host(self) -> int:
         """Bytes of host memory while a checkpoint is written."""
-        return self.locked + self.host_copy
+        return self.locked + self.copied
+
+    @property
+    def copied(self) -> int:
+        """Bytes that are copied to host memory for a checkpoint: what is not there already."""
+        return self.host_copy - self.locked
 
     def on_device(self, *, offload: bool) -> int:
         """Return the bytes on the device in either form.
@@ -52,13 +60,17 @@ class Memory(ModelSize):
         casts have gone.
         """
         both = self.weights + self.gradients + self.own_teacher
+        if offload and self.is_packed:
+            return both + self.adamw + self.casts
         if offload:
             return both + max(self.casts, 2 * FP32 * self.in_flight)
         return both + self.adamw + self.teacher + self.casts
 
     def on_host(self, *, offload: bool) -> int:
         """Return the bytes of page-locked host memory in either form."""
-        return self.adamw + self.teacher if offload else 0
+        if not offload:
+            return 0
+        return self.teacher if self.is_packed else self.adamw + self.teacher
 
 
 def measure(config: Config) -> Memory:
@@ -78,13 +90,16 @@ def measure(config: Config) -> Memory:
         own_teacher = frozen.weights + frozen.casts
     trained = FP32 * size.trained
     teacher = trained if config.keeps_second_weights else 0
+    is_packed = config.optim.moments == "8bit"
+    adamw = 2 * (size.packed_moment if is_packed else trained)
     return Memory(
         **asdict(size),
         gradients=trained,
-        adamw=2 * trained,
+        adamw=adamw,
         teacher=teacher,
-        host_copy=3 * trained + teacher,
+        host_copy=trained + adamw + teacher,
         is_offloaded=config.optim.offload,
+        is_packed=is_packed,
         own_teacher=own_teacher,
     )
 
@@ -102,7 +117,7 @@ def check_host(memory: Memory) -> None:
         return
     raise OutOfMemory(
         f"optim.offload is true, which takes {memory.locked / 1e9:,.1f} GB of host memory, and "
-        f"{memory.host_copy / 1e9:,.1f} GB more while a checkpoint is written, but only "
+        f"{memory.copied / 1e9:,.1f} GB more while a checkpoint is written, but only "
         f"{free / 1e9:,.1f} GB are free. Use a machine with more memory, set optim.offload=false, "
         "or train adapters with lora.rank."
     )

@@ -152,7 +152,19 @@ def train(
             console.message(f"The run in {path} has finished; nothing is left to do.")
             return RunSummary(directory=path, model=run.model, totals=totals)
         journal = CallJournal(run.calls, check=run.check_held)
-        hooks = Hooks(poll=stop.poll, notice=console.message, asked=journal.write)
+        checkpoints = CheckpointWriter(
+            run.checkpoints,
+            keep=config.run.keep_checkpoints,
+            keep_every=config.run.keep_every,
+            check=run.check_held,
+            world=world,
+        )
+        hooks = Hooks(
+            poll=stop.poll,
+            notice=console.message,
+            asked=journal.write,
+            settle=checkpoints.settle,
+        )
         for notice in (seldom_asks(config, batches), never_ranks(config, batches)):
             if notice:
                 console.message(notice)
@@ -194,7 +206,10 @@ def train(
 
         world.led(check_prompts_once)
         prompts = PromptStream(
-            data.examples, per_step=config.rollout.prompts_per_step, seed=config.run.seed
+            data.examples,
+            per_step=config.rollout.prompts_per_step,
+            seed=config.run.seed,
+            steps=total,
         )
         state = TrainState(method=method, prompts=prompts)
         needed = sum(world.gather(state.checkpoint_bytes))
@@ -210,7 +225,19 @@ def train(
 
         world.led(claim_place)
         with closing(method):
-            steps = _Run(config, console, data, run, state, stop, total, evaluate, journal, world)
+            steps = _Run(
+                config,
+                console,
+                data,
+                run,
+                state,
+                stop,
+                total,
+                evaluate,
+                journal,
+                world,
+                checkpoints,
+            )
             return steps.go(identity)
 
 
@@ -229,22 +256,16 @@ class _Run:
         evaluate: Evaluate | None,
         journal: CallJournal,
         world: World,
+        checkpoints: CheckpointWriter,
     ) -> None:
         self.config, self.console, self.data, self.run = config, console, data, run
         self.state, self.stop, self.total, self.evaluate = state, stop, total, evaluate
-        self.journal, self.world = journal, world
+        self.journal, self.world, self.checkpoints = journal, world, checkpoints
         self.records: RecordWriter | None = None
         """On the leader."""
         self.hooks = Hooks(poll=stop.poll, notice=console.message)
         self.checkpointed: int | None = None
         """The step of the last checkpoint."""
-        self.checkpoints = CheckpointWriter(
-            run.checkpoints,
-            keep=config.run.keep_checkpoints,
-            keep_every=config.run.keep_every,
-            check=run.check_held,
-            world=world,
-        )
 
     def go(self, identity: Mapping[str, Any]) -> RunSummary:
         """Take every step that is left, then save the model."""
@@ -468,7 +489,7 @@ class _Run:
         if self.checkpointed == self.state.step:
             return
         self.checkpointed = self.state.step
-        self.checkpoints.wait()  # One copy of the state in host memory at a time.
+        self.checkpoints.wait()  # One copy of the weights in host memory at a time.
         snapshot = self.state.capture()
         place = {} if self.records is None else self.records.place
         self.checkpoints.submit(

@@ -147,6 +147,8 @@ class StepRecord(Record):
     total_tokens: int | None = None
     is_valid: bool
     seconds: dict[str, float]
+    waited_seconds: float | None = None
+    """Of these, what passed while pictures and prompts were not ready; not in older runs."""
     loss: float | None = None
     gradient_norm: float | None = None
     learning_rate: float | None = None

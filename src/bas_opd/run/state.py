@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from bas_opd.methods import (
     opsd,
 )
 from bas_opd.methods.reward import Judge, Unread
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
@@ -53,7 +55,7 @@ from bas_opd.select import build_selector
 from bas_opd.select.led import LedSelector
 from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
-from bas_opd.types import Grade, Hooks, Rollouts, View
+from bas_opd.types import Grade, Hooks, Part, Rollouts, View
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
@@ -96,6 +98,10 @@ def build_method(
         model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll), world
     )
     clock = Clock(model.device)
+    threads = picture_threads(config, model.device)
+
+    def encoder(view: View, processor: Processor = model.processor) -> ViewEncoder:
+        return ViewEncoder(processor, view, clock, threads=threads)
 
     def sampler(view: View) -> Sampler:
         settings = SamplingSettings(
@@ -103,7 +109,7 @@ def build_method(
             max_prompt_tokens=config.data.max_prompt_tokens,
             **config.rollout.model_dump(exclude={"prompts_per_step"}),
         )
-        return Sampler(model, view, settings, hooks, world)
+        return Sampler(model, view, settings, hooks, world, encoder(view))
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
@@ -111,14 +117,23 @@ def build_method(
         settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
         if config.teacher.path is None:
             return SelfTeacher(
-                model, view, **settings, offload=offload, hooks=hooks, size=size, world=world
+                model,
+                view,
+                **settings,
+                offload=offload,
+                hooks=hooks,
+                size=size,
+                world=world,
+                views=encoder(view),
             )
+        other = open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path})
         return FrozenTeacher(
-            open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path}),
+            other,
             view,
             tokens_per_batch=config.teacher.tokens_per_batch,
             hooks=hooks,
             size=size,
+            views=encoder(view, other.processor),
         )
 
     def reward() -> RuleReward:
@@ -131,7 +146,7 @@ def build_method(
             model=model,
             initial=ShadowWeights(model, offload=offload),
             engine=sampler(crop_view),
-            view=full_view,
+            views=encoder(full_view),
             learner=learner,
             clock=clock,
             max_response_tokens=config.rollout.max_response_tokens,
@@ -184,6 +199,17 @@ def build_method(
             grade=partial(_graded, model) if config.select.correctness else None,
         ),
     )
+
+
+def picture_threads(config: Config, device: torch.device) -> int:
+    """Return how many threads open pictures ahead of time.
+
+    Where the CPU computes there is no idle time to fill.
+    """
+    if config.data.workers is not None or device.type == "cpu":
+        return config.data.workers or 0
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(8, len(os.sched_getaffinity(0)) // processes - 1))
 
 
 def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
@@ -254,16 +280,20 @@ class TrainState:
     @property
     def checkpoint_bytes(self) -> int:
         """Bytes of this process's files: what each part holds, and two moments of its weights."""
-        trained = sum(parameter.numel() for parameter in self.method.model.trainable().values())
-        return 2 * 4 * trained + sum(
-            tensor.nbytes
-            for part in self.method.parts().values()
-            for tensor in part.state_dict().values()
+        parts = self.method.parts().values()
+        moments = sum(part.moment_bytes for part in parts if isinstance(part, Learner))
+        return moments + sum(
+            tensor.nbytes for part in parts for tensor in part.state_dict().values()
         )
 
     def capture(self) -> Snapshot:
-        """Copy the whole state to host memory; the copy no longer changes."""
-        states = {name: part.state_dict() for name, part in self.method.parts().items()}
+        """Return the whole state in host memory: a copy of what is not there.
+
+        What is there already is read in place. It changes only after `Hooks.settle`, which waits
+        until it has been read.
+        """
+        parts = self.method.parts()
+        states = {name: part.state_dict() for name, part in parts.items()}
         shards = self.method.model.shards
         firsts: dict[str, dict[str, int]] = {}
         if shards is not None:
@@ -274,7 +304,10 @@ class TrainState:
                 states = {n: {key: state[key] for key in firsts[n]} for n, state in states.items()}
         return Snapshot(
             step=self.step,
-            tensors={name: _on_host(state) for name, state in states.items()},
+            tensors={
+                name: _on_host(state, copy=not _is_offloaded(parts[name]))
+                for name, state in states.items()
+            },
             first_rows=firsts,
             data={
                 "ledger": self.ledger.totals(),
@@ -314,8 +347,12 @@ def restore_parts(method: Method, tensors: Mapping[str, Mapping[str, Tensor]]) -
         part.load_state_dict(tensors[name])
 
 
-def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+def _is_offloaded(part: Part) -> bool:
+    return isinstance(part, Learner | ShadowWeights) and part.is_offloaded
+
+
+def _on_host(tensors: Mapping[str, Tensor], *, copy: bool) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=copy) for name, tensor in tensors.items()}
 
 
 def model_identity(model: VisionLanguageModel) -> dict[str, str]:

@@ -155,4 +155,6 @@ def tracked_values(step: StepRecord) -> dict[str, float]:
     """Return the numbers of a step that a curve can be drawn of; what is not known is left out."""
     values = {curve.key: value for curve in CURVES for value in curve.of([step])}
     values |= {f"seconds/{phase}": spent for phase, spent in step.seconds.items()}
+    if step.waited_seconds is not None:
+        values["waited_seconds"] = step.waited_seconds
     return {name: float(value) for name, value in values.items() if value is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,10 +13,22 @@ from torch import Tensor
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.compute.world import World
 from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches, shares
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.head import Head
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import HeadWeights, ShadowWeights
-from bas_opd.types import BudgetKind, Costs, Example, FullLogits, Hooks, Part, Rollouts, View
+from bas_opd.types import (
+    BudgetKind,
+    Costs,
+    DistantPrompt,
+    Example,
+    FullLogits,
+    Hooks,
+    Part,
+    Prompt,
+    Rollouts,
+    View,
+)
 
 TeacherMode = Literal["ema", "frozen", "live"]
 ViewSize = Callable[[Example], tuple[tuple[int, int], str]]
@@ -73,10 +86,11 @@ class SelfTeacher:
         hooks: Hooks | None = None,
         size: ViewSize | None = None,
         world: World | None = None,
+        views: ViewEncoder | None = None,
     ) -> None:
         self.model = model
         self.world = world or World()
-        self.view = view
+        self.views = views or ViewEncoder(model.processor, view)
         self.size = size
         self.hooks = hooks or Hooks()
         self.mode = mode
@@ -119,23 +133,28 @@ class SelfTeacher:
             return LocalScores(
                 hidden={}, head=self.weights.head(), processed_tokens=0, prefilled_prompts=0
             )
-        # On disk before any rank makes them.
-        self.world.led(lambda: self.hooks.asked(rollouts.step, len(rows)))
         share = shares(group_by_prompt(rows, rollouts), self.world.size)[self.world.rank]
-        groups: list[PromptGroup] = []
-        smallest = self.world.together(lambda: self._open(rollouts, share, groups))
-        scores, self.tokens_per_batch = in_smaller_batches(
-            lambda limit: self._score(rollouts, groups, limit),
-            limit=self.tokens_per_batch,
-            smallest=max(smallest),
-            what="teacher pass",
-            notice=self.hooks.notice,
-        )
+        self.views.expect(rollouts.examples[group.number] for group in share)
+        try:
+            # On disk before any rank makes them.
+            self.world.led(lambda: self.hooks.asked(rollouts.step, len(rows)))
+            groups: list[PromptGroup] = []
+            smallest = self.world.together(lambda: self._open(rollouts, share, groups))
+            scores, self.tokens_per_batch = in_smaller_batches(
+                lambda limit: self._score(rollouts, groups, limit),
+                limit=self.tokens_per_batch,
+                smallest=max(smallest),
+                what="teacher pass",
+                notice=self.hooks.notice,
+            )
+        finally:
+            self.views.close()
         return scores
 
     def follow(self) -> None:
         """Move the weights towards the student's, if this teacher is a moving average."""
         if self.mode == "ema":
+            self.hooks.settle()
             self.weights.follow(self.tau)
 
     def parts(self) -> dict[str, Part]:
@@ -147,8 +166,7 @@ class SelfTeacher:
     ) -> int:
         """Fill `groups` with the teacher's views, and return the smallest limit on a batch."""
         for group in share:
-            image, question = self.view(rollouts.examples[group.number])
-            groups.append(group.seen_as(self.model.processor.encode(image, question)))
+            groups.append(group.seen_as(self._prompt(rollouts.examples[group.number])))
         return max(
             (
                 group.tokens_of_a_row if self.splits_prompts else group.tokens_of_all_rows
@@ -156,6 +174,13 @@ class SelfTeacher:
             ),
             default=0,
         )
+
+    def _prompt(self, example: Example) -> Prompt | DistantPrompt:
+        """Return a prompt, or only its length where the first batches need not wait for it."""
+        if not self.views.is_ahead or self.size is None:
+            return self.views(example)
+        length = self.model.processor.prompt_length(*self.size(example))
+        return DistantPrompt(length, partial(self.views, example))
 
     def _score(self, rollouts: Rollouts, groups: Sequence[PromptGroup], tokens: int) -> LocalScores:
         hidden: dict[int, Tensor] = {}
@@ -204,10 +229,17 @@ class FrozenTeacher(SelfTeacher):
         tokens_per_batch: int = 16_384,
         hooks: Hooks | None = None,
         size: ViewSize | None = None,
+        views: ViewEncoder | None = None,
     ) -> None:
         # The live weights of its own network.
         super().__init__(
-            model, view, mode="live", tokens_per_batch=tokens_per_batch, hooks=hooks, size=size
+            model,
+            view,
+            mode="live",
+            tokens_per_batch=tokens_per_batch,
+            hooks=hooks,
+            size=size,
+            views=views,
         )
 
     def parts(self) -> dict[str, Part]:

@@ -1,0 +1,159 @@
+"""The tables of a page, rendered from the files that benchmarks have written.
+
+    python -m bas_opd.bench.page docs/performance.md
+
+A table stands between `<!-- bench: NAME -->` and `<!-- end -->`; its numbers are in
+`results/bench/NAME.json` beside the page. What is outside such marks stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bas_opd.errors import BasOpdError, DataError, explain_failure
+from bas_opd.files import write_text
+
+FILES = Path("results") / "bench"
+MARKED = re.compile(r"(<!-- bench: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BUSY = 0.5
+"""Load for each core from which a page says that other programs ran."""
+
+
+def rendered(page: str, folder: Path) -> str:
+    """Return a page with every marked table as the files in a folder have it."""
+
+    def table(found: re.Match[str]) -> str:
+        start, name, _, end = found.groups()
+        return start + "\n".join(["", *_blocks(read(folder / f"{name}.json")), "", end])
+
+    return MARKED.sub(table, page)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read the numbers of a benchmark."""
+    try:
+        numbers = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(explain_failure(error)) from error
+    except ValueError as error:
+        raise DataError(f"{path} holds no JSON ({error}). Run the benchmark again.") from error
+    if not isinstance(numbers, dict) or not _kinds(numbers):
+        known = ", ".join(KINDS)
+        raise DataError(f"{path} has no numbers of a benchmark (one of {known}). Run it again.")
+    return numbers
+
+
+def _kinds(numbers: Mapping[str, Any]) -> list[str]:
+    return [kind for kind in KINDS if kind in numbers]
+
+
+def _blocks(numbers: Mapping[str, Any]) -> Iterator[str]:
+    if command := numbers.get("command"):
+        yield from ("```sh", command, "```", "")
+    yield _place(numbers)
+    for kind in _kinds(numbers):
+        yield from KINDS[kind](numbers[kind])
+
+
+def _place(numbers: Mapping[str, Any]) -> str:
+    machine, is_gpu = numbers["machine"], _device(numbers).startswith("cuda")
+    where = machine["gpu"] if is_gpu else machine["cpu"]
+    packages = machine["packages"]
+    words = [where, f"torch {packages['torch']}", f"transformers {packages['transformers']}"]
+    load, cores = machine.get("load", 0.0), machine.get("cores") or 1
+    if not is_gpu and load > BUSY * cores:
+        words.append(f"a load of {load:.1f} by this and other programs, so ratios count")
+    return f"{'; '.join([*words, numbers['date']])}."
+
+
+def _device(numbers: Mapping[str, Any]) -> str:
+    settings = numbers.get("settings", {})
+    given = numbers.get("device") or settings.get("device")
+    return given or ("cuda" if "steps" in numbers else "cpu")
+
+
+def _comparisons(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One table for each phase: its sides, ours first."""
+    for each in found:
+        sides = each["sides"]
+        has_peaks = sides[0]["peak_gib"] is not None
+        heads = ["seconds", "tokens", *(["GiB"] if has_peaks else [])]
+        yield from ("", f"{each['name']}: {each['shape']}", "")
+        yield from _table(
+            ["", *heads, "ours takes of its time", "of its tokens"],
+            (
+                [
+                    side["side"],
+                    f"{side['median_seconds']:.3g}",
+                    f"{side['processed_tokens']:,}",
+                    *([f"{side['peak_gib']:.2f}"] if has_peaks else []),
+                    *(
+                        [f"{side['share_of_its_time']:.2f}", f"{side['share_of_its_tokens']:.2f}"]
+                        if place
+                        else ["", ""]
+                    ),
+                ]
+                for place, side in enumerate(sides)
+            ),
+        )
+        yield from (f"\nLeft out: {reason}" for reason in each["skipped"])
+
+
+def _steps(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The phases of the last step; the ones before it warm the device up."""
+    last = found[-1]
+    rows = [[phase, f"{seconds:.2f}"] for phase, seconds in last["seconds"].items()]
+    yield ""
+    yield from _table(
+        ["phase", "seconds"], [*rows, ["peak memory, GiB", f"{last['peak_gib']:.1f}"]]
+    )
+
+
+def _seconds(found: Mapping[str, float]) -> Iterator[str]:
+    yield ""
+    yield from _table(["", "seconds"], ([name, f"{each:.3g}"] for name, each in found.items()))
+
+
+def _arms(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    columns = list(next(iter(found.values())))
+    yield ""
+    yield from _table(
+        ["", *(column.replace("_", " ") for column in columns)],
+        ([name, *(_short(each[column]) for column in columns)] for name, each in found.items()),
+    )
+
+
+def _short(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
+
+
+def _table(heads: Sequence[str], rows: Any) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---|{'--:|' * (len(heads) - 1)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+KINDS = {"comparisons": _comparisons, "steps": _steps, "seconds": _seconds, "arms": _arms}
+"""Key of a file -> how its numbers are shown."""
+
+
+def main(paths: Sequence[str]) -> None:
+    """Render pages in place."""
+    for each in paths:
+        path = Path(each)
+        before = path.read_text("utf-8")
+        after = rendered(before, path.parent / FILES)
+        if after != before:
+            write_text(path, after)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except BasOpdError as error:
+        sys.exit(str(error))

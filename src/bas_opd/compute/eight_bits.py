@@ -1,0 +1,74 @@
+"""Tensors in 8 bits an element: a level on a logarithmic scale, times the largest of its block.
+
+A block is up to 256 neighbours within a row, so that rows can be dealt to processes and read apart.
+Levels are spread evenly in the logarithm over five decades, with an exact 0: what matters of a
+moment is its ratio to the other one, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+BLOCK = 256
+DECADES = 5
+LEAST_ROW = 64
+"""Elements of a row from which it is packed; a scale for each shorter one would cost too much."""
+
+
+def is_packed(shape: Sequence[int]) -> bool:
+    """Return whether a tensor of this shape is worth packing; it depends on its rows alone."""
+    return len(shape) > 1 and prod(shape[1:]) >= LEAST_ROW
+
+
+def packed_bytes(shape: Sequence[int]) -> int:
+    """Return the bytes of a packed tensor: an element each, and an fp32 scale for each block."""
+    return prod(shape) + 4 * prod(scale_shape(shape))
+
+
+def scale_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Return rows and blocks of a row."""
+    return shape[0], -(-prod(shape[1:]) // BLOCK)
+
+
+def pack(values: Tensor, *, signed: bool) -> tuple[Tensor, Tensor]:
+    """Return levels `[*shape]` in uint8 and scales `[row, block]` in fp32.
+
+    Without a sign, a value above 0 never becomes 0: it may be divided by.
+    """
+    rows, blocks = scale_shape(values.shape)
+    width = values[0].numel() if rows else 0
+    flat = pad(values.reshape(rows, width), (0, blocks * BLOCK - width)).view(rows, blocks, BLOCK)
+    scales = flat.abs().amax(-1)
+    shares = flat / scales.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
+    _, edges = _levels(signed, values.device)
+    levels = torch.bucketize(shares, edges, out_int32=True).to(torch.uint8)
+    return levels.view(rows, blocks * BLOCK)[:, :width].reshape(values.shape), scales
+
+
+def unpack(levels: Tensor, scales: Tensor, *, signed: bool) -> Tensor:
+    """Return the values in fp32."""
+    known, _ = _levels(signed, levels.device)
+    rows = len(levels)
+    width = levels[0].numel() if rows else 0
+    values = known.index_select(0, levels.reshape(-1).int()).view(rows, width)
+    spread = scales.repeat_interleave(BLOCK, dim=1)[:, :width]
+    return (values * spread).view(levels.shape)
+
+
+@cache
+def _levels(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the levels in ascending order, and the edges between them."""
+    count = 127 if signed else 255
+    above = torch.logspace(-DECADES, 0, count, dtype=torch.float64)
+    zero = torch.zeros(1, dtype=torch.float64)
+    levels = torch.cat([-above.flip(0), zero, above] if signed else [zero, above])
+    edges = (levels[1:] + levels[:-1]) / 2
+    if not signed:
+        edges[0] = 0.0
+    return levels.float().to(device), edges.float().to(device)

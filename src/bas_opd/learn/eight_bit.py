@@ -1,0 +1,110 @@
+"""AdamW whose moments take 8 bits an element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from bas_opd.compute.eight_bits import is_packed, pack, scale_shape, unpack
+
+PIECE = 2**24
+"""Elements whose moments are unpacked at once."""
+
+
+class EightBitAdamW(torch.optim.AdamW):
+    """torch's AdamW on moments that are unpacked for their step and packed after it.
+
+    Kept are the first moment and the root of the second. The second itself would need twice the
+    decades: its small elements would become 0 where the first moment's do not, and their ratio is
+    the step. Parameters with short rows keep both in fp32, and move as torch moves them.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], **options: Any) -> None:
+        super().__init__(parameters, **options)
+        self._parameters = list(parameters)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take a step with the gradients of the parameters; one without a gradient stays."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state.update(self._begin(parameter))
+            if "root" in state:
+                self._move_packed(parameter, parameter.grad, state)
+            else:
+                moments = state["exp_avg"], state["exp_avg_sq"]
+                self._move(parameter, parameter.grad, *moments, state["step"])
+
+    def restore(self, saved: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Continue from a saved state, by the number of the parameter."""
+        self.state.clear()
+        for number, values in saved.items():
+            parameter = self._parameters[number]
+            state = self._begin(parameter)
+            for name, value in values.items():
+                state[name].copy_(value)
+            self.state[parameter].update(state)
+
+    def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        device, shape = parameter.device, parameter.shape
+        # As torch has it: a fused step counts on the device.
+        counted = device if self.param_groups[0]["fused"] else torch.device("cpu")
+        state = {"step": torch.zeros((), device=counted)}
+        if not is_packed(shape):
+            state |= {m: torch.zeros_like(parameter) for m in ("exp_avg", "exp_avg_sq")}
+            return state
+        for name, signed in (("exp_avg", True), ("root", False)):
+            level = 127 if signed else 0  # that of 0
+            state[name] = torch.full(shape, level, dtype=torch.uint8, device=device)
+            state[f"{name}_scale"] = torch.zeros(scale_shape(shape), device=device)
+        return state
+
+    def _move_packed(
+        self, parameter: nn.Parameter, gradient: Tensor, state: Mapping[str, Tensor]
+    ) -> None:
+        """Move some rows after others, so that few moments are unpacked at a time."""
+        rows = max(1, PIECE // max(1, prod(parameter.shape[1:])))
+        step = state["step"].clone()
+        for start in range(0, len(parameter), rows):
+            part = slice(start, start + rows)
+            levels, scales = state["exp_avg"][part], state["exp_avg_scale"][part]
+            roots, root_scales = state["root"][part], state["root_scale"][part]
+            first = unpack(levels, scales, signed=True)
+            second = unpack(roots, root_scales, signed=False).square_()
+            self._move(parameter.detach()[part], gradient[part], first, second, step.clone())
+            for kept, found in zip((levels, scales), pack(first, signed=True), strict=True):
+                kept.copy_(found)
+            second.sqrt_()
+            for kept, found in zip((roots, root_scales), pack(second, signed=False), strict=True):
+                kept.copy_(found)
+        state["step"].copy_(step + 1)
+
+    def _move(
+        self, parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: Tensor
+    ) -> None:
+        (group,) = self.param_groups
+        adamw(
+            [parameter],
+            [gradient],
+            [first],
+            [second],
+            [],
+            [step],
+            foreach=False,
+            fused=group["fused"],
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )

@@ -1,0 +1,97 @@
+"""Tables that are rendered from the files of benchmarks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bas_opd.bench.page import FILES, MARKED, main, rendered
+from bas_opd.errors import DataError
+
+DOCS = Path(__file__).parents[3] / "docs"
+MACHINE = {
+    "gpu": None, "cpu": "A CPU", "cores": 2, "load": 0.1,
+    "packages": {"torch": "2.1", "transformers": "5.0"},
+}  # fmt: skip
+SIDES = [
+    {
+        "side": name, "median_seconds": seconds, "processed_tokens": 1000 * place, "peak_gib": None,
+        "share_of_its_time": 1 / place, "share_of_its_tokens": 1 / place,
+    }
+    for place, (name, seconds) in enumerate([("ours", 0.12345), ("theirs", 0.5)], 1)
+]  # fmt: skip
+NUMBERS: dict[str, Any] = {
+    "comparisons": [{"name": "sampling", "shape": "2 prompts", "sides": SIDES, "skipped": []}],
+    "steps": [
+        {"seconds": {"rollout": 9.0}, "peak_gib": 1.0},
+        {"seconds": {"rollout": 1.239}, "peak_gib": 2.0},
+    ],
+    "seconds": {"in the loop": 8.4631},
+    "arms": {"8bit": {"distance": 0.12345, "moment_bytes": 12345}},
+}
+SHOWN = {
+    "comparisons": ["sampling: 2 prompts", "| theirs | 0.5 | 2,000 | 0.50 | 0.50 |"],
+    "steps": ["| rollout | 1.24 |", "| peak memory, GiB | 2.0 |"],
+    "seconds": ["| in the loop | 8.46 |"],
+    "arms": ["|  | distance | moment bytes |", "| 8bit | 0.123 | 12,345 |"],
+}
+PAGE = "Before.\n\n<!-- bench: some-numbers -->\nold\n<!-- end -->\n\n| kept | 1 |\n"
+
+
+def write(folder: Path, kind: str, **more: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = {"command": "python it.py", "date": "2026-01-02", "machine": MACHINE, **more}
+    content = json.dumps({**numbers, kind: NUMBERS[kind]})
+    (folder / "some-numbers.json").write_text(content)
+
+
+def test_the_page_of_performance_is_what_its_files_render() -> None:
+    page = (DOCS / "performance.md").read_text("utf-8")
+    assert rendered(page, DOCS / FILES) == page, "Run `make performance`."
+    named = {found[2] for found in MARKED.finditer(page)}
+    assert named == {file.stem for file in (DOCS / FILES).glob("*.json")}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_of_every_kind_become_a_table_and_the_rest_stays(kind: str, tmp_path: Path) -> None:
+    write(tmp_path, kind, device="cpu")
+    page = rendered(PAGE, tmp_path)
+    assert "old" not in page
+    assert page.startswith("Before.\n\n<!-- bench: some-numbers -->\n\n```sh\npython it.py\n```\n")
+    assert page.endswith("<!-- end -->\n\n| kept | 1 |\n")
+    assert "A CPU; torch 2.1; transformers 5.0; 2026-01-02." in page
+    for line in SHOWN[kind]:
+        assert line in page.splitlines()
+    assert rendered(page, tmp_path) == page
+
+
+def test_a_gpu_is_named_where_it_computed_and_a_busy_machine_where_it_did_not(
+    tmp_path: Path,
+) -> None:
+    busy = {**MACHINE, "gpu": "A GPU", "load": 7.0}
+    for device, words in (
+        ("cuda:0", "A GPU; torch 2.1; transformers 5.0; 2026-01-02."),
+        ("cpu", "A CPU; torch 2.1; transformers 5.0; a load of 7.0 by"),
+    ):
+        write(tmp_path, "seconds", machine=busy, device=device)
+        assert words in rendered(PAGE, tmp_path)
+
+
+def test_files_that_cannot_be_rendered_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"some-numbers\.json"):
+        rendered(PAGE, tmp_path)
+    for content in ("{", "{}", "[]"):
+        (tmp_path / "some-numbers.json").write_text(content)
+        with pytest.raises(DataError, match=r"some-numbers\.json (holds no JSON|has no numbers)"):
+            rendered(PAGE, tmp_path)
+
+
+def test_a_page_is_rendered_in_place(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    write(tmp_path / FILES, "seconds")
+    main([str(page)])
+    assert page.read_text() == rendered(PAGE, tmp_path / FILES) != PAGE

@@ -1,0 +1,146 @@
+"""Prompts that threads encode ahead of time are those that the loop encodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stage_fixtures import make_examples
+
+from bas_opd.compute.clock import Clock
+from bas_opd.data.views import full_view
+from bas_opd.errors import DataError
+from bas_opd.model.encoding import ViewEncoder
+from bas_opd.model.processing import Processor
+from bas_opd.types import Example
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@pytest.fixture
+def processor(small_qwen35: Path) -> Processor:
+    return Processor.load(small_qwen35)
+
+
+class Watched:
+    """The full view, which notes what was opened where, and opens nothing before it may."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.opened: list[tuple[str, bool]] = []
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+
+    def __call__(self, example: Example) -> Any:
+        self.gate.wait(20)
+        self.opened.append((example.id, threading.current_thread() is threading.main_thread()))
+        return full_view(example)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.opened]
+
+
+def wait_until(is_so: Any) -> None:
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_encode_the_same_prompts(
+    threads: int, processor: Processor, tmp_path: Path
+) -> None:
+    examples, view = make_examples(tmp_path, 8), Watched()
+    ahead = ViewEncoder(processor, view, threads=threads)
+    ahead.expect(examples)
+    for example in examples:
+        ours, theirs = ahead(example), processor.encode(*full_view(example))
+        assert torch.equal(ours.input_ids, theirs.input_ids)
+        assert torch.equal(ours.pixel_values, theirs.pixel_values)
+        assert torch.equal(ours.grid, theirs.grid)
+    assert sorted(view.names) == sorted(example.id for example in examples)
+    assert not any(is_main for _, is_main in view.opened)
+
+
+def test_without_threads_nothing_is_opened_before_it_is_asked_for(
+    processor: Processor, tmp_path: Path
+) -> None:
+    examples, view = make_examples(tmp_path), Watched()
+    encoder = ViewEncoder(processor, view)
+    encoder.expect(examples)
+    encoder(examples[2])
+    assert view.opened == [("e2", True)]
+
+
+def test_the_next_batch_is_opened_while_the_loop_does_something_else(
+    processor: Processor, tmp_path: Path
+) -> None:
+    examples, view = make_examples(tmp_path, 6), Watched()
+    encoder = ViewEncoder(processor, view, threads=1)
+    encoder.expect(examples)
+    for example in examples[:3]:
+        encoder(example)
+    wait_until(lambda: len(view.opened) == 6)
+    assert view.names == [example.id for example in examples]  # those needed first, first
+    encoder.expect([*examples[3:], *examples[:3]])
+    for example in examples[3:]:
+        encoder(example)
+    assert view.names.count("e4") == 1
+
+
+def test_what_is_no_longer_expected_is_not_opened(processor: Processor, tmp_path: Path) -> None:
+    examples, view = make_examples(tmp_path, 6), Watched(is_open=False)
+    encoder = ViewEncoder(processor, view, threads=1)
+    encoder.expect(examples)
+    encoder.expect(examples[4:])
+    view.gate.set()
+    encoder(examples[5])
+    assert set(view.names) <= {"e0", "e4", "e5"}  # The thread had begun with the first.
+    encoder.close()
+    assert encoder(examples[4]).length > 0
+
+
+def test_a_damaged_picture_is_the_error_of_the_loop_and_the_rest_is_left(
+    processor: Processor, tmp_path: Path
+) -> None:
+    examples, gate, opened = make_examples(tmp_path, 6), threading.Event(), set[str]()
+
+    def view(example: Example) -> Any:
+        if example.id == "e2":
+            gate.wait(20)
+        opened.add(example.id)
+        return full_view(example)
+
+    examples[1].image.write_bytes(examples[1].image.read_bytes()[:300])
+    with pytest.raises(DataError) as known:
+        ViewEncoder(processor, full_view)(examples[1])
+    encoder = ViewEncoder(processor, view, threads=1)
+    encoder.expect(examples)
+    encoder(examples[0])
+    with pytest.raises(DataError) as found:
+        encoder(examples[1])
+    assert str(found.value) == str(known.value)
+    gate.set()
+    time.sleep(0.2)
+    assert opened <= {"e0", "e1", "e2"}
+
+
+def test_time_is_waited_for_data_that_is_not_ready(processor: Processor, tmp_path: Path) -> None:
+    examples, clock, view = make_examples(tmp_path), Clock(), Watched(is_open=False)
+    encoder = ViewEncoder(processor, view, clock, threads=1)
+    encoder.expect(examples[:2])
+    threading.Timer(0.3, view.gate.set).start()
+    encoder(examples[0])
+    assert clock.read_waited() > 0.2
+    wait_until(lambda: len(view.opened) == 2)
+    time.sleep(0.2)
+    encoder(examples[1])
+    assert clock.read_waited() == 0.0
+    encoder(examples[2])  # which nobody announced
+    assert clock.read_waited() > 0.0
