@@ -9,8 +9,9 @@ RAY := 2.60.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# large_step.py needs a large GPU and is run by hand.
-BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*.py))
+# large_step.py needs a large GPU and is run by hand; scale_simulation.py measures no ratio.
+BY_HAND := benchmarks/large_step.py benchmarks/scale_simulation.py
+BENCHMARKS := $(filter-out $(BY_HAND),$(wildcard benchmarks/[a-z]*.py))
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
