@@ -17,16 +17,17 @@ from stage_fixtures import crop_teacher, make_examples, make_model
 from torch import Tensor
 
 from bas_opd.compute.world import World
-from bas_opd.data.views import full_view
+from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model import sharding
 from bas_opd.model.activations import SAMPLE, activations, count_kept
-from bas_opd.model.loading import LoraSettings
+from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.sharding import Shards
 from bas_opd.model.weights import HeadWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run.footprint import measure
+from bas_opd.teacher import FrozenTeacher
 from bas_opd.types import Example, PromptBatch
 
 STATE = ("weights", "gradients", "adamw", "teacher", "gathered", "pass_gradients", "casts")
@@ -150,6 +151,48 @@ def rounded_heads(folder: Path, lora: LoraSettings | None) -> int:
     """Return the bytes of the head's copies in half precision."""
     head = make_model(folder).head
     return 2 * size_of(head.parameters()) // 4 * (1 if lora else 2)
+
+
+def held_by_teacher(
+    folder: Path, examples: tuple[Example, ...], other: Path, world: World
+) -> dict[str, int]:
+    """Score with a teacher that is another model, and return its bytes."""
+    model = make_model(folder)
+    model.shard(world)
+    sampling = SamplingSettings(per_prompt=2, max_response_tokens=3)
+    rollouts = Sampler(model, full_view, sampling, world=world).generate(
+        PromptBatch(step=3, examples=examples)
+    )
+    network = open_model(other, device="cpu", frozen=True)
+    network.shard(world)
+    assert network.shards is not None
+    teacher, gathered = FrozenTeacher(network, crop_view, world=world), 0
+    act = type(network).response_hidden
+
+    def spied(*arguments: Any, **options: Any) -> Tensor:
+        nonlocal gathered
+        gathered = sum(p.untyped_storage().nbytes() for p in network.network.parameters())
+        return act(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(network), "response_hidden", spied)
+        head = teacher.score(rollouts, rollouts.candidates()).head
+    assert isinstance(head, HeadWeights)
+    kept = size_of(network.shards.rows.values()) + size_of(head.own.values())
+    assert not any(p.untyped_storage().nbytes() for p in network.network.parameters())
+    return {"own_teacher": kept, "gathered_teacher": gathered}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_so_it_is_with_a_teacher_that_is_another_model(
+    size: int, pictures: tuple[Example, ...], tmp_path: Path
+) -> None:
+    folder = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=32)
+    other = build_small_model(tmp_path / "other", family="qwen3_vl", hidden=64, seed=5)
+    config = tiny(folder, tmp_path, tmp_path / "run", f"teacher.path={other}")
+    planned = measure(config, ranks=size)
+    first, *_ = in_world(size, partial(held_by_teacher, folder, pictures, other))
+    assert first == {name: getattr(planned, name) for name in first}
 
 
 def test_no_sum_over_processes_grows_with_their_number(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("adamw", size.adamw, where),
         (second, size.teacher, where),
         (second, size.own_teacher, ""),
+        ("gathered teacher", size.gathered_teacher, ", while it scores"),
         ("gathered network", size.gathered, ", while a phase computes"),
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
         ("  their sum", size.exchanged, ", for a while"),

@@ -69,8 +69,11 @@ def model_size(
         hold_frozen_linears(network, head, precision)
     parameters = list(network.parameters())
     rounded = plain_head(head)
-    # Where it is not trained, one copy of the head serves student and teacher.
-    heads = 0 if rounded is None else rounded.numel() * (2 if rounded.requires_grad else 1)
+    trains_head = any(p.requires_grad for p in head.parameters())
+    # Where it is not trained, one copy of the head serves student and teacher; a sharded teacher
+    # that is another model has one besides that of its network.
+    has_two = trains_head or (frozen and ranks is not None)
+    heads = 0 if rounded is None else rounded.numel() * (2 if has_two else 1)
     if ranks is None:
         kept = dict(network.named_parameters())
         linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
@@ -81,7 +84,7 @@ def model_size(
         shards = Shards(network, head, precision, World(size=ranks))
         kept = shards.rows
         # The teacher's head is gathered in fp32.
-        whole = sum(p.nbytes for p in head.parameters() if p.requires_grad)
+        whole = sum(p.nbytes for p in head.parameters() if p.requires_grad or frozen)
         casts = whole + (heads * precision.itemsize if is_mixed else 0)
         spread = {
             "gathered": shards.gathered_bytes,

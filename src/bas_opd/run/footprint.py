@@ -31,6 +31,8 @@ class Memory(ModelSize):
     """Whether AdamW and teacher are in host memory."""
     own_teacher: int = 0
     """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
+    gathered_teacher: int = 0
+    """Of several processes: its whole network, while it scores."""
 
     @property
     def device(self) -> int:
@@ -53,7 +55,9 @@ class Memory(ModelSize):
         a pass needs has gone.
         """
         both = self.weights + self.gradients + self.own_teacher
-        passes = self.casts + self.gathered + self.pass_gradients + self.exchanged
+        passes = self.casts + max(
+            self.gathered + self.pass_gradients + self.exchanged, self.gathered_teacher
+        )
         if offload:
             return both + max(passes, 2 * FP32 * self.in_flight)
         return both + self.adamw + self.teacher + passes
@@ -71,10 +75,10 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
     """
     precision = precision_of(config, is_gpu=wants_gpu(config) if is_gpu is None else is_gpu)
     size = model_size(config.model.path, lora=adapters(config), precision=precision, ranks=ranks)
-    own_teacher = 0
+    own_teacher = gathered_teacher = 0
     if config.teacher.path is not None:
-        frozen = model_size(config.teacher.path, precision=precision, frozen=True)
-        own_teacher = frozen.weights + frozen.casts
+        frozen = model_size(config.teacher.path, precision=precision, frozen=True, ranks=ranks)
+        own_teacher, gathered_teacher = frozen.weights + frozen.casts, frozen.gathered
     trained = FP32 * size.own_trained
     teacher = trained if config.keeps_second_weights else 0
     return Memory(
@@ -85,6 +89,7 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
         host_copy=3 * trained + teacher,
         is_offloaded=config.optim.offload,
         own_teacher=own_teacher,
+        gathered_teacher=gathered_teacher,
     )
 
 

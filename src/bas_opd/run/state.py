@@ -113,12 +113,17 @@ def build_method(
             return SelfTeacher(
                 model, view, **settings, offload=offload, hooks=hooks, size=size, world=world
             )
+        other = {**FROZEN, "path": config.teacher.path, "device": str(model.device)}
+        own = open_model(**{**config.model.model_dump(), **other})
+        if model.shards is not None:
+            own.shard(world)
         return FrozenTeacher(
-            open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path}),
+            own,
             view,
             tokens_per_batch=config.teacher.tokens_per_batch,
             hooks=hooks,
             size=size,
+            world=world,
         )
 
     def reward() -> RuleReward:

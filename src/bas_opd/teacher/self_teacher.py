@@ -204,10 +204,17 @@ class FrozenTeacher(SelfTeacher):
         tokens_per_batch: int = 16_384,
         hooks: Hooks | None = None,
         size: ViewSize | None = None,
+        world: World | None = None,
     ) -> None:
         # The live weights of its own network.
         super().__init__(
-            model, view, mode="live", tokens_per_batch=tokens_per_batch, hooks=hooks, size=size
+            model,
+            view,
+            mode="live",
+            tokens_per_batch=tokens_per_batch,
+            hooks=hooks,
+            size=size,
+            world=world,
         )
 
     def parts(self) -> dict[str, Part]:
