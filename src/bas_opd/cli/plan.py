@@ -171,7 +171,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
         ("  their sum", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
-        ("micro-batch", own.micro_batch, f" or less, of {fit.tokens:,} tokens"),
+        ("micro-batch", own.micro_batch, f", about, of {fit.tokens:,} tokens"),
     ):
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForImageTextToText
 
 from bas_opd.model.attention import register_grouped_attention
+from bas_opd.model.delta import in_chunks
 from bas_opd.model.sharding import narrowed
 from bas_opd.model.size import sizing_config
 
@@ -32,8 +33,8 @@ class Activations:
 def activations(path: str | Path, *, precision: torch.dtype = torch.float32) -> Activations:
     """Count what a pass keeps, from the configuration alone.
 
-    Linear attention is transformers' reference here; those for GPUs keep less. The vision tower,
-    adapters and the logits, of which few exist at a time, are left out.
+    Linear attention is that of a GPU without flash-linear-attention. The vision tower, adapters and
+    the logits, of which few exist at a time, are left out.
     """
     config = sizing_config(path)
     config._attn_implementation = register_grouped_attention()
@@ -44,7 +45,8 @@ def activations(path: str | Path, *, precision: torch.dtype = torch.float32) -> 
             known = dict(network.named_parameters())
             for name in narrowed(network, head, precision, known):
                 known[name].data = known[name].data.to(precision)
-        inputs, layers = count_kept(core, core.config.hidden_size, precision)
+        with in_chunks():
+            inputs, layers = count_kept(core, core.config.hidden_size, precision)
     return Activations(
         whole=sum(layers) // SAMPLE, checkpointed=(sum(inputs) + max(layers)) // SAMPLE
     )
