@@ -5,17 +5,19 @@ SOAK_SECONDS ?= 3600
 FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
 TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
+RAY := 2.60.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# large_step.py needs a large GPU and is run by hand.
-BENCHMARKS := $(filter-out benchmarks/large_step.py,$(wildcard benchmarks/[a-z]*.py))
+# large_step.py needs a large GPU and is run by hand; scale_simulation.py measures no ratio.
+BY_HAND := benchmarks/large_step.py benchmarks/scale_simulation.py
+BENCHMARKS := $(filter-out $(BY_HAND),$(wildcard benchmarks/[a-z]*.py))
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults soak fuzz browser trainers gpu bench: export OMP_NUM_THREADS ?= 1
+test faults soak fuzz browser trainers gpu ray bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu hashes audit bench performance release
+.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu ray hashes audit bench performance release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -65,6 +67,14 @@ types: $(READY) ## Check types
 
 gpu: $(READY) ## Run the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu
+
+# Ray brings packages of its own; the environment sees those of .venv besides.
+ray: $(READY) ## Train on a Ray cluster of this machine (needs the network)
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(BIN)/python -m venv "$$place"; \
+	sites='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(BIN)/python -c "$$sites" > "$$("$$place/bin/python" -c "$$sites")/bas-opd.pth"; \
+	"$$place/bin/python" -m pip install --quiet --disable-pip-version-check ray==$(RAY); \
+	PYTHONPATH=$(CURDIR)/src "$$place/bin/python" -m pytest tests/worlds/test_ray.py
 
 hashes: $(READY) ## Write requirements.hashes.lock
 	$(BIN)/python .ci/hashes.py

@@ -24,7 +24,6 @@ from torch import Tensor
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from bas_opd.algorithm import Stages, train_step
-from bas_opd.bench.shapes import TEXT, VISION
 from bas_opd.compute.clock import Clock
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
@@ -32,6 +31,7 @@ from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.processing import Processor
 from bas_opd.model.recompute import recompute_layers
+from bas_opd.model.shapes import TEXT, VISION
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector

@@ -64,6 +64,8 @@ class PreemptionError(BasOpdError):
 class RankError(BasOpdError, RuntimeError):
     """Another process of the run failed, has ended, or cannot be reached."""
 
+    exit_code = 70
+
 
 class RunDirectoryError(BasOpdError, RuntimeError):
     """A run directory is in use, or contains something that would be lost."""

@@ -81,17 +81,9 @@ def test_a_rank_that_sees_another_file_system(
     refused(ended, 2, "Put run.output on a file system that all machines share.")
 
 
-@pytest.mark.parametrize(
-    "teacher",
-    [
-        ("teacher.path={model}",),
-        ("teacher.server=http://127.0.0.1:9/v1", "teacher.model=m", "distill.k=20"),
-    ],
-)
-def test_a_teacher_that_is_another_model(
-    teacher: tuple[str, ...], model: Path, train: Train, tmp_path: Path
-) -> None:
-    ended = train(2, tmp_path / "run", *(each.format(model=model) for each in teacher))
+def test_a_teacher_behind_a_server(train: Train, tmp_path: Path) -> None:
+    served = ("teacher.server=http://127.0.0.1:9/v1", "teacher.model=m", "distill.k=20")
+    ended = train(2, tmp_path / "run", *served)
     refused(ended, 2, "works with one process yet, and there are 2.")
     assert not (tmp_path / "run").exists()
 

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 from baseline_fixtures import SHORT, reward_even_tokens
-from process import at, die, fail
+from process import ask_to_stop, at, die, fail
 from ranks import Start, Train, train_in_world
 from run_fixtures import events_of
 from run_states import assert_same_end
 from safetensors.torch import load_file
 from shapes import make_pictures
+from small_models import build_small_model
 
 from bas_opd.commands.export import export
 from bas_opd.compute import eight_bits
@@ -83,6 +84,26 @@ def test_a_run_of_several_processes_is_that_of_one(size: int, whole: dict[int, P
     assert events_of(whole[size])[0]["environment"]["processes"] == size
     saved = [sorted(file.name for file in (whole[n] / "model").iterdir()) for n in (1, size)]
     assert saved[0] == saved[1]
+
+
+def test_a_teacher_that_is_another_model_teaches_several_processes_like_one(
+    whole: dict[int, Path], train: Train, tmp_path: Path
+) -> None:
+    other = build_small_model(tmp_path / "other", family="qwen3_vl", hidden=32, layers=2, seed=5)
+    for size in (1, 2, 3):
+        ended = train(size, tmp_path / str(size), f"teacher.path={other}")
+        assert [each.code for each in ended] == [0] * size, ended
+        assert_sound(tmp_path / str(size))
+        if size > 1:
+            assert_same_run(tmp_path / str(size), tmp_path / "1")
+    own, others = steps_of(whole[2])[0], steps_of(tmp_path / "2")[0]
+    assert own["loss"] != pytest.approx(others["loss"], rel=0.01)
+    stop = on_last(at(Sampler, "generate", ask_to_stop, call=3, before=True))
+    stopped = train(2, tmp_path / "run", f"teacher.path={other}", fault=stop)
+    assert [each.code for each in stopped] == [75] * 2, stopped
+    ended = train(2, tmp_path / "run", f"teacher.path={other}")
+    assert [each.code for each in ended] == [0] * 2, ended
+    assert_same_end(tmp_path / "run", tmp_path / "2")
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])

@@ -24,6 +24,7 @@ from bas_opd.model.head import Head, plain_head
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.sharding import Shards
 from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.rollout.sampler import Drawn
 from bas_opd.types import Example, PromptBatch
 
 TOLERANCE = 2e-5
@@ -292,3 +293,33 @@ def test_a_gradient_that_stays_on_the_gathered_head_would_show(
     alone = take_step(case, World())
     found = in_world(2, partial(_give_up_then_step, case, keeps=True))[0]
     assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
+
+
+def _widths(folder: Path, examples: tuple[Example, ...], world: World) -> list[tuple[int, int]]:
+    """Sample, and return the columns and the longest response that each rank sent."""
+    found: list[tuple[int, int]] = []
+    together = World.together
+
+    def spied(self: World, work: Callable[[], Any], **options: Any) -> list[Any]:
+        results = together(self, work, **options)
+        found.extend((r.tokens.shape[1], int(r.lengths.max())) for r in results if is_drawn(r))
+        return results
+
+    def is_drawn(result: object) -> bool:
+        return isinstance(result, Drawn)
+
+    sampling = SamplingSettings(per_prompt=3, max_response_tokens=500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "together", spied)
+        Sampler(make_model(folder), full_view, sampling, world=world).generate(
+            PromptBatch(step=3, examples=examples)
+        )
+    return found
+
+
+def test_ranks_send_no_column_that_no_response_reaches(
+    folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    for found in in_world(2, partial(_widths, folder, pictures)):
+        assert len(found) == 2
+        assert all(width == longest < 500 for width, longest in found)

@@ -11,37 +11,10 @@ from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.base import small_base
 from bas_opd.model.processing import Processor
+from bas_opd.model.shapes import TEXT, VISION
 from bas_opd.model.vlm import VisionLanguageModel
 
 LARGE = "qwen3.5-4b"
-TEXT: dict[str, Any] = {
-    "hidden_size": 2560,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "vocab_size": 248_320,
-    "tie_word_embeddings": True,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10_000_000.0,
-        "partial_rotary_factor": 0.25,
-        "mrope_section": [11, 11, 10],
-        "mrope_interleaved": True,
-    },
-}
-VISION: dict[str, Any] = {
-    "depth": 24,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_heads": 16,
-    "out_hidden_size": 2560,
-}
 _PATCHES = ("patch_size", "spatial_merge_size", "temporal_patch_size", "in_channels")
 
 

@@ -11,6 +11,7 @@ from bas_opd.cli.train import ConfigFile, Overrides, quiet_transformers
 from bas_opd.text import duration, printable
 
 if TYPE_CHECKING:
+    from bas_opd.commands.fitting import Fit
     from bas_opd.commands.plan import Plan
     from bas_opd.config.schema import Config
 
@@ -27,6 +28,16 @@ def plan(
     probe: Annotated[
         bool, typer.Option("--probe", help="Run two steps to estimate time and peak memory.")
     ] = False,
+    gpus: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Show what each of N GPUs holds, and the switches."),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB", min=1, help="With --gpus: the memory of a GPU, to say what fits."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Show steps, queries, tokens, memory and disk of a run. Writes nothing."""
@@ -35,12 +46,15 @@ def plan(
 
     from bas_opd.config import load_config
 
+    if memory is not None and gpus is None:
+        raise typer.BadParameter("It needs --gpus N.", param_hint="--memory")
     settings = load_config(config, overrides or ())
 
     from bas_opd.commands.plan import plan as plan_run
 
     quiet_transformers()
-    result = plan_run(settings, probe=probe)
+    room = None if memory is None else round(memory * 1e9)
+    result = plan_run(settings, probe=probe, gpus=gpus, room=room)
     if as_json:
         typer.echo(json.dumps(asdict(result)))
     else:
@@ -60,9 +74,13 @@ def lines(plan: Plan) -> Iterator[str]:
     for warning in plan.warnings:
         yield f"Warning: {warning}"
     if plan.unknown:
-        yield f"The model could not be measured. {plan.unknown}"
+        what = "model" if plan.memory is None else "prompts"
+        yield f"The {what} could not be measured. {plan.unknown}"
     for name, value in _time(plan):
         yield f"{name:<18}{value}"
+    if plan.fit is not None:
+        yield ""
+        yield from _fit(plan.fit, SECOND_MODEL.get(plan.method, "teacher"))
 
 
 def _settings(config: Config, dumped: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -134,6 +152,44 @@ def _time(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"  {phase}", duration(seconds)
     if probe.peak_gpu_bytes is not None:
         yield "peak GPU memory", _bytes(probe.peak_gpu_bytes)
+
+
+def _fit(fit: Fit, second: str) -> Iterator[str]:
+    """Yield what each GPU holds, and what it would with other switches."""
+    own, size = fit.forms[0], fit.forms[0].memory
+    of = "" if fit.room is None else f" of {_bytes(fit.room)}"
+    yield f"On each of {fit.gpus} GPUs{of}, with {own.switches}:"
+    where = ", in host memory" if own.offload else ""
+    for name, count, note in (
+        ("weights", size.weights, ""),
+        ("gradients", size.gradients, ""),
+        ("adamw", size.adamw, where),
+        (second, size.teacher, where),
+        (second, size.own_teacher, ""),
+        ("gathered teacher", size.gathered_teacher, ", while it scores"),
+        ("gathered network", size.gathered, ", while a phase computes"),
+        ("  its gradients", size.pass_gradients, ", of one micro-batch"),
+        ("  their sum", size.exchanged, ", for a while"),
+        ("casts and heads", size.casts, ""),
+        ("micro-batch", own.micro_batch, f", about, of {fit.tokens:,} tokens"),
+    ):
+        if count:
+            yield f"  {name:<18}{_bytes(count):>9}{note}"
+    yield f"  {'together':<18}{_bytes(own.device):>9}, and caches while it samples"
+    yield f"{'offload':<9}{'checkpointing':<15}{'lora.rank':<11}{'GPU':>9}{'host, a process':>17}"
+    for form in fit.forms:
+        fits = "" if fit.room is None else "  fits" if fit.holds(form) else "  does not fit"
+        switches = f"{form.offload!s:<9}{form.checkpointing!s:<15}{form.lora_rank:<11}".lower()
+        yield f"{switches}{_bytes(form.device):>9}{_bytes(form.memory.host):>17}{fits}"
+    if fit.room is None:
+        return
+    advice = fit.advice
+    if advice is own:
+        yield "The run fits as it is configured; 10 % of each GPU is left for CUDA and NCCL."
+    elif advice is None:
+        yield "No form fits. Use more or larger GPUs, or lower optim.tokens_per_micro_batch."
+    else:
+        yield f"It would fit with {advice.switches}."
 
 
 def _bytes(count: int) -> str:

@@ -84,6 +84,13 @@ def train(
         list[str] | None,
         typer.Option(help="Also log metrics to tensorboard, trackio or wandb; repeatable."),
     ] = None,
+    ray: Annotated[
+        int | None,
+        typer.Option(metavar="WORKERS", min=1, help="Train in so many processes of a Ray cluster."),
+    ] = None,
+    ray_restarts: Annotated[
+        int, typer.Option(min=0, help="With --ray: restarts after a process has died.")
+    ] = 3,
     listed: Annotated[
         bool,
         typer.Option("--list", callback=_list_presets, is_eager=True, help="List the presets."),
@@ -94,6 +101,20 @@ def train(
     from bas_opd.config import load_config
 
     settings = load_config(config, overrides or ())
+    if ray is not None:
+        from bas_opd.run.ray_ranks import train_on_ray
+
+        words = ["train", str(config), *(overrides or ())]
+        words += ["--overwrite"] * overwrite + ["--accept-changes"] * accept_changes
+        words += [word for name in track or () for word in ("--track", name)]
+        code = train_on_ray(
+            words,
+            workers=ray,
+            restarts=ray_restarts,
+            device=settings.model.device,
+            wait_minutes=settings.shard.timeout_minutes,
+        )
+        raise typer.Exit(code)
     rank, size = launched()
     if rank == 0:
         # These import torch, which takes seconds, so the config comes first.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from bas_opd.budget import query_budget
+from bas_opd.commands.fitting import Fit, fit
 from bas_opd.commands.named_set import load_data
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
@@ -106,10 +107,17 @@ class Plan:
     """What does not fit this machine, steps without queries, a policy that ranks nothing, and what
     is an upper estimate."""
     probe: Probe | None
+    fit: Fit | None = None
+    """The memory of several GPUs, where it was asked for."""
 
 
-def plan(config: Config, *, probe: bool = False) -> Plan:
-    """Compute the cost of a run from its settings, its data and its image headers."""
+def plan(
+    config: Config, *, probe: bool = False, gpus: int | None = None, room: int | None = None
+) -> Plan:
+    """Compute the cost of a run from its settings, its data and its image headers.
+
+    With `gpus`, also what each of so many GPUs holds, and what fits into `room` bytes.
+    """
     data = load_data(config)
     has_pictures = bool(data.pictures)
     if probe and not has_pictures:
@@ -122,8 +130,8 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
     candidates = candidate_counts(config, batches)
     length, teacher_length, memory, unknown = None, None, None, None
     try:
-        length, teacher_length = prompt_lengths(config)
         memory = measure(config)
+        length, teacher_length = prompt_lengths(config)
     except ModelError as error:
         unknown = str(error)
     lengths = None
@@ -155,6 +163,7 @@ def plan(config: Config, *, probe: bool = False) -> Plan:
             *(_room_warnings(config, memory) if memory else ()),
         ),
         probe=_probe(config, data, total) if probe else None,
+        fit=None if gpus is None else fit(config, gpus=gpus, room=room),
     )
 
 

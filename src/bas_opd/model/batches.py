@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 
 from torch import Tensor
 
@@ -117,11 +118,11 @@ def shares(groups: Sequence[PromptGroup], count: int) -> list[list[PromptGroup]]
     It depends on lengths alone, so that every rank deals alike, and teacher and student too.
     """
     dealt: list[list[PromptGroup]] = [[] for _ in range(count)]
-    loads = [0] * count
+    loads = [(0, rank) for rank in range(count)]  # a heap
     for group in sorted(groups, key=lambda g: (-g.tokens_of_all_rows, g.number)):
-        least = loads.index(min(loads))
+        load, least = loads[0]
         dealt[least].append(group)
-        loads[least] += group.tokens_of_all_rows
+        heapreplace(loads, (load + group.tokens_of_all_rows, least))
     place = {group.number: place for place, group in enumerate(groups)}
     return [sorted(share, key=lambda group: place[group.number]) for share in dealt]
 

@@ -16,7 +16,8 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -185,7 +186,23 @@ def _triton() -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _choosing(reference: Callable[..., Any]) -> Callable[..., Any]:
+@contextmanager
+def in_chunks() -> Iterator[None]:
+    """Let layers compute as on a GPU without flash-linear-attention, whatever the device."""
+    register_delta_rule()
+    module = sys.modules.get(MODULE)
+    before: Any = getattr(module, FUNCTION, None)
+    if module is None or before is None:
+        yield
+        return
+    setattr(module, FUNCTION, _choosing(before.reference, is_chunked=True))
+    try:
+        yield
+    finally:
+        setattr(module, FUNCTION, before)
+
+
+def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Callable[..., Any]:
     known = frozenset(inspect.signature(chunked_delta_rule).parameters)
 
     @functools.wraps(reference)
@@ -193,7 +210,8 @@ def _choosing(reference: Callable[..., Any]) -> Callable[..., Any]:
         learns = torch.is_grad_enabled() and query.requires_grad
         # Rows packed end to end are kept apart by fla alone; without it, the reference says so.
         is_packed = options.get("cu_seqlens") is not None
-        if is_packed or implementation(query.device, learns=learns) != "chunked":
+        chosen = "chunked" if is_chunked else implementation(query.device, learns=learns)
+        if is_packed or chosen != "chunked":
             return reference(query, *inputs, **options)
         used = {name: option for name, option in options.items() if name in known}
         with torch.autocast(query.device.type, enabled=False):

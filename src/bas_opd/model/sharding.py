@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from bas_opd.compute.world import World
 
-BUCKET = 2**25
-"""Elements of a rank that are exchanged together; a larger parameter is exchanged alone."""
+BUCKET = 2**27
+"""Elements of all ranks that are exchanged together; a larger parameter is exchanged alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Shards:
             start, stop = world.rows_of(len(parameter))
             own = parameter.detach()[start:stop].clone()
             self.rows[name] = nn.Parameter(own, requires_grad=parameter.requires_grad)
-        for name in _narrow(network, head, precision, self._whole):
+        for name in narrowed(network, head, precision, self._whole):
             parameter = self._whole[name]
             parameter.data = parameter.data.to(precision)
         for parameter in self._whole.values():
@@ -107,6 +107,22 @@ class Shards:
         for bucket in self._trained:
             self._sum(bucket, used)
 
+    @property
+    def exchanged(self) -> int:
+        """Most bytes that a sum of gradients over ranks takes for a while, in fp32."""
+        return max((self._summed_bytes(bucket) for bucket in self._trained), default=0)
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of the network while it is gathered."""
+        return sum(p.numel() * p.element_size() for p in self._whole.values())
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients that a micro-batch leaves on the gathered network."""
+        trained = (p for p in self._whole.values() if p.requires_grad)
+        return sum(p.numel() * p.element_size() for p in trained)
+
     def drop_gradients(self) -> None:
         """Forget what passes have left on the network."""
         for parameter in self._whole.values():
@@ -133,7 +149,7 @@ class Shards:
             for name in (each for each in names if self._whole[each].dtype is dtype):
                 shape = self._whole[name].shape
                 size = self.world.most_rows(shape[0]) * prod(shape[1:])
-                if bucket and sum(bucket.values()) + size > BUCKET:
+                if bucket and (sum(bucket.values()) + size) * self.world.size > BUCKET:
                     yield Bucket(tuple(bucket), tuple(bucket.values()))
                     bucket = {}
                 bucket[name] = size
@@ -175,12 +191,25 @@ class Shards:
                 found = piece[: rows.numel()].view_as(rows)
                 rows.grad = found if rows.grad is None else rows.grad.add_(found)
 
+    def _summed_bytes(self, bucket: Bucket) -> int:
+        """Return the bytes of `_sum`: this rank's part, what goes into it, and copies for that."""
+        fp32, ranks, part = 4, self.world.size, sum(bucket.sizes)
+        whole = [self._whole[name] for name in bucket.names]
+        widened = [p.numel() if p.dtype is not torch.float32 else 0 for p in whole]
+        if self._fits_exactly(bucket):
+            return fp32 * (part + widened[0])
+        padded = [
+            ranks * size if len(p) % ranks else 0
+            for p, size in zip(whole, bucket.sizes, strict=True)
+        ]
+        return fp32 * (part + ranks * part + max(map(sum, zip(widened, padded, strict=True))))
+
     def _fits_exactly(self, bucket: Bucket) -> bool:
         """Return whether a bucket is one parameter without padding: it needs no copy."""
         return len(bucket.names) == 1 and not len(self._whole[bucket.names[0]]) % self.world.size
 
 
-def _narrow(
+def narrowed(
     network: nn.Module, head: nn.Module, precision: torch.dtype, known: Mapping[str, nn.Parameter]
 ) -> list[str]:
     """Return the parameters that are gathered in half precision: what autocast would round anyway.

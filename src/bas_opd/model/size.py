@@ -8,19 +8,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
 
 from bas_opd.compute.eight_bits import is_packed, packed_bytes
 from bas_opd.compute.streaming import most_in_flight
+from bas_opd.compute.world import World
+from bas_opd.errors import ModelError
 from bas_opd.model.family import checkpoint_config
 from bas_opd.model.head import plain_head
 from bas_opd.model.loading import LoraSettings, with_adapters
 from bas_opd.model.precision import hold_frozen_linears
+from bas_opd.model.shapes import KNOWN
+from bas_opd.model.sharding import Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Number of parameters, and bytes of the weights as stored during training."""
+    """Number of parameters, and bytes of the weights as one process stores them in training."""
 
     parameters: int
     trained: int
@@ -30,8 +34,16 @@ class ModelSize:
     of student and teacher, which are one where the head is not trained."""
     in_flight: int
     """Trained weights whose moments are on the device at once, where these are in host memory."""
+    own_trained: int
+    """Trained weights that this process keeps: all, or its rows of each."""
     packed_moment: int = 0
-    """Bytes of a moment of the trained weights where it is kept in 8 bits."""
+    """Bytes of a moment of these weights where it is kept in 8 bits."""
+    gathered: int = 0
+    """Of several processes: the whole network, while a phase computes."""
+    pass_gradients: int = 0
+    """Of several processes: gradients of one micro-batch on that network."""
+    exchanged: int = 0
+    """Of several processes: the largest sum of gradients over them."""
 
 
 def model_size(
@@ -40,9 +52,14 @@ def model_size(
     lora: LoraSettings | None = None,
     precision: torch.dtype = torch.float32,
     frozen: bool = False,
+    ranks: int | None = None,
 ) -> ModelSize:
-    """Return the size of the model in a folder or hub id; reads only its configuration."""
-    config = checkpoint_config(path)
+    """Return the size of the model in a folder or hub id; reads only its configuration.
+
+    With `ranks` its parameters are sharded over so many processes, and bytes are those of the
+    first, which has the most rows.
+    """
+    config = sizing_config(path)
     with torch.device("meta"):
         network: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         head = network.lm_head
@@ -54,22 +71,51 @@ def model_size(
     if is_mixed:
         hold_frozen_linears(network, head, precision)
     parameters = list(network.parameters())
-    linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
-    cast = sum(p.numel() for m in linears for p in m.parameters(recurse=False) if p.requires_grad)
     rounded = plain_head(head)
-    if rounded is not None:
-        cast += rounded.numel() * (2 if rounded.requires_grad else 1)
+    trains_head = any(p.requires_grad for p in head.parameters())
+    # Where it is not trained, one copy of the head serves student and teacher; a sharded teacher
+    # that is another model has one besides that of its network.
+    has_two = trains_head or (frozen and ranks is not None)
+    heads = 0 if rounded is None else rounded.numel() * (2 if has_two else 1)
+    if ranks is None:
+        kept = dict(network.named_parameters())
+        linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
+        own = (p for m in linears for p in m.parameters(recurse=False) if p.requires_grad)
+        casts = (sum(p.numel() for p in own) + heads) * precision.itemsize if is_mixed else 0
+        spread = {}
+    else:
+        shards = Shards(network, head, precision, World(size=ranks))
+        kept = shards.rows
+        # The teacher's head is gathered in fp32.
+        whole = sum(p.nbytes for p in head.parameters() if p.requires_grad or frozen)
+        casts = whole + (heads * precision.itemsize if is_mixed else 0)
+        spread = {
+            "gathered": shards.gathered_bytes,
+            "pass_gradients": shards.gradient_bytes,
+            "exchanged": shards.exchanged,
+        }
+    trained = {name: p.numel() for name, p in kept.items() if p.requires_grad}
     return ModelSize(
         parameters=sum(p.numel() for p in parameters),
         trained=sum(p.numel() for p in parameters if p.requires_grad),
-        weights=sum(p.numel() * p.element_size() for p in parameters),
-        casts=cast * precision.itemsize if is_mixed else 0,
-        in_flight=most_in_flight(
-            {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
-        ),
+        weights=sum(p.nbytes for p in kept.values()),
+        casts=casts,
+        in_flight=most_in_flight(trained),
+        own_trained=sum(trained.values()),
         packed_moment=sum(
             packed_bytes(p.shape) if is_packed(p.shape) else 4 * p.numel()
-            for p in parameters
-            if p.requires_grad
+            for name, p in kept.items()
+            if name in trained
         ),
+        **spread,
     )
+
+
+def sizing_config(path: str | Path) -> PreTrainedConfig:
+    """Return the configuration of a model; that of a known one without its files, too."""
+    try:
+        return checkpoint_config(path)
+    except ModelError:
+        if str(path) not in KNOWN:
+            raise
+        return AutoConfig.for_model("qwen3_5", **KNOWN[str(path)])

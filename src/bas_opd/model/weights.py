@@ -109,12 +109,15 @@ class ShadowWeights:
 
         Where the set is sharded, every rank must ask.
         """
-        head = self._model.head
+        head, tensors = self._model.head, self._tensors
+        if self._model.shards is not None and not self._model.trainable():
+            # A frozen network is not gathered while the student learns; its head must be.
+            tensors = {name: rows.detach() for name, rows in self._model.shards.rows.items()}
         own = {
-            local: self._model.whole(name, self._tensors[name])
+            local: self._model.whole(name, tensors[name])
             for name, parameter in self._model.network.named_parameters()
             for local, candidate in head.named_parameters()
-            if parameter is candidate and name in self._tensors
+            if parameter is candidate and name in tensors
         }
         if (fast := self._model.fast_head) is None:
             device = self._model.device

@@ -45,11 +45,21 @@ class Drawn:
 
     def put(self, part: Drawn, prompts: Sequence[int], per_prompt: int) -> None:
         """Copy the responses of some prompts to the rows of these."""
-        where = _rows_of_prompts(prompts, per_prompt)
-        self.tokens[where] = part.tokens.cpu()
+        where, width = _rows_of_prompts(prompts, per_prompt), part.tokens.shape[1]
+        self.tokens[where, :width] = part.tokens.cpu()
         self.lengths[where] = part.lengths.cpu()
-        self.logprobs[where] = part.logprobs.cpu()
-        self.entropies[where] = part.entropies.cpu()
+        self.logprobs[where, :width] = part.logprobs.cpu()
+        self.entropies[where, :width] = part.entropies.cpu()
+
+    def trimmed(self) -> Drawn:
+        """Return the responses without the columns that no row reaches."""
+        longest = max([1, *self.lengths.tolist()])
+        return Drawn(
+            tokens=self.tokens[:, :longest].clone(),
+            lengths=self.lengths,
+            logprobs=self.logprobs[:, :longest].clone(),
+            entropies=self.entropies[:, :longest].clone(),
+        )
 
 
 class Sampler:
@@ -137,25 +147,19 @@ class Sampler:
                 some = self._draw([own[i] for i in group], [numbers[i] for i in group], batch)
                 _check_finite(some, batch.step)
                 drawn.put(some, group, self.settings.per_prompt)
-            return drawn
+            return drawn.trimmed()  # Every rank gets it, and most responses are short.
 
         with self.model.gathered(), self.model.compute():
             return self.world.together(work)
 
     def _joined(self, parts: Sequence[Drawn], prompts: int) -> Drawn:
         """Return the responses of all ranks in the order of their prompts, without padding."""
-        drawn = parts[0]
-        if len(parts) > 1:
-            drawn = self._empty(prompts)
-            for rank, part in enumerate(parts):
-                drawn.put(part, range(rank, prompts, len(parts)), self.settings.per_prompt)
-        longest = max([1, *drawn.lengths.tolist()])
-        return Drawn(
-            tokens=drawn.tokens[:, :longest],
-            lengths=drawn.lengths,
-            logprobs=drawn.logprobs[:, :longest],
-            entropies=drawn.entropies[:, :longest],
-        )
+        if len(parts) == 1:
+            return parts[0]
+        drawn = self._empty(prompts)
+        for rank, part in enumerate(parts):
+            drawn.put(part, range(rank, prompts, len(parts)), self.settings.per_prompt)
+        return drawn.trimmed()
 
     def _empty(self, prompts: int) -> Drawn:
         shape = (prompts * self.settings.per_prompt, self.settings.max_response_tokens)

@@ -17,7 +17,7 @@ FP32 = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(ModelSize):
-    """Bytes held on the device throughout, and what a checkpoint holds of them.
+    """Bytes that one process holds on the device throughout, and what a checkpoint holds of them.
 
     Activations, caches and logits come on top; they depend on the batch sizes.
     """
@@ -33,6 +33,8 @@ class Memory(ModelSize):
     """Whether AdamW's moments are kept in 8 bits; these stay on the device."""
     own_teacher: int = 0
     """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
+    gathered_teacher: int = 0
+    """Of several processes: its whole network, while it scores."""
 
     @property
     def device(self) -> int:
@@ -56,15 +58,18 @@ class Memory(ModelSize):
     def on_device(self, *, offload: bool) -> int:
         """Return the bytes on the device in either form.
 
-        The teacher's weights come to the device before there are gradients, and moments after the
-        casts have gone.
+        The teacher's weights come to the device before there are gradients, and moments after what
+        a pass needs has gone.
         """
         both = self.weights + self.gradients + self.own_teacher
+        passes = self.casts + max(
+            self.gathered + self.pass_gradients + self.exchanged, self.gathered_teacher
+        )
         if offload and self.is_packed:
-            return both + self.adamw + self.casts
+            return both + self.adamw + passes
         if offload:
-            return both + max(self.casts, 2 * FP32 * self.in_flight)
-        return both + self.adamw + self.teacher + self.casts
+            return both + max(passes, 2 * FP32 * self.in_flight)
+        return both + self.adamw + self.teacher + passes
 
     def on_host(self, *, offload: bool) -> int:
         """Return the bytes of page-locked host memory in either form."""
@@ -73,22 +78,19 @@ class Memory(ModelSize):
         return self.teacher if self.is_packed else self.adamw + self.teacher
 
 
-def measure(config: Config) -> Memory:
-    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar."""
-    is_mixed = config.model.precision == "bfloat16" or (
-        config.model.precision == "auto" and wants_gpu(config)
-    )
-    precision = torch.bfloat16 if is_mixed else torch.float32
-    size = model_size(
-        config.model.path,
-        lora=LoraSettings(**config.lora.model_dump()) if config.lora.rank else None,
-        precision=precision,
-    )
-    own_teacher = 0
+def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = None) -> Memory:
+    """Return what training keeps in memory: theta in fp32, its gradient, two moments, theta-bar.
+
+    With `ranks`, what the first of so many processes keeps. Without `is_gpu` the device is the one
+    that the run would use here.
+    """
+    precision = precision_of(config, is_gpu=wants_gpu(config) if is_gpu is None else is_gpu)
+    size = model_size(config.model.path, lora=adapters(config), precision=precision, ranks=ranks)
+    own_teacher = gathered_teacher = 0
     if config.teacher.path is not None:
-        frozen = model_size(config.teacher.path, precision=precision, frozen=True)
-        own_teacher = frozen.weights + frozen.casts
-    trained = FP32 * size.trained
+        frozen = model_size(config.teacher.path, precision=precision, frozen=True, ranks=ranks)
+        own_teacher, gathered_teacher = frozen.weights + frozen.casts, frozen.gathered
+    trained = FP32 * size.own_trained
     teacher = trained if config.keeps_second_weights else 0
     is_packed = config.optim.moments == "8bit"
     adamw = 2 * (size.packed_moment if is_packed else trained)
@@ -101,7 +103,19 @@ def measure(config: Config) -> Memory:
         is_offloaded=config.optim.offload,
         is_packed=is_packed,
         own_teacher=own_teacher,
+        gathered_teacher=gathered_teacher,
     )
+
+
+def precision_of(config: Config, *, is_gpu: bool) -> torch.dtype:
+    """Return the precision of a run's passes."""
+    name = config.model.precision
+    return torch.bfloat16 if name == "bfloat16" or (name == "auto" and is_gpu) else torch.float32
+
+
+def adapters(config: Config) -> LoraSettings | None:
+    """Return the adapters of a run, if it trains any."""
+    return LoraSettings(**config.lora.model_dump()) if config.lora.rank else None
 
 
 def wants_gpu(config: Config) -> bool:

@@ -560,10 +560,10 @@ def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
             f"model.device is {config.model.device}, but each of {size} processes needs a GPU of "
             "its own. Set model.device=auto."
         )
-    if size > 1 and (config.teacher.path or config.teacher.server):
+    if size > 1 and config.teacher.server:
         raise ConfigError(
-            f"A teacher that is another model (teacher.path, teacher.server) works with one "
-            f"process yet, and there are {size}. Start one process, or leave them unset."
+            f"A teacher behind a server (teacher.server) works with one process yet, and there are "
+            f"{size}. Start one process, or leave it unset."
         )
 
 

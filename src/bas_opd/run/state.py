@@ -126,13 +126,17 @@ def build_method(
                 world=world,
                 views=encoder(view),
             )
-        other = open_model(**{**config.model.model_dump(), **FROZEN, "path": config.teacher.path})
+        own = {**FROZEN, "path": config.teacher.path, "device": str(model.device)}
+        other = open_model(**{**config.model.model_dump(), **own})
+        if model.shards is not None:
+            other.shard(world)
         return FrozenTeacher(
             other,
             view,
             tokens_per_batch=config.teacher.tokens_per_batch,
             hooks=hooks,
             size=size,
+            world=world,
             views=encoder(view, other.processor),
         )
 

@@ -229,6 +229,7 @@ class FrozenTeacher(SelfTeacher):
         tokens_per_batch: int = 16_384,
         hooks: Hooks | None = None,
         size: ViewSize | None = None,
+        world: World | None = None,
         views: ViewEncoder | None = None,
     ) -> None:
         # The live weights of its own network.
@@ -239,6 +240,7 @@ class FrozenTeacher(SelfTeacher):
             tokens_per_batch=tokens_per_batch,
             hooks=hooks,
             size=size,
+            world=world,
             views=views,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from run_fixtures import Silent, events_of, small_config, small_run
 
 from bas_opd.cli.plan import lines
@@ -12,6 +13,7 @@ from bas_opd.commands import plan as commands_plan
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import RunConfig
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.model.size import model_size
 from bas_opd.run import footprint
 from bas_opd.run.checkpoint import retain
 from bas_opd.run.footprint import Memory
@@ -166,6 +168,7 @@ def test_the_offloaded_state_of_the_4b_model_fits_80_gb() -> None:
     weights = 4 * 4_537_168_384
     memory = Memory(
         parameters=weights // 4, trained=weights // 4, weights=weights, casts=10_339_939_328,
+        own_trained=weights // 4,
         in_flight=701_432_192, gradients=weights, adamw=2 * weights,
         teacher=weights, host_copy=4 * weights, is_offloaded=True,
     )  # fmt: skip
@@ -219,3 +222,54 @@ def test_the_lines_of_a_plan_show_both_forms(
     text = "\n".join(lines(plan(config)))
     assert f"with optim.offload={other}" in text
     assert ("page-locked, and" in text) == (form == "true")
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (None, None),
+        (10**12, "The run fits as it is configured"),
+        ("less", "It would fit with optim.offload=true model.gradient_checkpointing=false"),
+        (1, "No form fits. Use more or larger GPUs"),
+    ],
+)
+def test_a_plan_for_gpus_names_the_fewest_switches_that_make_a_run_fit(
+    room: int | str | None, said: str | None, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, small_qwen3vl, "optim.tokens_per_micro_batch=1")
+    first = plan(config, gpus=4).fit
+    assert first is not None
+    offloaded = next(f for f in first.forms if f.offload and not (f.checkpointing or f.lora_rank))
+    assert offloaded.device < first.forms[0].device
+    free = round(1.12 * offloaded.device) if room == "less" else room
+    assert isinstance(free, int | None)
+    planned = plan(config, gpus=4, room=free)
+    assert planned.fit is not None
+    assert len(planned.fit.forms) == 8
+    text = "\n".join(lines(planned))
+    assert "On each of 4 GPUs" in text
+    assert "gathered network" in text
+    assert said is None or said in text
+    assert ("fit" in text.partition("On each")[2]) == (room is not None)
+
+
+def test_the_parts_of_a_gpu_add_up(small_qwen3vl: Path, tmp_path: Path) -> None:
+    found = plan(small_config(tmp_path, small_qwen3vl), gpus=3).fit
+    assert found is not None
+    form = found.forms[0]
+    size = form.memory
+    state = size.weights + size.gradients + size.adamw + size.teacher
+    assert form.device == (
+        state + size.gathered + size.pass_gradients + size.exchanged + size.casts + form.micro_batch
+    )
+    assert plan(small_config(tmp_path, small_qwen3vl), gpus=1).fit.forms[0].memory.gathered == 0  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@pytest.mark.parametrize(("name", "billions"), [("4B", 4.54), ("9B", 9.41)])
+def test_models_of_known_shape_are_planned_without_their_files(name: str, billions: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        size = model_size(f"Qwen/Qwen3.5-{name}", ranks=8, precision=torch.bfloat16)
+    assert size.parameters == pytest.approx(billions * 1e9, rel=1e-3)
+    assert size.weights == pytest.approx(size.parameters / 2, rel=1e-3)
+    assert size.gathered > 2 * size.parameters

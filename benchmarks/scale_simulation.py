@@ -1,0 +1,465 @@
+"""A step of a large model on 1 to 1,024 GPUs: bytes moved, idle GPUs, and the work of the leader.
+
+Run `python benchmarks/scale_simulation.py`. Nothing of it runs on GPUs.
+
+Measured here: lengths of prompts and responses, and the exchanges of a step, in a real run of two
+processes with the small model; the CPU time of packing, features, selection, records, and of
+reading what other ranks send. Computed: bytes, from the shape of the model, and idle time, with the
+packer of the product. Assumed: bandwidths, the speed of a GPU, and mean lengths, by arguments;
+the speed is that of one H200 in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+
+from bas_opd.budget import query_budget
+from bas_opd.compute.world import World
+from bas_opd.config import load_config
+from bas_opd.data.records import PreparedSet
+from bas_opd.model.batches import group_by_prompt, micro_batches, shares
+from bas_opd.model.size import model_size
+from bas_opd.report.charts.model import Axis, axis, line_chart, percent_tick
+from bas_opd.report.charts.printed import printed
+from bas_opd.rollout.decoding import groups_of_like_length
+from bas_opd.rollout.sampler import Drawn
+from bas_opd.run.ledger import Ledger
+from bas_opd.run.record import parse_step
+from bas_opd.run.record_file import RecordWriter, read_records
+from bas_opd.run.state import environment
+from bas_opd.select import LearnedSelector, rollout_features
+from bas_opd.types import Crop, DistantPrompt, Example, Rollouts
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.synthetic_steps import synthetic_steps
+from tests.worlds.ranks import in_world, train_in_world
+
+PER_PROMPT, RATIO, LIMIT = 8, 0.25, 1024
+"""Rollouts of a prompt, share of rows that are queried, longest response (the paper's)."""
+STUDENT_TOKENS, TEACHER_TOKENS, PROMPTS_PER_BATCH = 9_216, 16_384, 7
+"""Of a micro-batch, a teacher's batch and a sampler's, as in the preset qwen3.5-4b."""
+ON_A_MACHINE = 8
+"""GPUs with NVLink between them."""
+SUMS = 2
+"""Exchanges of objects that a further micro-batch adds."""
+PARTS = {
+    "computing": "ranked",
+    "idle": "explored",
+    "weights and gradients": "limit",
+    "responses between ranks": "third",
+    "leader and packing": "faint",
+}
+"""What a step consists of, and the style of its line."""
+
+Pool = list[tuple[int, list[int]]]
+"""Prompts: their tokens, and those of their responses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A simulated step; seconds but where a name says otherwise."""
+
+    gpus: int
+    prompts: int
+    gathered_gb: float
+    """Received by each GPU as weights."""
+    summed_gb: float
+    """Sent by each GPU as gradients."""
+    responses_gb: float
+    """Received by each process over the host's network: what all ranks sampled."""
+    idle_share: float
+    """Of the time in which GPUs compute, from lengths that differ."""
+    idle_share_of_28: float
+    """The same with the paper's 28 prompts a step."""
+    computing: float
+    idle: float
+    moving: float
+    responses: float
+    select: float
+    records: float
+    packing: float
+    record_mb: float
+
+    @property
+    def leader(self) -> float:
+        return self.select + self.records + self.packing
+
+    @property
+    def total(self) -> float:
+        return self.computing + self.idle + self.moving + self.responses + self.leader
+
+
+def main() -> None:
+    """Measure, simulate, print a table, and draw a figure where one is asked for."""
+    chosen = options().parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        exchanges = real_run(home)
+        pool = pool_of(home / "run", chosen.prompt_tokens, chosen.response_tokens)
+        hop = seconds_of_exchange()
+        steps = [simulate(chosen, gpus, pool, exchanges, hop, home) for gpus in chosen.gpus]
+    rows = sum(len(responses) for _, responses in pool)
+    print(
+        f"{datetime.now(UTC):%d %B %Y}, {environment()['cpu']}, "
+        f"{os.cpu_count()} cores, one thread. Lengths of {len(pool)} prompts and {rows} responses. "
+        f"{exchanges:g} exchanges of objects a step, {1e3 * hop:.2f} ms each between 2 processes."
+    )
+    print(table(steps))
+    if chosen.json:
+        chosen.json.write_text(json.dumps([asdict(step) for step in steps], indent=1) + "\n")
+    if chosen.figure:
+        chosen.figure.write_text(figure(steps, chosen), encoding="utf-8")
+
+
+def options() -> argparse.ArgumentParser:
+    """Return what is assumed, as options."""
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    many = [2**power for power in range(11)]
+    found.add_argument("--model", default="Qwen/Qwen3.5-4B", help="a folder, hub id or known shape")
+    found.add_argument("--gpus", type=int, nargs="+", default=many)
+    found.add_argument("--prompts-per-gpu", type=int, default=7, help="prompts of a step: 28 on 4")
+    found.add_argument("--prompt-tokens", type=float, default=1500, help="mean of a prompt")
+    found.add_argument("--response-tokens", type=float, default=87, help="mean of a response")
+    found.add_argument("--crop-share", type=float, default=0.25, help="teacher's prompt / prompt")
+    found.add_argument("--nvlink", type=float, default=450, help="GB/s of a GPU in a machine")
+    found.add_argument("--infiniband", type=float, default=50, help="GB/s of a GPU beyond it")
+    found.add_argument("--ethernet", type=float, default=12.5, help="GB/s of a machine, for gloo")
+    found.add_argument("--latency", type=float, default=0.05, help="ms of a hop of gloo")
+    # Of one H200 with the 4B shape, see docs/performance.md.
+    found.add_argument("--decode", type=float, default=83, help="ms of a token of one batch")
+    found.add_argument(
+        "--prefill", type=float, default=4640, help="tokens/s of sampler and teacher"
+    )
+    found.add_argument("--learn", type=float, default=3480, help="tokens/s of the student")
+    found.add_argument("--json", type=Path, help="write the numbers there")
+    found.add_argument("--figure", type=Path, help="write an SVG there")
+    return found
+
+
+def real_run(home: Path) -> float:
+    """Train the small model in two processes; return the exchanges of objects in a step."""
+    counts = home / "counts.json"
+    words = [
+        *("train", "tiny", "model.path=small", "run.output=run", "rollout.max_response_tokens=128"),
+        *("rollout.prompts_per_step=16", "rollout.per_prompt=8", "run.steps=6"),
+        *("select.replay_start=8", "select.query_ratio=0.25", "run.checkpoint_every=100"),
+    ]
+
+    def count(rank: int) -> None:
+        from bas_opd.run import loop
+
+        os.chdir(home)  # Its pictures are drawn there.
+        gather, record = World.gather, loop._Run._record
+        seen = [0]
+
+        def counted(world: World, value: Any, **options: Any) -> Any:
+            seen[-1] += 1
+            return gather(world, value, **options)
+
+        def recorded(run: Any, report: Any) -> None:
+            record(run, report)
+            seen.append(0)
+            if rank == 0:
+                counts.write_text(json.dumps(seen))
+
+        World.gather, loop._Run._record = counted, recorded  # type: ignore[method-assign]
+
+    ended = train_in_world(2, words, count).wait(600)
+    assert all(each.code == 0 for each in ended), ended
+    _, *steps = json.loads(counts.read_text())[:-1]  # The first has what precedes it.
+    return statistics.median(steps)
+
+
+def pool_of(run: Path, prompt_tokens: float, response_tokens: float) -> Pool:
+    """Return the lengths of a run, scaled to given means: their spread is that of the run."""
+    found: Pool = []
+    for event in read_records(run / "records.jsonl"):
+        if event["event"] == "step":
+            lengths = event["response_tokens"]
+            found += [
+                (prompt, lengths[PER_PROMPT * i : PER_PROMPT * (i + 1)])
+                for i, prompt in enumerate(event["prompt_tokens"])
+            ]
+    wide = prompt_tokens / statistics.fmean(prompt for prompt, _ in found)
+    long = response_tokens / statistics.fmean(n for _, responses in found for n in responses)
+    return [
+        (round(wide * prompt), [min(LIMIT, max(1, round(long * n))) for n in responses])
+        for prompt, responses in found
+    ]
+
+
+def seconds_of_exchange() -> float:
+    """Return the time in which two processes of this machine exchange a small object."""
+
+    def work(world: World) -> float:
+        times = []
+        for _ in range(300):
+            started = perf_counter()
+            world.gather(0)
+            times.append(perf_counter() - started)
+        return min(times)  # The others waited for a core.
+
+    return max(in_world(2, work))
+
+
+def simulate(
+    chosen: argparse.Namespace, gpus: int, pool: Pool, exchanges: float, hop: float, home: Path
+) -> Step:
+    """Return a step on so many GPUs, with as many prompts a GPU as asked for."""
+    prompts = chosen.prompts_per_gpu * gpus
+    rollouts = batch_of(prompts, pool)
+    size = model_size(chosen.model, precision=torch.bfloat16, ranks=gpus if gpus > 1 else None)
+    busy, whole, turns, packing = passes(chosen, rollouts, gpus)
+    few_busy, few_whole, _, _ = passes(chosen, batch_of(28, pool), gpus)
+
+    share = (gpus - 1) / gpus
+    bandwidth = 1e9 * (chosen.nvlink if gpus <= ON_A_MACHINE else chosen.infiniband)
+    gathered = 3 * share * size.gathered  # to sample, to score, to learn
+    summed = turns * share * 4 * size.trained if gpus > 1 else 0.0
+
+    select, records, record_bytes = leader(rollouts, home)
+    part = drawn(rollouts, chosen.prompts_per_gpu * PER_PROMPT)
+    data = pickle.dumps(part)
+    reading = timed(lambda: pickle.loads(data))
+    received = (gpus - 1) * len(data)
+    on_machine = min(gpus, ON_A_MACHINE)
+    # gloo hands values round in a ring: first their sizes, then themselves.
+    rounds = hop + 2 * max(0, gpus - 2) * 1e-3 * chosen.latency
+    calls = (exchanges + SUMS * (turns - 1)) * rounds if gpus > 1 else 0.0
+    return Step(
+        gpus=gpus,
+        prompts=prompts,
+        gathered_gb=gathered / 1e9,
+        summed_gb=summed / 1e9,
+        responses_gb=received / 1e9,
+        idle_share=1 - busy / whole,
+        idle_share_of_28=1 - few_busy / few_whole,
+        computing=busy,
+        idle=whole - busy,
+        moving=(gathered + summed) / bandwidth,
+        responses=on_machine * received / (1e9 * chosen.ethernet) + (gpus - 1) * reading + calls,
+        select=select,
+        records=records,
+        packing=packing,
+        record_mb=record_bytes / 1e6,
+    )
+
+
+def batch_of(prompts: int, pool: Pool) -> Rollouts:
+    """Draw prompts with their responses from a run, each as often as chance has it."""
+    draw = random.Random(prompts)
+    taken = [pool[draw.randrange(len(pool))] for _ in range(prompts)]
+    lengths = torch.tensor([n for _, responses in taken for n in responses])
+    shape = (len(lengths), int(lengths.max()))
+    generator = torch.Generator().manual_seed(prompts)
+    crop = Crop(area=0.1, box=(0.0, 0.0, 1.0, 1.0))
+
+    def encode() -> Any:
+        raise AssertionError("Nothing is computed here.")
+
+    return Rollouts(
+        step=0,
+        examples=tuple(
+            Example(id=str(i), image=Path("none.png"), question="?", crop=crop)
+            for i in range(prompts)
+        ),
+        prompts=tuple(DistantPrompt(length, encode) for length, _ in taken),
+        per_prompt=PER_PROMPT,
+        tokens=torch.randint(0, 248_320, shape, generator=generator),
+        lengths=lengths,
+        logprobs=-torch.rand(shape, generator=generator),
+        entropies=torch.rand(shape, generator=generator),
+    )
+
+
+def passes(
+    chosen: argparse.Namespace, rollouts: Rollouts, gpus: int
+) -> tuple[float, float, int, float]:
+    """Return seconds that a mean GPU computes, that all take, turns, and seconds of packing."""
+    forward, token = 1 / chosen.prefill, 1e-3 * chosen.decode
+    lengths = rollouts.lengths.tolist()
+
+    def sampling(rank: int) -> float:
+        own = range(rank, len(rollouts.prompts), gpus)
+        prompts: Any = [rollouts.prompts[i] for i in own]
+        seconds = forward * sum(prompt.length for prompt in prompts)
+        for group in groups_of_like_length(prompts, PROMPTS_PER_BATCH) if prompts else ():
+            rows = [row for i in group for row in rows_of(own[i])]
+            seconds += token * max(lengths[row] for row in rows)
+        return seconds
+
+    sampled = [sampling(rank) for rank in range(gpus)]
+    selected = sorted(
+        random.Random(0).sample(range(len(lengths)), query_budget(RATIO, len(lengths)))
+    )
+    started = process_time()
+    dealt = shares(group_by_prompt(selected, rollouts), gpus)
+    student = [list(micro_batches(groups, STUDENT_TOKENS)) for groups in dealt]
+    packing = 2 * (process_time() - started)  # for the teacher, and for the student
+
+    def crop_tokens(batch: Any) -> float:
+        prompts = sum(group.prompt.length for group in batch.groups)
+        return batch.shared_tokens(rollouts) - (1 - chosen.crop_share) * prompts
+
+    scored = [
+        forward * sum(map(crop_tokens, micro_batches(groups, TEACHER_TOKENS))) for groups in dealt
+    ]
+    turns = max(map(len, student))
+    learned = [
+        [
+            b.shared_tokens(rollouts) / chosen.learn
+            for batches in student
+            for b in batches[t : t + 1]
+        ]
+        for t in range(turns)
+    ]
+    whole = max(sampled) + max(scored) + sum(map(max, learned))
+    busy = (sum(sampled) + sum(scored) + sum(map(sum, learned))) / gpus
+    return busy, whole, turns, packing
+
+
+def rows_of(prompt: int) -> range:
+    return range(PER_PROMPT * prompt, PER_PROMPT * (prompt + 1))
+
+
+def leader(rollouts: Rollouts, home: Path) -> tuple[float, float, int]:
+    """Return seconds of features and selection, of a record, and the bytes of a record."""
+    rows = range(len(rollouts))
+    selector = LearnedSelector()
+    times = []
+    for step in range(4):
+        started = process_time()
+        candidates = rollout_features(rollouts, rows)
+        selection = selector.select(candidates, query_budget(RATIO, len(rows)), step=step)
+        utility = {row: float(candidates.values[row, 0]) for row in selection.rows}
+        selector.learn(candidates, utility, step=step)
+        times.append(process_time() - started)
+    settings = load_config(
+        Path("tiny"),
+        [
+            *("model.path=small", "select.query_ratio=0.25"),
+            *(f"rollout.prompts_per_step={len(rollouts.prompts)}", "rollout.per_prompt=8"),
+        ],
+    )
+    known: Any = _Examples(rollouts.examples)
+    (event,) = synthetic_steps(settings, known, 1, random.Random(0), {}, 2)
+    event["student_tokens_of_ranks"] = [1] * len(rollouts.prompts)
+    path = home / "records.jsonl"
+    path.unlink(missing_ok=True)
+    ledger = Ledger()
+
+    def write() -> None:
+        ledger.charge(parse_step(event))
+        records.write(event)
+
+    with RecordWriter(path) as records:
+        written = timed(write)
+    lines = path.read_bytes().count(b"\n")
+    return statistics.median(times), written, path.stat().st_size // lines
+
+
+class _Examples(PreparedSet):
+    """A set that was never written."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        object.__setattr__(self, "examples", tuple(examples))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+def drawn(rollouts: Rollouts, rows: int) -> Drawn:
+    """Return what a rank sends to all others after it has sampled."""
+    assert rollouts.entropies is not None
+    return Drawn(
+        tokens=rollouts.tokens[:rows],
+        lengths=rollouts.lengths[:rows],
+        logprobs=rollouts.logprobs[:rows],
+        entropies=rollouts.entropies[:rows],
+    ).trimmed()
+
+
+def timed(work: Callable[[], object], repeats: int = 5) -> float:
+    """Return the median CPU seconds of some calls, which other processes do not change."""
+    times = []
+    for _ in range(repeats):
+        started = process_time()
+        work()
+        times.append(process_time() - started)
+    return statistics.median(times)
+
+
+def table(steps: Sequence[Step]) -> str:
+    """Return the steps as a table in Markdown."""
+    columns: dict[str, Callable[[Step], str]] = {
+        "GPUs": lambda s: f"{s.gpus:,}",
+        "prompts": lambda s: f"{s.prompts:,}",
+        "GB gathered": lambda s: f"{s.gathered_gb:.1f}",
+        "GB summed": lambda s: f"{s.summed_gb:.1f}",
+        "idle": lambda s: f"{100 * s.idle_share:.0f} %",
+        "idle with 28 prompts": lambda s: f"{100 * s.idle_share_of_28:.0f} %",
+        "computing, s": lambda s: f"{s.computing:.2f}",
+        "idle, s": lambda s: f"{s.idle:.2f}",
+        "weights and gradients, s": lambda s: f"{s.moving:.2f}",
+        "responses, s": lambda s: f"{s.responses:.2f}",
+        "selection, s": lambda s: f"{s.select:.2f}",
+        "records, s": lambda s: f"{s.records:.2f}",
+        "packing, s": lambda s: f"{s.packing:.2f}",
+        "step, s": lambda s: f"{s.total:.1f}",
+        "computing": lambda s: f"{100 * s.computing / s.total:.0f} %",
+    }
+    lines = [" | ".join(columns), "|".join("---" for _ in columns)]
+    lines += [" | ".join(show(step) for show in columns.values()) for step in steps]
+    return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
+
+
+def figure(steps: Sequence[Step], chosen: argparse.Namespace) -> str:
+    """Return the shares of a step as a drawing."""
+    of: dict[str, Callable[[Step], float]] = {
+        "computing": lambda s: s.computing,
+        "idle": lambda s: s.idle,
+        "weights and gradients": lambda s: s.moving,
+        "responses between ranks": lambda s: s.responses,
+        "leader and packing": lambda s: s.leader,
+    }
+    lines = {
+        (part, style): [(float(x), of[part](s) / s.total) for x, s in enumerate(steps)]
+        for part, style in PARTS.items()
+    }
+    ticks = tuple((float(x), f"{step.gpus:,}") for x, step in enumerate(steps))
+    chart = line_chart(
+        lines,
+        title="Parts of a step",
+        label="Share of a simulated step that each part takes, by the number of GPUs",
+        x=Axis(name="GPUs", low=0.0, high=len(steps) - 1.0, ticks=ticks),
+        y=axis("share of the step", (0.0, 1.0), tick=percent_tick, grid=True),
+    )
+    note = (
+        f"Simulated, not run: {chosen.model}, {chosen.prompts_per_gpu} prompts a GPU, NVLink "
+        f"{chosen.nvlink:g} and InfiniBand {chosen.infiniband:g} GB/s a GPU, Ethernet "
+        f"{chosen.ethernet:g} GB/s a machine, {datetime.now(UTC):%B %Y}."
+    )
+    return printed([chart], note=note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""What a plan computes for each of several processes, against the bytes of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import in_world
+from run_fixtures import tiny
+from small_models import build_small_model
+from stage_fixtures import crop_teacher, make_examples, make_model
+from torch import Tensor
+
+from bas_opd.compute.world import World
+from bas_opd.data.views import crop_view, full_view
+from bas_opd.distill.loss import DistillSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.model import sharding
+from bas_opd.model.activations import SAMPLE, activations, count_kept
+from bas_opd.model.loading import LoraSettings, open_model
+from bas_opd.model.sharding import Shards
+from bas_opd.model.weights import HeadWeights
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.run.footprint import measure
+from bas_opd.teacher import FrozenTeacher
+from bas_opd.types import Example, PromptBatch
+
+STATE = ("weights", "gradients", "adamw", "teacher", "gathered", "pass_gradients", "casts")
+LORA = LoraSettings(rank=2)
+
+
+def size_of(tensors: Iterable[Tensor | None]) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors if each is not None)
+
+
+def held(
+    folder: Path,
+    examples: tuple[Example, ...],
+    precision: torch.dtype,
+    lora: LoraSettings | None,
+    offload: bool,
+    world: World,
+) -> dict[str, int]:
+    """Take a step, and return the bytes of all tensors that it kept."""
+    torch.manual_seed(0)
+    model = make_model(folder, precision=precision, lora=lora)
+    model.shard(world)
+    shards = model.shards
+    assert shards is not None
+    sampling = SamplingSettings(per_prompt=2, max_response_tokens=3)
+    rollouts = Sampler(model, full_view, sampling, world=world).generate(
+        PromptBatch(step=3, examples=examples)
+    )
+    rows = rollouts.candidates()
+    teacher = crop_teacher(model, world=world, offload=offload)
+    scores = teacher.score(rollouts, rows)
+    settings = OptimizerSettings(warmup_steps=0, offload=offload)
+    learner = Learner(model, settings, world=world)
+    objective = Distillation(scores, head=model.logits, settings=DistillSettings(k=20))
+    found: dict[str, int] = {"exchanged": 0}
+    known: set[int] = set()
+    network = list(model.network.parameters())
+
+    def before_the_sum(act: Callable[[Shards], None], own: Shards) -> None:
+        found["pass_gradients"] = size_of(p.grad for p in network)
+        known.update(p.grad.data_ptr() for p in network if p.grad is not None)
+        found["gathered"] = sum(p.untyped_storage().nbytes() for p in network)
+        act(own)
+
+    def in_the_sum(act: Callable[[World, Tensor], Tensor], own: World, parts: Tensor) -> Tensor:
+        part = act(own, parts)
+        copied = [] if parts.data_ptr() in known else [parts]
+        found["exchanged"] = max(found["exchanged"], size_of([*copied, part]))
+        return part
+
+    def before_the_step(*_: Any) -> None:
+        found["gradients"] = size_of(p.grad for p in learner.parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, spy in (
+            (Shards, "sum_gradients", before_the_sum),
+            (World, "sum_parts", in_the_sum),
+        ):
+            act = getattr(owner, name)
+            patch.setattr(owner, name, lambda *a, act=act, spy=spy: spy(act, *a))
+        learner.optimizer.register_step_pre_hook(before_the_step)
+        assert learner.update(rollouts, rows, objective).is_valid
+    head = teacher.weights.head()
+    assert isinstance(head, HeadWeights)
+    moments = [t for n, t in learner.state_dict().items() if not n.startswith("step.")]
+    return {
+        **found,
+        "weights": size_of(shards.rows.values()),
+        "adamw": size_of(moments),
+        "teacher": size_of(teacher.weights.state_dict().values()),
+        "casts": size_of(head.own.values()),
+    }
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Example, ...]:
+    return make_examples(tmp_path_factory.mktemp("pictures"), n=4)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("precision", "lora", "offload"),
+    [("float32", None, False), ("bfloat16", None, True), ("bfloat16", LORA, False)],
+    ids=["float32", "bfloat16-offload", "LoRA"],
+)
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl"])
+def test_a_process_holds_the_bytes_that_a_plan_computes(
+    family: Any,
+    precision: str,
+    lora: LoraSettings | None,
+    offload: bool,
+    size: int,
+    pictures: tuple[Example, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sharding, "BUCKET", 2**14)  # Several buckets of so small a model.
+    folder = build_small_model(tmp_path / "model", family=family, hidden=32, tied=False)
+    kind = getattr(torch, precision)
+    config = tiny(
+        folder,
+        tmp_path,
+        tmp_path / "run",
+        f"model.precision={precision}",
+        f"optim.offload={str(offload).lower()}",
+        f"lora.rank={lora.rank if lora else 0}",
+    )
+    planned = measure(config, ranks=size)
+    # A CPU multiplies by the head in fp32, and keeps no rounded copy of it.
+    rounded = 0 if kind is torch.float32 else rounded_heads(folder, lora)
+    first, *others = in_world(size, partial(held, folder, pictures, kind, lora, offload))
+    expected = {name: getattr(planned, name) for name in STATE} | {"casts": planned.casts - rounded}
+    assert {name: first[name] for name in STATE} == expected
+    assert 0 < first["exchanged"] <= planned.exchanged
+    for other in others:
+        assert all(other[name] <= first[name] for name in STATE)
+    assert planned.host_copy == first["adamw"] + 2 * first["teacher"]
+
+
+def rounded_heads(folder: Path, lora: LoraSettings | None) -> int:
+    """Return the bytes of the head's copies in half precision."""
+    head = make_model(folder).head
+    return 2 * size_of(head.parameters()) // 4 * (1 if lora else 2)
+
+
+def held_by_teacher(
+    folder: Path, examples: tuple[Example, ...], other: Path, world: World
+) -> dict[str, int]:
+    """Score with a teacher that is another model, and return its bytes."""
+    model = make_model(folder)
+    model.shard(world)
+    sampling = SamplingSettings(per_prompt=2, max_response_tokens=3)
+    rollouts = Sampler(model, full_view, sampling, world=world).generate(
+        PromptBatch(step=3, examples=examples)
+    )
+    network = open_model(other, device="cpu", frozen=True)
+    network.shard(world)
+    assert network.shards is not None
+    teacher, gathered = FrozenTeacher(network, crop_view, world=world), 0
+    act = type(network).response_hidden
+
+    def spied(*arguments: Any, **options: Any) -> Tensor:
+        nonlocal gathered
+        gathered = sum(p.untyped_storage().nbytes() for p in network.network.parameters())
+        return act(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(network), "response_hidden", spied)
+        head = teacher.score(rollouts, rollouts.candidates()).head
+    assert isinstance(head, HeadWeights)
+    kept = size_of(network.shards.rows.values()) + size_of(head.own.values())
+    assert not any(p.untyped_storage().nbytes() for p in network.network.parameters())
+    return {"own_teacher": kept, "gathered_teacher": gathered}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_so_it_is_with_a_teacher_that_is_another_model(
+    size: int, pictures: tuple[Example, ...], tmp_path: Path
+) -> None:
+    folder = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=32)
+    other = build_small_model(tmp_path / "other", family="qwen3_vl", hidden=64, seed=5)
+    config = tiny(folder, tmp_path, tmp_path / "run", f"teacher.path={other}")
+    planned = measure(config, ranks=size)
+    first, *_ = in_world(size, partial(held_by_teacher, folder, pictures, other))
+    assert first == {name: getattr(planned, name) for name in first}
+
+
+def test_no_sum_over_processes_grows_with_their_number(tmp_path: Path) -> None:
+    folder = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=32)
+    network = make_model(folder).network
+    wholes = [p.numel() for p in network.parameters()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "BUCKET", 2**14)
+        for ranks in (2, 8, 64, 1024):
+            with torch.device("meta"):
+                spread = Shards(
+                    network.to("meta"), torch.nn.Identity(), torch.float32, World(size=ranks)
+                )
+            # Each of few rows is padded to one row a rank.
+            most = max(2**14, *(n + ranks * 32 * 32 for n in wholes))
+            assert spread.exchanged <= 4 * 3 * most
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+def test_what_a_pass_keeps_is_counted_without_memory_as_with_it(
+    family: Any, tmp_path: Path
+) -> None:
+    folder = build_small_model(tmp_path / "model", family=family, hidden=32)
+    counted = activations(folder)
+    core: Any = make_model(folder).network
+    core = core.model.language_model
+    inputs, layers = count_kept(core, core.config.hidden_size, torch.float32)
+    assert counted.whole == sum(layers) // SAMPLE
+    assert counted.checkpointed == (sum(inputs) + max(layers)) // SAMPLE
+    assert inputs == [4 * SAMPLE * 32] * len(core.layers)
+    assert counted.checkpointed < counted.whole or len(layers) < 3
+
+
+def test_the_memory_of_one_process_is_the_same_function(tmp_path: Path) -> None:
+    folder = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=32)
+    config = tiny(folder, tmp_path, tmp_path / "run")
+    alone, spread = measure(config), measure(config, ranks=1)
+    for name in ("parameters", "trained", "weights", "gradients", "adamw", "teacher", "host_copy"):
+        assert asdict(alone)[name] == asdict(spread)[name]
+    assert spread.gathered == alone.weights
