@@ -286,6 +286,7 @@ def test_the_event_holds_everything_of_the_step() -> None:
         "learned": True,
         "dropped_labels": 1,
         "seconds": {"rollout": 2.0, "teacher": 0.5},
+        "waited_seconds": 0.0,
     }
     assert shown == [
         {
