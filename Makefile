@@ -9,15 +9,16 @@ RAY := 2.60.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ENGINES := .venv-engines
 # large_step.py needs a large GPU and is run by hand; scale_simulation.py measures no ratio.
 BY_HAND := benchmarks/large_step.py benchmarks/scale_simulation.py
 BENCHMARKS := $(filter-out $(BY_HAND),$(wildcard benchmarks/[a-z]*.py))
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults soak fuzz browser trainers gpu ray bench: export OMP_NUM_THREADS ?= 1
+test faults soak fuzz browser trainers gpu engines ray bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu ray hashes audit bench performance release
+.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu engines ray hashes audit bench performance release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -75,6 +76,18 @@ ray: $(READY) ## Train on a Ray cluster of this machine (needs the network)
 	$(BIN)/python -c "$$sites" > "$$("$$place/bin/python" -c "$$sites")/bas-opd.pth"; \
 	"$$place/bin/python" -m pip install --quiet --disable-pip-version-check ray==$(RAY); \
 	PYTHONPATH=$(CURDIR)/src "$$place/bin/python" -m pytest tests/worlds/test_ray.py
+
+engines: $(ENGINES)/.ready ## Run the tests with vLLM, in an environment of their own (3.5 GB)
+	$(ENGINES)/bin/python -m pytest tests/engines
+
+$(ENGINES)/.ready: .ci/engines.txt pyproject.toml
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r .ci/engines.txt
+	# Nothing here uses them, and PyPI has only their builds for CUDA.
+	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	$(ENGINES)/bin/python .ci/torchvision_on_cpu.py
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
 
 hashes: $(READY) ## Write requirements.hashes.lock
 	$(BIN)/python .ci/hashes.py

@@ -37,6 +37,8 @@ class TeacherServer:
         self.max_model_len, self.version = max_model_len, version
         self.fault: Fault = no_fault
         self.max_logprobs = 10_000
+        self.scores = True
+        """Whether it was started with --enable-scale-out."""
         self.shift = 0
         """What is added to the ids of its tokenizer."""
         self.requests: list[dict[str, Any]] = []
@@ -150,6 +152,12 @@ def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
                 self._send(200, {"tokens": [each + server.shift for each in ids["input_ids"]]})
                 return
             assert self.path == "/inference/v1/generate"
+            if not server.scores:
+                self._send(403, {"error": {"message": "Scale-out endpoints are disabled."}})
+                return
+            if not content:
+                self._send(400, {"error": {"message": "2 validation errors"}})
+                return
             with server.lock:
                 number = len(server.requests)
                 server.requests.append(content)

@@ -145,6 +145,18 @@ class DistantPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReport:
+    """How far the log-probs of another engine are from the trainer's, on the rows it rescored."""
+
+    version: int
+    """Of the weights that were sampled: the step that they were loaded for."""
+    rows: tuple[int, ...]
+    tokens: int
+    logprob_gap: float
+    """Mean distance over these tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
     """y ~ p_theta for every prompt, with what the sampler measured (Alg. 1, line 3)."""
 
@@ -156,6 +168,8 @@ class Rollouts:
     lengths: Tensor  # [row] valid tokens, the end token counted
     logprobs: Tensor  # [row, token] fp32, of the sampled token under p_old
     entropies: Tensor | None  # [row, token] fp32 nats; None where the engine cannot give it
+    engine: EngineReport | None = None
+    """Where another engine than the trainer's own sampler drew them."""
 
     def __post_init__(self) -> None:
         rows = len(self.examples) * self.per_prompt
@@ -206,6 +220,7 @@ class Rollouts:
             return torch.cat([torch.nn.functional.pad(c, (0, width - c.shape[1])) for c in columns])
 
         entropies = [each.entropies for each in rounds if each.entropies is not None]
+        engines = [each.engine for each in rounds if each.engine is not None]
         return cls(
             step=first.step,
             examples=tuple(example for each in rounds for example in each.examples),
@@ -215,6 +230,7 @@ class Rollouts:
             lengths=torch.cat([each.lengths for each in rounds]),
             logprobs=together(each.logprobs for each in rounds),
             entropies=together(entropies) if len(entropies) == len(rounds) else None,
+            engine=max(engines, key=lambda each: each.logprob_gap, default=None),
         )
 
 

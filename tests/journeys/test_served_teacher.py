@@ -137,7 +137,7 @@ def test_nothing_of_an_unselected_row_leaves_this_machine(
     for example in data.examples:
         if example.has_crop:
             file = io.BytesIO()
-            open_crop(example).save(file, format="PNG")
+            server.model.processor.resized(open_crop(example)).save(file, format="PNG")
             pictures[example.id] = base64.b64encode(file.getvalue()).decode()
     queried: set[str] = set()
     tails: set[str] = set()
@@ -251,7 +251,10 @@ def test_what_can_be_known_is_refused_before_the_model_is_loaded(
         train(config("run", "teacher.server=http://127.0.0.1:9/v1"))
     with pytest.raises(ConfigError, match="NO_SUCH_KEY, which should hold the key"):
         train(config("run", "teacher.key_variable=NO_SUCH_KEY"))
-    server.max_model_len = 60
+    server.scores = False
+    with pytest.raises(AccessError, match=r"are disabled.*--enable-scale-out"):
+        train(config())
+    server.scores, server.max_model_len = True, 60
     with pytest.raises(ConfigError, match=r"reads at most 60 tokens.*--max-model-len"):
         train(config())
     server.max_model_len, server.version = 4096, "0.27.1"

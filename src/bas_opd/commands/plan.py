@@ -22,7 +22,7 @@ from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import PromptLength, view_sizes
-from bas_opd.errors import DataError, ModelError, OutOfMemory
+from bas_opd.errors import ConfigError, DataError, ModelError, OutOfMemory
 from bas_opd.run.footprint import FP32, Memory, check_host, measure, wants_gpu
 from bas_opd.run.forecast import (
     Batches,
@@ -369,6 +369,11 @@ def _tokens_without_queries(config: Config, batches: Batches, lengths: Lengths |
 
 def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
     """Run the first two steps and discard them; nothing is written."""
+    if config.rollout.engine == "vllm":
+        raise ConfigError(
+            "rollout.engine is vllm, which --probe does not measure. Leave --probe out, or set "
+            "rollout.engine=sampler to measure the sampler of this package."
+        )
     method = build_method(config)
     device = method.model.device
     prompts = PromptStream(

@@ -34,6 +34,8 @@ FREE = frozenset(
         "data.path",
         "data.workers",
         "rollout.prompts_per_batch",
+        "rollout.engine_cache_gib",
+        "rollout.logprob_tolerance",
         "distill.tokens_per_chunk",
         "teacher.tokens_per_batch",
         "teacher.server",

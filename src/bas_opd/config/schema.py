@@ -156,6 +156,36 @@ class RolloutConfig(Section):
         gt=0,
         description="Prompts sampled together; unset: all. Saves memory and changes no sample.",
     )
+    engine: Literal["sampler", "vllm"] = Field(
+        default="sampler",
+        description="What computes the rollouts: the sampler of this package, or vLLM in this "
+        "process (docs/engines.md). In float32 both draw the same.",
+    )
+    engine_cache_gib: float = Field(
+        default=4.0, gt=0, description="GiB of vLLM's cache of keys and values."
+    )
+    logprob_tolerance: float | None = Field(
+        default=None,
+        gt=0,
+        description="Largest mean distance between the log-probs of vLLM and of the trainer before "
+        "a run stops; unset: 0.001 in float32, 0.1 in bfloat16.",
+    )
+
+    @model_validator(mode="after")
+    def _engine_settings_are_used(self) -> RolloutConfig:
+        for name in ("engine_cache_gib", "logprob_tolerance"):
+            value = getattr(self, name)
+            if self.engine == "sampler" and value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"rollout.{name} is {value}, but rollout.engine is sampler, which does not use "
+                    "it. Remove it, or set rollout.engine=vllm."
+                )
+        if self.engine == "vllm" and self.prompts_per_batch is not None:
+            raise ValueError(
+                f"rollout.prompts_per_batch is {self.prompts_per_batch}, but rollout.engine is "
+                "vllm, which batches by the size of its cache. Set rollout.engine_cache_gib."
+            )
+        return self
 
 
 COVERING = {"exploration": Decimal(0), "half_life": 100.0, "replay_capacity": 8192}

@@ -45,6 +45,7 @@ class Sft:
         batch = prompts.take().only(self._is_usable)
         self.views.expect(batch.examples)
         with self.clock.phase("teacher"), self.initial.lent():
+            self.engine.load_weights(self.model.trainable(), 0)  # which never change
             rollouts = self.engine.generate(batch)
         with self.clock.phase("reward"):
             reward = self.reward

@@ -22,7 +22,10 @@ from transformers import (
     ProcessorMixin,
 )
 from transformers.image_utils import SizeDict
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+    Qwen2VLImageProcessorPil,
+    smart_resize,
+)
 from transformers.utils.hub import cached_file
 
 from bas_opd import disk
@@ -132,6 +135,24 @@ class Processor:
         """Return the prompt of an image that was looked at, and a question."""
         ids = self._input_ids(question, pixels.grid)
         return Prompt(input_ids=ids, pixel_values=pixels.values, grid=pixels.grid)
+
+    def resized(self, image: Image.Image) -> Image.Image:
+        """Return an image in the size in which the model sees it.
+
+        Another library has then nothing to resize, which each does in its own way.
+        """
+        self._check_shape(image.size)
+        images: Any = self.images
+        if not images.do_resize:
+            return image
+        height, width = smart_resize(
+            image.height,
+            image.width,
+            factor=images.patch_size * images.merge_size,
+            min_pixels=images.size["shortest_edge"],
+            max_pixels=images.size["longest_edge"],
+        )
+        return image.convert("RGB").resize((width, height), images.resample)
 
     def encode_again(self, prompt: Prompt, question: str) -> Prompt:
         """Return the prompt of another question about the same image."""

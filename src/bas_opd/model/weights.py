@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -150,6 +151,24 @@ class HeadWeights:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits in fp32; no gradient reaches the weights."""
         return functional_call(self._head, self.own, (hidden.float(),))
+
+
+@torch.no_grad()
+def plain_weights(
+    network: nn.Module, named: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield all weights by the names of a checkpoint; those of adapters are added to copies.
+
+    `named` are used in place of the network's own. A tied weight comes once.
+    """
+    for name, parameter in network.named_parameters():
+        if ".lora_" in name:
+            continue
+        weight = (named or {}).get(name, parameter).detach()
+        layer, is_adapted, kind = name.rpartition(".base_layer.")
+        if is_adapted and kind == "weight":
+            weight = weight + cast("Any", network.get_submodule(layer)).get_delta_weight("default")
+        yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), weight
 
 
 @torch.no_grad()

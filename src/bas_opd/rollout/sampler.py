@@ -17,7 +17,8 @@ from bas_opd.errors import DataError, ModelError
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
-from bas_opd.rollout.draws import race_noise, row_keys
+from bas_opd.rollout.draws import row_keys
+from bas_opd.rollout.race import Race
 from bas_opd.types import DistantPrompt, Example, Hooks, Prompt, PromptBatch, Rollouts, View
 
 
@@ -82,7 +83,12 @@ class Sampler:
         self.prompts_per_batch = settings.prompts_per_batch or sys.maxsize
         self.use_graphs: bool | None = None
         """Whether decoding has a cache of fixed size; unset: where device and model allow."""
-        self._race = _Race(model, settings)
+        self._race = Race(
+            limit=settings.max_response_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            suppressed=suppressed(model),
+        )
         self._decode = Decoder(
             model, self._race, limit=settings.max_response_tokens, hooks=self.hooks
         )
@@ -145,7 +151,7 @@ class Sampler:
             drawn = self._empty(len(own))
             for group in groups_of_like_length(own, prompts_per_batch):
                 some = self._draw([own[i] for i in group], [numbers[i] for i in group], batch)
-                _check_finite(some, batch.step)
+                check_finite(some, batch.step)
                 drawn.put(some, group, self.settings.per_prompt)
             return drawn.trimmed()  # Every rank gets it, and most responses are short.
 
@@ -171,26 +177,12 @@ class Sampler:
         )
 
     def _encode(self, example: Example) -> Prompt:
-        prompt = self.views(example)
-        if prompt.length > self.settings.max_prompt_tokens:
-            raise DataError(
-                f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image "
-                f"included; at most {self.settings.max_prompt_tokens:,} are allowed. Prepare the "
-                "data with --model to find such rows beforehand, raise data.max_prompt_tokens, or "
-                "lower model.max_pixels."
-            )
-        return prompt
+        return encode(self.views, example, self.settings.max_prompt_tokens)
 
     def _draw(self, prompts: Sequence[Prompt], numbers: Sequence[int], batch: PromptBatch) -> Drawn:
         device, each = self.model.device, self.settings.per_prompt
         rows, limit = len(prompts) * each, self.settings.max_response_tokens
-        keys = row_keys(
-            self.settings.seed,
-            batch.step,
-            torch.tensor(numbers).repeat_interleave(each),
-            torch.arange(each).repeat(len(prompts)),
-            batch.round,
-        ).to(device)
+        keys = batch_keys(self.settings, batch, numbers).to(device)
         if not self._race.has_room(rows):
             self._decode.release()  # Its steps hold the tensors that are replaced now.
             self._race.make_room(rows)
@@ -212,66 +204,37 @@ class Sampler:
         )
 
 
-class _Race:
-    """Draws a token for every row by its key, and measures log p_old and entropy."""
-
-    keys: Tensor  # [row] int64
-    logprobs: Tensor  # [row, token] of the tokens drawn
-    entropies: Tensor  # [row, token]
-
-    def __init__(self, model: VisionLanguageModel, settings: SamplingSettings) -> None:
-        self.settings, self._device = settings, model.device
-        self._suppressed = suppressed(model)
-        self.make_room(0)
-
-    def has_room(self, rows: int) -> bool:
-        """Whether that many rows fit into the tensors."""
-        return rows < len(self.keys)
-
-    def make_room(self, rows: int) -> None:
-        """Replace the tensors by others for that many rows, and one for what is of no row."""
-        shape = (rows + 1, self.settings.max_response_tokens)
-        self.keys = torch.zeros(rows + 1, dtype=torch.int64, device=self._device)
-        self.logprobs = torch.zeros(shape, device=self._device)
-        self.entropies = torch.zeros(shape, device=self._device)
-
-    def __call__(self, logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
-        logprobs = self._log_distribution(logits)
-        noise = race_noise(self.keys[alive], position.expand(len(alive)), logprobs.shape[-1])
-        token = (logprobs + noise).argmax(-1)
-        self.logprobs[alive, position] = logprobs.gather(-1, token[:, None])[:, 0]
-        self.entropies[alive, position] = _entropy(logprobs)
-        return token
-
-    def _log_distribution(self, logits: Tensor) -> Tensor:
-        """Return log p_old: what a token is really drawn from, in fp32."""
-        scores = logits / self.settings.temperature
-        scores = scores.index_fill(1, self._suppressed, -torch.inf)
-        if self.settings.top_p < 1.0:
-            scores = _nucleus(scores, self.settings.top_p)
-        return scores.log_softmax(-1)
+def encode(views: ViewEncoder, example: Example, most: int) -> Prompt:
+    """Return the prompt of an example; one of more tokens than `most` is refused."""
+    prompt = views(example)
+    if prompt.length > most:
+        raise DataError(
+            f"The prompt of example {example.id!r} has {prompt.length:,} tokens, image included; "
+            f"at most {most:,} are allowed. Prepare the data with --model to find such rows "
+            "beforehand, raise data.max_prompt_tokens, or lower model.max_pixels."
+        )
+    return prompt
 
 
-def _check_finite(drawn: Drawn, step: int) -> None:
+def batch_keys(settings: SamplingSettings, batch: PromptBatch, prompts: Sequence[int]) -> Tensor:
+    """Return the keys of all rollouts of some prompts of a batch, by their numbers."""
+    each = settings.per_prompt
+    return row_keys(
+        settings.seed,
+        batch.step,
+        torch.tensor(prompts, dtype=torch.long).repeat_interleave(each),
+        torch.arange(each).repeat(len(prompts)),
+        batch.round,
+    )
+
+
+def check_finite(drawn: Drawn, step: int) -> None:
+    """Refuse log-probs that are not numbers."""
     if not drawn.logprobs.isfinite().all():
         raise ModelError(
             f"The model gave probabilities that are not numbers while sampling step {step}: its "
             "weights are damaged or have diverged. Check the model, or lower optim.learning_rate."
         )
-
-
-def _nucleus(scores: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of likeliest tokens whose mass reaches top_p."""
-    ranked, index = scores.sort(dim=-1, descending=True, stable=True)
-    mass = ranked.softmax(-1)
-    outside = mass.cumsum(-1) - mass >= top_p
-    outside[..., 0] = False  # However small the mass asked for, the likeliest token stays.
-    return scores.masked_fill(outside.scatter(-1, index, outside), -torch.inf)
-
-
-def _entropy(logprobs: Tensor) -> Tensor:
-    """Return H in nats; a token ruled out adds nothing."""
-    return -(logprobs.exp() * logprobs.where(logprobs.isfinite(), 0.0)).sum(-1)
 
 
 def _rows_of_prompts(numbers: Sequence[int], per_prompt: int) -> Tensor:

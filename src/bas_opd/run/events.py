@@ -64,6 +64,13 @@ def step_event(
     }
     if len(update.tokens_of_ranks) > 1:
         closing["student_tokens_of_ranks"] = list(update.tokens_of_ranks)
+    if (engine := rollouts.engine) is not None:
+        closing["engine"] = {
+            "version": engine.version,
+            "rescored_rows": list(engine.rows),
+            "rescored_tokens": engine.tokens,
+            "logprob_gap": engine.logprob_gap,
+        }
     if report.queries is None:
         own = _policy(report.policy) if report.policy else {}
         if report.generation:

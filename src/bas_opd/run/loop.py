@@ -44,6 +44,7 @@ from bas_opd.run.checkpoint import (
     set_aside,
 )
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
+from bas_opd.run.engines import check_engine
 from bas_opd.run.events import step_event
 from bas_opd.run.footprint import check_host, measure, wants_gpu
 from bas_opd.run.forecast import check_lengths, check_run, never_ranks, seldom_asks
@@ -170,6 +171,8 @@ def train(
                 console.message(notice)
         if config.teacher.server is not None:
             check_served(config, load_processors(config)[0], data)
+        if config.rollout.engine == "vllm":
+            check_engine(config, load_processors(config)[0], data)
         console.message(f"Loading the model {config.model.path}.")
 
         def checked_files() -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
@@ -564,6 +567,12 @@ def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
         raise ConfigError(
             f"A teacher behind a server (teacher.server) works with one process yet, and there are "
             f"{size}. Start one process, or leave it unset."
+        )
+    if (size > 1 or config.shard.always) and config.rollout.engine == "vllm":
+        how = f"there are {size}" if size > 1 else "shard.always is true"
+        raise ConfigError(
+            f"rollout.engine is vllm, which works with one process yet, and {how}. Start one "
+            "process without shard.always, or set rollout.engine=sampler."
         )
 
 

@@ -130,6 +130,16 @@ class ShownRow(Record):
     utility: float | None
 
 
+class EngineRecord(Record):
+    """How far another engine's log-probs were from the trainer's on the rows that it rescored."""
+
+    version: int
+    """Of the weights: the step that they were loaded for."""
+    rescored_rows: list[int]
+    rescored_tokens: int
+    logprob_gap: float
+
+
 class StepRecord(Record):
     """The core of a step, whatever the method."""
 
@@ -155,6 +165,8 @@ class StepRecord(Record):
     shown: list[ShownRow] = Field(default_factory=list)
     rows: list[int] | None = None
     """Rows that the student learned from; a step with queries has them as `selected`."""
+    engine: EngineRecord | None = None
+    """Where another engine than the trainer's own sampler drew the rollouts."""
 
     def slim(self, **changes: Any) -> Self:
         """Return what pages show of it: they keep every step of a run."""

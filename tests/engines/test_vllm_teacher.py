@@ -1,0 +1,172 @@
+"""A real vLLM server as the teacher, against the same model in this process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from run_fixtures import Silent, small_config
+from run_states import step_records
+from small_models import build_small_model
+
+from bas_opd.config import Config
+from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import crop_view, full_view
+from bas_opd.errors import ConfigError
+from bas_opd.model.loading import open_model
+from bas_opd.rollout import Sampler, SamplingSettings
+from bas_opd.run import loop
+from bas_opd.run.verify import verify
+from bas_opd.serving.client import AccessError, RefusedError
+from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.scoring import ScoringClient
+from bas_opd.teacher import FrozenTeacher
+from bas_opd.teacher.server_teacher import Limits, ServedTeacher
+from bas_opd.types import PromptBatch
+
+K = 20
+SECONDS = 240
+"""The longest that a server takes to start."""
+
+
+@contextmanager
+def serving(model: Path, log: Path, *options: str) -> Iterator[str]:
+    """Serve a model as the documents say, and yield the address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", "a-teacher", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+    command += ["--max-logprobs", str(K), "--limit-mm-per-prompt", '{"image":1,"video":0}']
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [*command, *options], stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            _wait_for(server, f"http://127.0.0.1:{port}/health", log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _wait_for(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(log.read_text(errors="replace")[-4000:])
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_small_model(tmp_path_factory.mktemp("teacher"), family="qwen3_vl", seed=5)
+
+
+@pytest.fixture(scope="module")
+def url(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(teacher, log, "--enable-scale-out") as address:
+        yield address
+
+
+def config(home: Path, student: Path, url: str, *overrides: str) -> Config:
+    served = (f"teacher.server={url}", "teacher.model=a-teacher")
+    return small_config(home, student, *served, *overrides)
+
+
+def test_its_log_probs_are_those_of_the_same_model_here(
+    url: str, teacher: Path, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    """Crops have sizes that must be changed for the model, which each library does otherwise."""
+    small_config(tmp_path, small_qwen3vl)  # Draws the pictures.
+    data = PreparedSet.load(tmp_path / "data")
+    examples = tuple(example for example in data.examples if example.has_crop)[:6]
+    student, local = (open_model(path, device="cpu") for path in (small_qwen3vl, teacher))
+    sampling = SamplingSettings(per_prompt=2, max_response_tokens=12)
+    rollouts = Sampler(student, full_view, sampling).generate(
+        PromptBatch(step=0, examples=examples)
+    )
+    rows = range(len(rollouts))
+    here = FrozenTeacher(local, crop_view, tokens_per_batch=4096).score(rollouts, rows)
+    client = ScoringClient(
+        Endpoint(url=url, model="a-teacher"),
+        vocabulary=len(local.head.weight),  # type: ignore[arg-type]
+    )
+    there = ServedTeacher(
+        client, student.processor, crop_view, tmp_path / "requests", k=K, limits=Limits()
+    ).score(rollouts, rows)
+    assert there.scored_tokens == here.scored_tokens
+    for row in rows:
+        (served,), (known,) = there.chunks([row], 4096), here.chunks([row], 4096)
+        expected = known.logprobs(served.ids)
+        assert expected is not None
+        torch.testing.assert_close(served.known, expected, atol=1e-4, rtol=0)
+        top = known.logprobs(served.likeliest)
+        assert top is not None
+        likeliest = known.topk(K)
+        assert likeliest is not None
+        torch.testing.assert_close(top, known.logprobs(likeliest), atol=1e-4, rtol=0)
+
+
+def test_a_run_that_it_teaches_is_that_of_the_same_model_here(
+    url: str, teacher: Path, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    everything = "distill.k=20"
+    served = loop.train(
+        config(tmp_path / "served", small_qwen3vl, url, "run.steps=3", everything), Silent()
+    ).directory
+    path = f"teacher.path={teacher}"
+    local = loop.train(
+        small_config(tmp_path / "local", small_qwen3vl, path, "run.steps=3", everything), Silent()
+    ).directory
+    first, other = step_records(served)[0], step_records(local)[0]
+    assert first["selected"] == other["selected"]
+    # The support is the teacher's top k there, and the student's here.
+    assert first["loss"] == pytest.approx(other["loss"], rel=0.2)
+    assert all(step["calls"] and not step.get("dropped") for step in step_records(served))
+    assert verify(served).is_sound
+
+
+def test_vllm_may_sample_while_it_teaches(url: str, small_qwen3vl: Path, tmp_path: Path) -> None:
+    engine = ("rollout.engine=vllm", "rollout.engine_cache_gib=0.25")
+    runs = [
+        loop.train(
+            config(tmp_path / str(len(more)), small_qwen3vl, url, "run.steps=2", *more), Silent()
+        ).directory
+        for more in ((), engine)
+    ]
+    selected = [[step["selected"] for step in step_records(run)] for run in runs]
+    assert selected[0] == selected[1]
+
+
+def test_what_it_cannot_do_is_a_sentence(url: str, small_qwen3vl: Path, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"--max-logprobs 30, or lower distill\.k"):
+        loop.train(config(tmp_path / "k", small_qwen3vl, url, "distill.k=30"), Silent())
+    long = "rollout.max_response_tokens=600"
+    with pytest.raises(ConfigError, match=r"reads at most 512 tokens.*--max-model-len"):
+        loop.train(config(tmp_path / "long", small_qwen3vl, url, long), Silent())
+
+
+def test_a_server_without_its_endpoint_is_named_before_the_run(
+    teacher: Path, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    with (
+        serving(teacher, tmp_path / "log") as address,
+        pytest.raises(AccessError, match=r"are disabled.*--enable-scale-out"),
+    ):
+        loop.train(config(tmp_path / "run", small_qwen3vl, address), Silent())
