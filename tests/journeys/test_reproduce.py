@@ -154,7 +154,9 @@ def test_the_study_of_table_2_runs_from_its_first_run_to_its_table(
         "evaluate_on = 840": "evaluate_on = 8",
         '"200-207"': '"200-201"',
         'name = "learned25"\n': 'name = "learned25"\nsettings = ["select.replay_start=2"]\n',
-        '"select.query_ratio=0.12"': '"select.query_ratio=0.12", "select.replay_start=2"',
+        'name = "covering-prompts"\n': (
+            'name = "covering-prompts"\nsettings = ["select.replay_start=2"]\n'
+        ),
     }
     for line, instead in small.items():
         assert line in declared
@@ -173,7 +175,7 @@ def test_the_study_of_table_2_runs_from_its_first_run_to_its_table(
     (tmp_path / "table2.toml").write_text(declared.replace("draft = true\n", ""))
     made = bas_opd(*command, *options, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    arms = [*(arm.name for arm in BASELINES), "full", "learned25", "covering12"]
+    arms = [*(arm.name for arm in BASELINES), "full", "learned25", "covering-prompts"]
     for arm in arms:
         # Accuracy, cost, what it learned from, and at equal cost.
         assert made.stdout.count(f"\n| {arm} | ") == 4, arm

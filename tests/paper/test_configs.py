@@ -46,7 +46,15 @@ def test_every_promised_config_is_there_and_no_other() -> None:
     assert {path.stem for path in FILES} == {
         *("full", "random25", "entropy25", "learned10", "learned25", "learned50"),
         *ABLATIONS,
-        *("regressed25", "covering12", "covering25", "fewer1", "fewer2", "fewer4"),
+        *(
+            "regressed25",
+            "covering12",
+            "covering25",
+            "covering-prompts",
+            "fewer1",
+            "fewer2",
+            "fewer4",
+        ),
         *BASELINES,
         *("qwen3.5-4b", "qwen3.5-4b-lora", "qwen3.5-9b", "tiny"),
         *("finesearch", "finesearch2", "demo"),
@@ -273,3 +281,11 @@ def test_a_memory_setting_and_one_update_with_top_p_are_accepted() -> None:
     for name in BASELINES:
         load_config(CONFIGS / f"{name}.toml", [*paths, "distill.tokens_per_chunk=64"])
     load_config(CONFIGS / "grpo.toml", [*paths, "rollout.top_p=0.9"])
+
+
+def test_covering_prompts_has_the_calls_of_an_eighth_of_full_querying() -> None:
+    config, full = load("covering-prompts"), load("full")
+    assert config.select.policy == "covering"
+    candidates = config.rollout.prompts_per_step * config.rollout.per_prompt
+    queried = config.select.query_ratio * candidates
+    assert queried == full.rollout.prompts_per_step * full.rollout.per_prompt / 8

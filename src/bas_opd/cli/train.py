@@ -21,7 +21,7 @@ GROUPS = {
     "Its ablations": "learned25-without-overlap learned25-without-confidence "
     "learned25-without-ranking learned25-without-exploration",
     "Methods that it compares with": "sft sft-unfiltered grpo grpo-released dapo opsd opsd-frozen",
-    "Not in the paper": "covering12 covering25 regressed25 fewer1 fewer2 fewer4",
+    "Not in the paper": "covering12 covering25 covering-prompts regressed25 fewer1 fewer2 fewer4",
 }
 """The presets in the order of their use."""
 

@@ -51,6 +51,7 @@ OURS = (
     ArmSpec("covering12", "covering12"),
     ArmSpec("covering25", "covering25"),
     ArmSpec("covering50", "covering25", ("select.query_ratio=0.5",)),
+    ArmSpec("covering-prompts", "covering-prompts"),
 )
 """Arms that the paper does not have."""
 _RATE = ("optim.learning_rate=1e-4",)

@@ -19,7 +19,7 @@ def settings(arm: str | ArmSpec) -> dict[str, object]:
 def test_every_arm_is_a_preset_over_finesearch_and_no_two_are_alike() -> None:
     trained = [arm for arm in ARMS if arm != "base"]
     configs = [settings(arm) for arm in trained]
-    assert len({str(config) for config in configs}) == len(trained) == 28
+    assert len({str(config) for config in configs}) == len(trained) == 29
     for arm, config in zip(trained, configs, strict=True):
         assert config["run.steps"] == 111
         assert config["rollout.max_response_tokens"] == 24
@@ -31,7 +31,8 @@ def test_every_arm_is_a_preset_over_finesearch_and_no_two_are_alike() -> None:
             own = ("method.", "select.", "distill.k", "teacher.mode", "grpo.", "sft.")
             assert all(key.startswith(own) for key in differing)
         else:
-            assert all(key.startswith(("select.", "distill.use_")) for key in differing)
+            own = ("select.", "distill.use_", *(("rollout.p",) if arm.endswith("prompts") else ()))
+            assert all(key.startswith(own) for key in differing)
 
 
 def test_the_default_arms_are_the_papers_and_regressed_25() -> None:
