@@ -36,24 +36,35 @@ def scale_shape(shape: Sequence[int]) -> tuple[int, int]:
     return shape[0], -(-prod(shape[1:]) // BLOCK)
 
 
-def pack(values: Tensor, *, signed: bool) -> tuple[Tensor, Tensor]:
+def pack(values: Tensor, noise: Tensor, *, signed: bool) -> tuple[Tensor, Tensor]:
     """Return levels `[*shape]` in uint8 and scales `[row, block]` in fp32.
 
-    Without a sign, a value above 0 never becomes 0: it may be divided by.
+    A value goes to the level below or above it, to the nearer one more often, as the noise
+    `[*shape]` in [0, 1) decides: on average it is kept. Rounded to the nearest, a moment that
+    changes by less than half a level a step would never change. Without a sign, a value above 0
+    never becomes 0: it may be divided by.
     """
     rows, blocks = scale_shape(values.shape)
     width = values[0].numel() if rows else 0
-    flat = pad(values.reshape(rows, width), (0, blocks * BLOCK - width)).view(rows, blocks, BLOCK)
+    spare = (0, blocks * BLOCK - width)
+    flat = pad(values.reshape(rows, width), spare).view(rows, blocks, BLOCK)
     scales = flat.abs().amax(-1)
     shares = flat / scales.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
-    _, edges = _levels(signed, values.device)
-    levels = torch.bucketize(shares, edges, out_int32=True).to(torch.uint8)
+    known = _levels(signed, values.device)
+    above = torch.bucketize(shares, known, out_int32=True).clamp_(1, len(known) - 1)
+    below, upper = known[above - 1], known[above]
+    goes_up = pad(noise.reshape(rows, width), spare).view_as(shares) < (shares - below) / (
+        upper - below
+    )
+    if not signed:
+        goes_up |= (above == 1) & (shares > 0)
+    levels = (above - 1 + goes_up).to(torch.uint8)
     return levels.view(rows, blocks * BLOCK)[:, :width].reshape(values.shape), scales
 
 
 def unpack(levels: Tensor, scales: Tensor, *, signed: bool) -> Tensor:
     """Return the values in fp32."""
-    known, _ = _levels(signed, levels.device)
+    known = _levels(signed, levels.device)
     rows = len(levels)
     width = levels[0].numel() if rows else 0
     values = known.index_select(0, levels.reshape(-1).int()).view(rows, width)
@@ -62,13 +73,9 @@ def unpack(levels: Tensor, scales: Tensor, *, signed: bool) -> Tensor:
 
 
 @cache
-def _levels(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the levels in ascending order, and the edges between them."""
-    count = 127 if signed else 255
-    above = torch.logspace(-DECADES, 0, count, dtype=torch.float64)
+def _levels(signed: bool, device: torch.device) -> Tensor:
+    """Return the levels in ascending order."""
+    above = torch.logspace(-DECADES, 0, 127 if signed else 255, dtype=torch.float64)
     zero = torch.zeros(1, dtype=torch.float64)
     levels = torch.cat([-above.flip(0), zero, above] if signed else [zero, above])
-    edges = (levels[1:] + levels[:-1]) / 2
-    if not signed:
-        edges[0] = 0.0
-    return levels.float().to(device), edges.float().to(device)
+    return levels.float().to(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from bas_opd.compute.eight_bits import is_packed, pack, scale_shape, unpack
+from bas_opd.compute.hashing import mix
 
-PIECE = 2**24
+PIECE = 2**22
 """Elements whose moments are unpacked at once."""
 
 
@@ -24,21 +25,29 @@ class EightBitAdamW(torch.optim.AdamW):
     the step. Parameters with short rows keep both in fp32, and move as torch moves them.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], **options: Any) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        *,
+        first_rows: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(parameters, **options)
         self._parameters = list(parameters)
+        self._first_rows = first_rows or [0] * len(parameters)
+        """Where the rows of each begin in the whole parameter, of which a process may have some."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take a step with the gradients of the parameters; one without a gradient stays."""
-        for parameter in self._parameters:
+        for number, parameter in enumerate(self._parameters):
             if parameter.grad is None:
                 continue
             state = self.state[parameter]
             if not state:
                 state.update(self._begin(parameter))
             if "root" in state:
-                self._move_packed(parameter, parameter.grad, state)
+                self._move_packed(number, parameter.grad, state)
             else:
                 moments = state["exp_avg"], state["exp_avg_sq"]
                 self._move(parameter, parameter.grad, *moments, state["step"])
@@ -67,12 +76,12 @@ class EightBitAdamW(torch.optim.AdamW):
             state[f"{name}_scale"] = torch.zeros(scale_shape(shape), device=device)
         return state
 
-    def _move_packed(
-        self, parameter: nn.Parameter, gradient: Tensor, state: Mapping[str, Tensor]
-    ) -> None:
+    def _move_packed(self, number: int, gradient: Tensor, state: Mapping[str, Tensor]) -> None:
         """Move some rows after others, so that few moments are unpacked at a time."""
+        parameter = self._parameters[number]
         rows = max(1, PIECE // max(1, prod(parameter.shape[1:])))
         step = state["step"].clone()
+        key = mix(mix(step.to(parameter.device, torch.int64)) + number)
         for start in range(0, len(parameter), rows):
             part = slice(start, start + rows)
             levels, scales = state["exp_avg"][part], state["exp_avg_scale"][part]
@@ -80,10 +89,11 @@ class EightBitAdamW(torch.optim.AdamW):
             first = unpack(levels, scales, signed=True)
             second = unpack(roots, root_scales, signed=False).square_()
             self._move(parameter.detach()[part], gradient[part], first, second, step.clone())
-            for kept, found in zip((levels, scales), pack(first, signed=True), strict=True):
+            one, other = _noise(key, levels, self._first_rows[number] + start)
+            for kept, found in zip((levels, scales), pack(first, one, signed=True), strict=True):
                 kept.copy_(found)
-            second.sqrt_()
-            for kept, found in zip((roots, root_scales), pack(second, signed=False), strict=True):
+            packed = pack(second.sqrt_(), other, signed=False)
+            for kept, found in zip((roots, root_scales), packed, strict=True):
                 kept.copy_(found)
         state["step"].copy_(step + 1)
 
@@ -108,3 +118,12 @@ class EightBitAdamW(torch.optim.AdamW):
             eps=group["eps"],
             maximize=False,
         )
+
+
+def _noise(key: Tensor, like: Tensor, first_row: int) -> Iterator[Tensor]:
+    """Yield two tensors of noise in [0, 1), a hash of row and column."""
+    rows = torch.arange(first_row, first_row + len(like), device=like.device)
+    columns = torch.arange(like[0].numel(), device=like.device)
+    hashed = mix(mix(key + rows)[:, None] + columns).view(like.shape)
+    for bits in (8, 40):
+        yield ((hashed >> bits) & (2**24 - 1)).float() * 2.0**-24

@@ -82,7 +82,7 @@ class Learner:
         self.parameters = list(model.trainable().values())
         kind = OffloadedAdamW if settings.offload else torch.optim.AdamW
         if settings.moments == "8bit":
-            kind = EightBitAdamW
+            kind = partial(EightBitAdamW, first_rows=model.first_rows())
         self.optimizer = kind(
             self.parameters,
             lr=settings.learning_rate,

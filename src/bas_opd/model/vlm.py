@@ -123,6 +123,12 @@ class VisionLanguageModel:
             if parameter.requires_grad
         }
 
+    def first_rows(self) -> list[int]:
+        """Return where the rows of each trainable parameter begin; 0 where it is whole."""
+        if self.shards is None:
+            return [0] * len(self.trainable())
+        return [self.shards.first_row(name, rows) or 0 for name, rows in self.trainable().items()]
+
     def whole(self, name: str, rows: Tensor) -> Tensor:
         """Return all rows of a tensor that belongs to a parameter; every rank must ask."""
         return rows if self.shards is None else self.shards.whole(name, rows)

@@ -11,41 +11,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Increment and multipliers of the splitmix64 generator, as signed 64-bit integers.
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-FIRST = 0xBF58476D1CE4E5B9 - 2**64
-SECOND = 0x94D049BB133111EB - 2**64
+from bas_opd.compute.hashing import mix
 
 
 def row_keys(seed: int, step: int, prompts: Tensor, rollouts: Tensor, round: int = 0) -> Tensor:
     """Return one key per row, `[row]` int64, from its address."""
-    key = _mix(torch.tensor(seed, dtype=torch.int64))
-    key = _mix(key + step)
+    key = mix(torch.tensor(seed, dtype=torch.int64))
+    key = mix(key + step)
     if round:  # Most steps have one round only, whose draws have no number of it in their address.
-        key = _mix(key + round)
-    return _mix(_mix(key + prompts) + rollouts)
+        key = mix(key + round)
+    return mix(mix(key + prompts) + rollouts)
 
 
 def race_noise(keys: Tensor, positions: Tensor, vocab: int) -> Tensor:
     """Return -log E with E exponential, `[row, vocab]` fp32, for each row at its position."""
-    at_position = _mix(keys + positions)
+    at_position = mix(keys + positions)
     tokens = torch.arange(vocab, device=keys.device)
-    hashed = _mix(at_position[:, None] + tokens)
+    hashed = mix(at_position[:, None] + tokens)
     # 53 random bits as a fraction. It is the small ones that win the race, and there fp32 is exact
     # in relative terms, so the tail of the noise is as fine as the bits allow.
     fraction = ((hashed >> 11) & (2**53 - 1)).to(torch.float64) * 2.0**-53
     exponential = -torch.log1p(-fraction.to(torch.float32).clamp(2.0**-54, 1 - 2.0**-24))
     return -exponential.log()
-
-
-def _mix(key: Tensor) -> Tensor:
-    """Return the splitmix64 output for each key; int64 wraps around alike on every device."""
-    z = (key + 1) * GOLDEN
-    z = (z ^ _shift(z, 30)) * FIRST
-    z = (z ^ _shift(z, 27)) * SECOND
-    return z ^ _shift(z, 31)
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Shift right as if unsigned."""
-    return (z >> bits) & (2 ** (64 - bits) - 1)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bas_opd.compute.eight_bits import unpack
 from bas_opd.learn import eight_bit
 from bas_opd.learn.eight_bit import EightBitAdamW
 
@@ -51,7 +52,7 @@ def test_weights_stay_near_those_of_torch(fused: bool) -> None:
     take(torch.optim.AdamW(theirs, fused=fused, **OPTIONS), theirs, range(40))
     for place, weight in enumerate(theirs):
         moved = (weight - start[place]).norm()
-        assert (ours[place] - weight).norm() <= 0.02 * moved
+        assert (ours[place] - weight).norm() <= 0.03 * moved
 
 
 def test_the_cut_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +116,45 @@ def test_small_moments_beside_large_ones_do_not_make_large_steps() -> None:
     theirs, _ = trained(torch.optim.AdamW)
     assert (ours - theirs).norm() <= 0.1 * (theirs - before).norm()
     assert (ours - theirs).abs().max() <= 0.3 * (theirs - before).abs().max()
+
+
+def test_moments_follow_gradients_that_change_within_a_block() -> None:
+    """Rounded to the nearest level, a moment beside a steady one would never change."""
+    ours, theirs = (nn.Parameter(torch.zeros(8, 256)) for _ in range(2))
+    one = EightBitAdamW([ours], lr=1e-5, weight_decay=0.0)
+    other = torch.optim.AdamW([theirs], lr=1e-5, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.ones(256)
+    for step in range(1500):
+        if step == 50:
+            sizes[::2] = 0.1
+        gradient = sizes * (torch.randn(8, 256, generator=generator) + 0.5)
+        for weight, optimizer in ((ours, one), (theirs, other)):
+            weight.grad = gradient
+            optimizer.step()
+    state, wanted = one.state[ours], other.state[theirs]
+    roots = unpack(state["root"], state["root_scale"], signed=False)
+    ratio = (roots / wanted["exp_avg_sq"].sqrt())[:, ::2]
+    assert 0.95 < float(ratio.median()) < 1.05
+    first = unpack(state["exp_avg"], state["exp_avg_scale"], signed=True)[:, ::2]
+    assert float(first.mean()) == pytest.approx(float(wanted["exp_avg"][:, ::2].mean()), rel=0.1)
+    moved = theirs.detach().norm()
+    assert float((ours.detach() - theirs.detach()).norm()) <= 0.15 * float(moved)
+
+
+def test_processes_with_some_of_the_rows_move_as_one_with_all() -> None:
+    whole = nn.Parameter(torch.zeros(9, 100))
+    cut = [nn.Parameter(torch.zeros(n, 100)) for n in (4, 5)]
+    alone = EightBitAdamW([whole], **OPTIONS)
+    ranks = [
+        EightBitAdamW([rows], first_rows=[start], **OPTIONS)
+        for rows, start in zip(cut, (0, 4), strict=True)
+    ]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        whole.grad = torch.randn(9, 100, generator=generator)
+        alone.step()
+        for rows, gradient, optimizer in zip(cut, whole.grad.split([4, 5]), ranks, strict=True):
+            rows.grad = gradient
+            optimizer.step()
+    assert torch.equal(torch.cat(list(cut)), whole)
