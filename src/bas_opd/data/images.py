@@ -112,6 +112,8 @@ def _explained(name: str) -> Iterator[None]:
         raise DataError(f"The picture {name} cannot be used: {error}") from error
     except FileNotFoundError as error:
         raise DataError(f"The picture {name} does not exist. Restore the file.") from error
+    except MemoryError:  # It says nothing about the file.
+        raise
     # For hostile bytes Pillow raises OSError, struct.error, SyntaxError, ValueError, zlib.error,
     # EOFError, DecompressionBombError and more; in each case the file is not a usable picture.
     except Exception as error:

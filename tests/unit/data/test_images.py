@@ -189,3 +189,17 @@ def test_a_box_that_is_no_area_of_the_picture_is_refused(
     with pytest.raises(DataError, match=reason):
         check_box(box, (20, 10))
     check_box((0, 0, 20, 10), (20, 10))
+
+
+def test_memory_that_runs_out_is_no_damaged_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "whole.png"
+    gradient((40, 24)).save(path)
+
+    def full(image: Image.Image) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(images, "_as_rgb", full)
+    with pytest.raises(MemoryError):
+        open_image(path)
