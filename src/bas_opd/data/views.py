@@ -48,8 +48,12 @@ def crop_sizes(example: Example) -> Iterator[Size]:
 
 def crop_size(example: Example) -> tuple[Size, str]:
     """Return the size of the crop and the question: what a prompt's length depends on."""
-    *_, size = view_sizes(example)  # the crop's, which comes last
-    return size, example.question
+    crop = example.crop
+    if crop is not None and crop.image is not None:
+        return image_size(crop.image), example.question
+    if crop is not None and crop.box is not None:
+        return box_size(crop.box), example.question
+    raise DataError(f"Example {example.id!r} has no crop. Give it a box or a crop picture.")
 
 
 def check_prompts(
@@ -89,9 +93,4 @@ def check_prompt(
 def view_sizes(example: Example) -> Iterator[Size]:
     """Yield the size of the full image and, if there is one, of the crop."""
     yield image_size(example.image)
-    if example.crop is None:
-        return
-    if example.crop.image is not None:
-        yield image_size(example.crop.image)
-    elif example.crop.box is not None:
-        yield box_size(example.crop.box)
+    yield from crop_sizes(example)
