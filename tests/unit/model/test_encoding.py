@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from stage_fixtures import make_examples
 from bas_opd.compute.clock import Clock
 from bas_opd.data.views import full_view
 from bas_opd.errors import DataError
+from bas_opd.model import encoding
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.processing import Processor
 from bas_opd.types import Example
@@ -31,11 +34,12 @@ class Watched:
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.opened: list[tuple[str, bool]] = []
-        self.gate = threading.Event()
+        self.begun, self.gate = threading.Event(), threading.Event()
         if is_open:
             self.gate.set()
 
     def __call__(self, example: Example) -> Any:
+        self.begun.set()
         self.gate.wait(20)
         self.opened.append((example.id, threading.current_thread() is threading.main_thread()))
         return full_view(example)
@@ -129,6 +133,100 @@ def test_a_damaged_picture_is_the_error_of_the_loop_and_the_rest_is_left(
     gate.set()
     time.sleep(0.2)
     assert opened <= {"e0", "e1", "e2"}
+
+
+@pytest.mark.parametrize("error", [MemoryError(), DataError("The picture is away.")])
+def test_a_failure_ahead_of_time_is_not_final(
+    error: Exception, processor: Processor, tmp_path: Path
+) -> None:
+    examples, opened = make_examples(tmp_path), list[str]()
+
+    def view(example: Example) -> Any:
+        opened.append(example.id)
+        if opened.count("e0") == 1 and example.id == "e0":
+            raise error
+        return full_view(example)
+
+    encoder = ViewEncoder(processor, view, threads=1)
+    encoder.expect(examples[:2])
+    wait_until(lambda: len(opened) == 2)
+    assert torch.equal(
+        encoder(examples[0]).pixel_values, processor.encode(*full_view(examples[0])).pixel_values
+    )
+    encoder(examples[1])
+    assert opened == ["e0", "e1", "e0"]
+
+
+def threads_of_pictures() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("pictures")]
+
+
+def test_threads_end_when_nothing_is_left_to_open(processor: Processor, tmp_path: Path) -> None:
+    examples, view = make_examples(tmp_path, 6), Watched()
+    encoder = ViewEncoder(processor, view, threads=2)
+    for _ in range(2):
+        encoder.expect(examples)
+        for example in examples:
+            encoder(example)
+        wait_until(lambda: not threads_of_pictures())
+    assert len(view.opened) == 12
+    assert not any(is_main for _, is_main in view.opened)
+
+
+def test_at_most_the_given_number_of_pictures_is_opened_at_once(
+    processor: Processor, tmp_path: Path
+) -> None:
+    examples, view = make_examples(tmp_path, 6), Watched(is_open=False)
+    encoder = ViewEncoder(processor, view, threads=2)
+    encoder.expect(examples[:3])
+    encoder.expect(examples[3:])
+    assert len(threads_of_pictures()) == 2
+    view.gate.set()
+    encoder.close()
+
+
+def test_closing_waits_for_a_picture_that_is_being_opened_but_not_for_ever(
+    processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples, view = make_examples(tmp_path), Watched(is_open=False)
+    encoder = ViewEncoder(processor, view, threads=1)
+    encoder.expect(examples)
+    view.begun.wait(20)
+    threading.Timer(0.3, view.gate.set).start()
+    encoder.close()
+    assert view.names == ["e0"]
+    assert not threads_of_pictures()
+    view.begun.clear()
+    view.gate.clear()
+    encoder.expect(examples)
+    view.begun.wait(20)
+    monkeypatch.setattr(encoding, "PATIENCE_SECONDS", 0.1)
+    encoder.close()
+    assert threads_of_pictures()
+    view.gate.set()
+    wait_until(lambda: not threads_of_pictures())
+
+
+HANGING = """
+import threading
+from bas_opd.model.encoding import ViewEncoder
+from bas_opd.types import Example
+
+begun = threading.Event()
+
+def view(example):
+    begun.set()
+    threading.Event().wait(600)
+
+encoder = ViewEncoder(None, view, threads=1)
+encoder.expect([Example(id="a", image=None, question="?")])
+begun.wait()
+encoder.close()
+"""
+
+
+def test_a_picture_that_hangs_does_not_keep_the_process() -> None:
+    subprocess.run([sys.executable, "-c", HANGING], check=True, timeout=90)
 
 
 def test_time_is_waited_for_data_that_is_not_ready(processor: Processor, tmp_path: Path) -> None:
