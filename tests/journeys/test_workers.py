@@ -19,6 +19,7 @@ from shapes import make_pictures
 from bas_opd.config import Config
 from bas_opd.data import views as data_views
 from bas_opd.errors import PreemptionError
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.run import loop, state
 from bas_opd.run.state import picture_threads
@@ -144,9 +145,35 @@ def test_a_run_that_ends_leaves_no_picture_to_open(
     stop_at(monkeypatch, 12)
     with pytest.raises(PreemptionError):
         train(config("run", "data.workers=1"))
+    assert not [each for each in threading.enumerate() if each.name.startswith("pictures")]
     count = len(opened)
     threading.Event().wait(0.3)
-    assert len(opened) <= count + 1  # what a thread had begun
+    assert len(opened) == count
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "tiny"])
+def test_closing_a_method_closes_every_encoder(
+    name: str, small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, closed = list[ViewEncoder](), list[ViewEncoder]()
+    start, close = ViewEncoder.__init__, ViewEncoder.close
+
+    def noting_start(encoder: ViewEncoder, *args: Any, **kwargs: Any) -> None:
+        made.append(encoder)
+        start(encoder, *args, **kwargs)
+
+    def noting_close(encoder: ViewEncoder) -> None:
+        closed.append(encoder)
+        close(encoder)
+
+    monkeypatch.setattr(ViewEncoder, "__init__", noting_start)
+    monkeypatch.setattr(ViewEncoder, "close", noting_close)
+    config = short_config(name, tmp_path, small_qwen35, "run", "data.workers=1")
+    method = state.build_method(config)
+    assert made
+    assert not closed
+    method.close()
+    assert {id(each) for each in closed} == {id(each) for each in made}
 
 
 def test_threads_are_for_a_gpu_and_leave_it_a_core(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -381,11 +382,12 @@ def _probe(config: Config, data: PreparedSet, total: int) -> Probe:
     )
     spent: list[float] = []
     phases: dict[str, float] = {}
-    for step in range(2):
-        prompts.begin(step)
-        started = time.perf_counter()
-        phases = method.step(prompts).seconds
-        spent.append(time.perf_counter() - started)
+    with closing(method):
+        for step in range(2):
+            prompts.begin(step)
+            started = time.perf_counter()
+            phases = method.step(prompts).seconds
+            spent.append(time.perf_counter() - started)
     return Probe(
         first_seconds=spent[0],
         second_seconds=spent[1],

@@ -44,7 +44,8 @@ class BasOpd:
         return True
 
     def close(self) -> None:
-        """Free the rollout engine."""
+        """Free the teacher and the rollout engine."""
+        self.stages.teacher.close()
         self.stages.policy.close()
 
     def parts(self) -> dict[str, Part]:

@@ -166,7 +166,9 @@ class Grpo:
         return not self.poll.waits
 
     def close(self) -> None:
-        """Free the rollout engine."""
+        """Free the reference, if there is one, and the rollout engine."""
+        if self.reference is not None:
+            self.reference.close()
         self.policy.close()
 
     def parts(self) -> dict[str, Part]:

@@ -41,7 +41,7 @@ class Method(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the method holds outside this process, such as an inference engine."""
+        """End what goes on beside the loop, such as an inference engine or opening pictures."""
         ...
 
     def parts(self) -> Mapping[str, Part]:

@@ -78,8 +78,8 @@ class Sft:
 
     def close(self) -> None:
         """Free the engine, and open no further picture."""
-        self.engine.close()
         self.views.close()
+        self.engine.close()
 
     def parts(self) -> dict[str, Part]:
         """Return the student, its optimizer state and the initial weights."""

@@ -26,6 +26,10 @@ class Teacher(Protocol):
         """Follow the student after a valid update (Alg. 1, line 13)."""
         ...
 
+    def close(self) -> None:
+        """Free what the teacher holds."""
+        ...
+
     def parts(self) -> Mapping[str, Part]:
         """Return what a checkpoint holds of it, by name; nothing if it never changes."""
         ...

@@ -148,7 +148,7 @@ class SelfTeacher:
                 notice=self.hooks.notice,
             )
         finally:
-            self.views.close()
+            self.views.expect()
         return scores
 
     def follow(self) -> None:
@@ -156,6 +156,10 @@ class SelfTeacher:
         if self.mode == "ema":
             self.hooks.settle()
             self.weights.follow(self.tau)
+
+    def close(self) -> None:
+        """Open no further picture."""
+        self.views.close()
 
     def parts(self) -> dict[str, Part]:
         """Return what a checkpoint holds of the teacher."""

@@ -237,6 +237,9 @@ class ServedTeacher:
     def follow(self) -> None:
         """Do nothing: this teacher never changes."""
 
+    def close(self) -> None:
+        """Do nothing: this teacher holds nothing between steps."""
+
     def parts(self) -> dict[str, Part]:
         """Return nothing: a checkpoint holds what changes."""
         return {}
