@@ -3,7 +3,8 @@
     python -m bas_opd.bench.page docs/performance.md
 
 A table stands between `<!-- bench: NAME -->` and `<!-- end -->`; its numbers are in
-`results/bench/NAME.json` beside the page. What is outside such marks stays as it is.
+`results/bench/NAME.json` beside the page. What is outside such marks stays as it is. A mark that
+cannot be read is an error: its table would never change again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bas_opd.errors import BasOpdError, DataError, explain_failure
+from bas_opd.errors import BasOpdError, ConfigError, DataError, explain_failure
 from bas_opd.files import write_text
 
 FILES = Path("results") / "bench"
-MARKED = re.compile(r"(<!-- bench: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(<!-- bench: ([a-z0-9-]+) -->\n)((?:(?!<!--\s*bench).)*?)(<!-- end -->)", re.DOTALL
+)
+MARK = re.compile(r"<!--\s*bench.*", re.IGNORECASE)
 BUSY = 0.5
 """Load for each core from which a page says that other programs ran."""
 
@@ -29,8 +33,17 @@ def rendered(page: str, folder: Path) -> str:
 
     def table(found: re.Match[str]) -> str:
         start, name, _, end = found.groups()
-        return start + "\n".join(["", *_blocks(read(folder / f"{name}.json")), "", end])
+        return start + "\n".join(["", *_lines(folder / f"{name}.json"), "", end])
 
+    known = {found.start() for found in MARKED.finditer(page)}
+    for mark in MARK.finditer(page):
+        if mark.start() not in known:
+            line = page.count("\n", 0, mark.start()) + 1
+            raise DataError(
+                f"The mark {mark[0]} in line {line} cannot be read. Write `<!-- bench: NAME -->` "
+                "at the end of its line, NAME in a-z, 0-9 and -, and `<!-- end -->` after its "
+                "table, before the next mark."
+            )
     return MARKED.sub(table, page)
 
 
@@ -46,6 +59,15 @@ def read(path: Path) -> dict[str, Any]:
         known = ", ".join(KINDS)
         raise DataError(f"{path} has no numbers of a benchmark (one of {known}). Run it again.")
     return numbers
+
+
+def _lines(path: Path) -> list[str]:
+    numbers = read(path)
+    try:
+        return list(_blocks(numbers))
+    except Exception as error:  # A file can lack anything, or have it in another shape.
+        lack = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{path} cannot be shown ({lack}). Run the benchmark again.") from error
 
 
 def _kinds(numbers: Mapping[str, Any]) -> list[str]:
@@ -144,12 +166,20 @@ KINDS = {"comparisons": _comparisons, "steps": _steps, "seconds": _seconds, "arm
 
 def main(paths: Sequence[str]) -> None:
     """Render pages in place."""
-    for each in paths:
-        path = Path(each)
-        before = path.read_text("utf-8")
-        after = rendered(before, path.parent / FILES)
-        if after != before:
-            write_text(path, after)
+    if not paths:
+        raise ConfigError("No page is named. Name one, such as docs/performance.md.")
+    for path in map(Path, paths):
+        try:
+            before = path.read_text("utf-8")
+            after = rendered(before, path.parent / FILES)
+            if after != before:
+                write_text(path, after)
+        except OSError as error:
+            raise DataError(explain_failure(error)) from error
+        except DataError as error:
+            raise DataError(f"The page {path} cannot be rendered: {error}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"The page {path} is not UTF-8 ({error}). Save it as UTF-8.") from error
 
 
 if __name__ == "__main__":

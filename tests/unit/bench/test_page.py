@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,65 @@ def test_files_that_cannot_be_rendered_are_named(tmp_path: Path) -> None:
         (tmp_path / "some-numbers.json").write_text(content)
         with pytest.raises(DataError, match=r"some-numbers\.json (holds no JSON|has no numbers)"):
             rendered(PAGE, tmp_path)
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_files_that_lack_something_are_named(kind: str, tmp_path: Path) -> None:
+    write(tmp_path, kind)
+    file = tmp_path / "some-numbers.json"
+    whole = json.loads(file.read_text())
+    for broken, reason in (
+        ({key: whole[key] for key in whole if key != "machine"}, "no 'machine'"),
+        ({key: whole[key] for key in whole if key != "date"}, "no 'date'"),
+        ({**whole, "machine": "A CPU"}, ""),
+        ({**whole, kind: 3}, ""),
+    ):
+        file.write_text(json.dumps(broken))
+        with pytest.raises(DataError, match=rf"some-numbers\.json cannot be shown \({reason}"):
+            rendered(PAGE, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "<!-- bench: eight_bit -->",
+        "<!--bench: some-numbers-->",
+        "<!-- bench some-numbers -->",
+        "<!-- Bench: some-numbers -->",
+        "<!-- bench: some-numbers --> It is here.",
+        "<!-- bench: some-numbers",
+    ],
+)
+def test_a_mark_that_cannot_be_read_is_named(mark: str, tmp_path: Path) -> None:
+    write(tmp_path, "seconds")
+    with pytest.raises(DataError) as refused:
+        rendered(f"{PAGE}\n{mark}\nold\n<!-- end -->\n", tmp_path)
+    assert f"The mark {mark} in line 9 cannot be read." in str(refused.value)
+
+
+def test_a_mark_without_its_end_swallows_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "seconds")
+    for page in (f"<!-- bench: some-numbers -->\nkept\n\n{PAGE}", PAGE.replace("<!-- end -->", "")):
+        with pytest.raises(
+            DataError, match=r"some-numbers --> in line [13] cannot be read\. .* end"
+        ):
+            rendered(page, tmp_path)
+
+
+def test_whatever_goes_wrong_is_a_sentence_and_no_success(tmp_path: Path) -> None:
+    missing, marked, latin = (tmp_path / f"{name}.md" for name in ("missing", "marked", "latin"))
+    marked.write_text("<!--bench: some-numbers-->\n")
+    latin.write_bytes(b"\xff")
+    for arguments, sentence in (
+        ([], "No page is named."),
+        ([missing], f"{missing}: No such file or directory."),
+        ([marked], f"The page {marked} cannot be rendered: The mark"),
+        ([latin], f"The page {latin} is not UTF-8"),
+    ):
+        command = [sys.executable, "-m", "bas_opd.bench.page", *map(str, arguments)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1
+        assert ended.stderr.startswith(sentence)
 
 
 def test_a_page_is_rendered_in_place(tmp_path: Path) -> None:
