@@ -7,6 +7,7 @@ stands in no message, file or record.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def push(folder: Path, to: Destination, *, say: Callable[[str], None] = lambda _
         f"Uploading {len(files)} files ({size / 1e6:,.1f} MB) to the "
         f"{'existing' if to.exists else 'new'} {seen} model {to.name}: {names}."
     )
-    with _explained(to.name, folder):
+    with _explained(to.name, _upload_command(folder, to)):
         api = huggingface_hub.HfApi()
         if not to.exists:
             api.create_repo(to.name, private=to.is_private)
@@ -89,12 +90,15 @@ def push(folder: Path, to: Destination, *, say: Callable[[str], None] = lambda _
         return f"{api.endpoint}/{to.name}"
 
 
+def _upload_command(folder: Path, to: Destination) -> str:
+    """Return how to push an exported folder by hand; the option keeps a new model private."""
+    words = ["hf", "upload", to.name, str(folder), *(["--private"] if to.is_private else [])]
+    return f"The model is in {folder}; `{shlex.join(words)}` pushes it."
+
+
 @contextmanager
-def _explained(name: str, folder: Path | None = None) -> Iterator[None]:
-    """Turn failures of the hub into sentences, with what to do about an exported folder."""
-    again = "Then push again."
-    if folder is not None:
-        again = f"The model is in {folder}; `hf upload {name} {folder}` pushes it."
+def _explained(name: str, again: str = "Then push again.") -> Iterator[None]:
+    """Turn failures of the hub into sentences that end with what to do then."""
     try:
         yield
     except OfflineModeIsEnabled as error:

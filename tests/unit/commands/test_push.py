@@ -209,8 +209,19 @@ def test_a_push_that_fails_leaves_the_folder_and_says_how_to_go_on(
     done = export(run, tmp_path / "out", "--push", NAME)
     assert done.exit_code == 1
     assert "the token may not write there" in done.stderr
-    assert f"hf upload {NAME} {tmp_path / 'out'}" in done.stderr
+    assert f"`hf upload {NAME} {tmp_path / 'out'} --private`" in done.stderr
     assert (tmp_path / "out" / "README.md").is_file()
+
+
+def test_the_command_of_a_failed_push_creates_no_public_model(
+    run: Path, tmp_path: Path, hub: Hub
+) -> None:
+    hub.refuses = {"/repos/create": 403}
+    done = export(run, tmp_path / "an out", "--push", NAME)
+    assert done.exit_code == 1
+    assert f"`hf upload {NAME} '{tmp_path / 'an out'}' --private`" in done.stderr
+    done = export(run, tmp_path / "other", "--push", NAME, "--public")
+    assert f"`hf upload {NAME} {tmp_path / 'other'}`" in done.stderr
 
 
 def test_public_alone_means_nothing(run: Path, tmp_path: Path) -> None:
