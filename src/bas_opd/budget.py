@@ -45,6 +45,11 @@ def query_budget(ratio: float | str | Decimal, candidates: int) -> int:
     return _multiply(exact, _count(candidates, "candidates"), ROUND_FLOOR)
 
 
+def smallest_ratio(least: int, full: int) -> Decimal:
+    """Return the smallest share of `full` that is at least `least`, in four digits."""
+    return Context(prec=4, rounding=ROUND_CEILING).divide(Decimal(least), Decimal(full))
+
+
 def exploration_quota(epsilon: float | str | Decimal, budget: int) -> int:
     """Ke = ceil(epsilon * K), exact for the decimal that `epsilon` shows (Alg. 1, line 8)."""
     exact = _decimal(epsilon, "exploration ratio")

@@ -60,7 +60,15 @@ def test_rows_are_selected_before_the_teacher_computes_anything(tmp_path: Path) 
 
 
 def test_a_budget_of_no_row_asks_nothing_and_moves_no_weight(tmp_path: Path) -> None:
-    trainer = budgeted(tmp_path, ratio="0.05")
+    trainer = budgeted(tmp_path, ratio="0.1")
+    sample = trainer._generate_and_score_completions
+
+    def mostly_silent(inputs: Any) -> Any:
+        batch = sample(inputs)
+        batch["completion_mask"][9:] = 0
+        return batch
+
+    trainer._generate_and_score_completions = mostly_silent
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     seen = Watched(trainer)
     trainer.train()
@@ -69,6 +77,13 @@ def test_a_budget_of_no_row_asks_nothing_and_moves_no_weight(tmp_path: Path) -> 
         torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items()
     )
     assert (trainer.ledger.calls, trainer.ledger.empty_steps) == (0, 3)
+
+
+def test_a_ratio_that_pays_for_no_row_of_a_full_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"K is 0 of the 12 rows.*at least 0\.08334, or raise"):
+        budgeted(tmp_path, ratio="0.05")
+    assert query_budget("0.08334", ROWS) == 1
+    budgeted(tmp_path, ratio="0.08334")
 
 
 def gradients(trainer: Any, batch: dict[str, Any], steps: int) -> tuple[float, list[torch.Tensor]]:

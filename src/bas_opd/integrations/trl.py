@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from bas_opd.budget import query_budget, smallest_ratio
 from bas_opd.distill.divergence import student_topk
 from bas_opd.distill.utility import token_utility
 from bas_opd.errors import BudgetError, ConfigError
@@ -67,6 +68,14 @@ class BudgetedTrainer(DistillationTrainer):
             raise ConfigError(
                 f"The budget counts the rows of one process, but there are "
                 f"{self.accelerator.num_processes}. Start the trainer in one process."
+            )
+        rows = self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
+        if budget == "calls" and query_budget(query_ratio, rows) == 0:
+            raise ConfigError(
+                f"The query ratio is {query_ratio}, so K is 0 of the {rows} rows of a step: the "
+                "teacher would never be asked, and nothing learned. Set query_ratio to at least "
+                f"{smallest_ratio(1, rows):f}, or raise per_device_train_batch_size or "
+                "gradient_accumulation_steps."
             )
 
     @property

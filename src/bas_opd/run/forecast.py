@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 
 from bas_opd.answers import answer_key
-from bas_opd.budget import query_budget
+from bas_opd.budget import query_budget, smallest_ratio
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet, grades_by_last_word
@@ -193,11 +192,6 @@ def _shares(
         if full := sum(prompts) + rows * (longest - 1):
             shares[min(prompts, default=1), full] += 1
     return shares
-
-
-def smallest_ratio(least: int, full: int) -> Decimal:
-    """Return the smallest share of `full` that is at least `least`, in four digits."""
-    return Context(prec=4, rounding=ROUND_CEILING).divide(Decimal(least), Decimal(full))
 
 
 def never_ranks(config: Config, batches: Batches) -> str:

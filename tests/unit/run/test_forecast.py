@@ -10,6 +10,7 @@ import pytest
 from run_fixtures import Silent, small_config
 from stage_fixtures import make_examples
 
+from bas_opd.budget import smallest_ratio
 from bas_opd.config import Config, load_config, preset
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.run import loop
@@ -19,7 +20,6 @@ from bas_opd.run.forecast import (
     check_run,
     never_ranks,
     seldom_asks,
-    smallest_ratio,
     undrawn_set,
 )
 from bas_opd.types import Example
