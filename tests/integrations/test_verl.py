@@ -13,7 +13,7 @@ pytest.importorskip("verl", reason="verl is not installed, and its pins exclude 
 
 from transformers import AutoTokenizer
 
-from bas_opd.errors import ConfigError
+from bas_opd.errors import ConfigError, DataError
 from bas_opd.integrations.verl import BudgetedAgentLoopManager, BudgetedAgentLoopWorker, gate_from
 from bas_opd.model.base import small_base
 
@@ -141,6 +141,15 @@ def test_a_validation_asks_no_teacher_and_masks_nothing() -> None:
     assert worker.client.asked == []
     assert output.batch["response_mask"].sum(1).tolist() == [1, 2, 3, 4]
     assert worker.query_totals()["steps"] == 0
+
+
+def test_rollouts_that_share_a_priority_are_refused() -> None:
+    worker, shared = Worker(query_ratio="0.5"), batch(4)
+    shared.non_tensor_batch["priority"] = np.array([0, 1, 1, 2])
+    with pytest.raises(DataError, match="has 3 values for 4 rollouts"):
+        asyncio.run(asyncio.wait_for(worker.generate_sequences(shared), timeout=30))
+    asyncio.run(worker.generate_sequences(batch(4)))
+    assert len(worker.client.asked) == 2
 
 
 def test_the_manager_starts_budgeted_workers() -> None:

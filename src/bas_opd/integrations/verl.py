@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from bas_opd.errors import ConfigError
+from bas_opd.errors import ConfigError, DataError
 from bas_opd.integrations.gate import QueryGate
 from bas_opd.select import EntropySelector, RandomSelector, Selector
 
@@ -47,6 +47,12 @@ class BudgetedAgentLoopWorker(AgentLoopWorker):
             return await super().generate_sequences(batch)
         # Rollouts end in any order; their place in the batch makes the choice repeatable.
         places = batch.non_tensor_batch.setdefault("priority", np.arange(len(batch)))
+        if len(set(places)) < len(batch):
+            raise DataError(
+                f"The column `priority` of the batch has {len(set(places))} values for "
+                f"{len(batch)} rollouts, but a rollout is known by it. Give each its own value, or "
+                "leave the column out."
+            )
         if isinstance(self.gate.selector, RandomSelector):
             self.gate.selector.seed = int(min(places))
         self._sampled: dict[int, Any] = {}
