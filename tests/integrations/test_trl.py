@@ -201,6 +201,24 @@ def test_a_resumed_run_selects_and_learns_as_one_that_was_not_stopped(tmp_path: 
     )
 
 
+def test_after_a_failed_step_the_trainer_trains_again(tmp_path: Path) -> None:
+    trainer = budgeted(tmp_path, ratio="0.5")
+    seen = Watched(trainer)
+    compute = trainer._utility
+
+    def fails_once(*given: Any) -> Any:
+        trainer._utility = compute
+        raise ConnectionError("gone")
+
+    trainer._utility = fails_once
+    with pytest.raises(ConnectionError, match="gone"):
+        trainer.train()
+    trainer.train()
+    assert [len(rows) for rows in seen.asked] == [MICRO, 6, 6, 6]
+    assert trainer.ledger.calls == MICRO + 18
+    assert trainer.gate.selector.replay.labels.utility.shape == (18,)
+
+
 def test_a_checkpoint_without_the_selector_is_refused(tmp_path: Path) -> None:
     budgeted(tmp_path, save_strategy="steps", save_steps=2, max_steps=2).train()
     checkpoint = tmp_path / "checkpoint-2"

@@ -152,6 +152,23 @@ def test_rollouts_that_share_a_priority_are_refused() -> None:
     assert len(worker.client.asked) == 2
 
 
+def test_a_failed_step_is_charged_and_the_next_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, answer = Worker(query_ratio="0.5"), Client.generate
+
+    async def fails(client: Client, **given: Any) -> Any:
+        await answer(client, **given)
+        raise ConnectionError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "generate", fails)
+        with pytest.raises(ConnectionError, match="gone"):
+            asyncio.run(worker.generate_sequences(batch(4)))
+    failed = len(worker.client.asked)
+    assert 1 <= failed == worker.query_totals()["calls"]
+    asyncio.run(worker.generate_sequences(batch(4, step=2)))
+    assert len(worker.client.asked) == failed + 2 == worker.query_totals()["calls"]
+
+
 def test_the_manager_starts_budgeted_workers() -> None:
     rollout = SimpleNamespace(rollout=None, model=None)
     manager = BudgetedAgentLoopManager(SimpleNamespace(actor_rollout_ref=rollout), None)

@@ -1,7 +1,7 @@
 """What stands between any trainer and its teacher: lines 4-11 and 14 of Algorithm 1.
 
 A trainer calls `select` after sampling, `admit` before every teacher call, `observe` after it and
-`finish` after its update. It needs torch, and no trainer.
+`finish` after its update, or `abandon` where the step failed. It needs torch, and no trainer.
 """
 
 from __future__ import annotations
@@ -100,9 +100,14 @@ class QueryGate:
         if self._step is not None:
             raise BudgetError(
                 f"Step {step} would select rows while step {self._step.number} is not finished. "
-                "Call finish() after the update of each step."
+                "Call finish() after the update of each step, or abandon() after one that failed."
             )
         lengths, opened = list(response_tokens), list(prompt_tokens)
+        if len(lengths) != len(opened):
+            raise ValueError(
+                f"response_tokens has {len(lengths)} rows, but prompt_tokens {len(opened)}. Pass "
+                "the tokens of every row in both."
+            )
         rows = tuple(row for row, length in enumerate(lengths) if length > 0)
         place = list(range(len(lengths))) if prompts is None else list(prompts)
         values = torch.zeros(len(rows), len(FEATURES), dtype=torch.float64)
@@ -166,15 +171,23 @@ class QueryGate:
     def finish(self, *, loss: float | None = None) -> QueryRecord:
         """Let the selector learn and charge the ledger; return the record of the step."""
         step = self._opened("finishes")
-        labels = {row: value for row, value in step.observed.items() if math.isfinite(value)}
+        labels = _finite(step.observed)
         learned = self.selector.learn(step.candidates, labels, step=step.number)
-        self.record = self._recorded(step, labels, learned=learned, loss=loss)
-        self.ledger.charge(self.record)
-        self._step = None
-        return self.record
+        return self._charge(step, labels, learned=learned, loss=loss)
+
+    def abandon(self) -> QueryRecord | None:
+        """Charge what an unfinished step has asked, and close it; nothing is learned from it."""
+        if (step := self._step) is None:
+            return None
+        return self._charge(step, _finite(step.observed), learned=False, loss=math.nan)
 
     def save(self, folder: str | Path) -> None:
         """Write selector and ledger into the folder of a checkpoint."""
+        if self._step is not None:
+            raise BudgetError(
+                f"A checkpoint would be saved while step {self._step.number} is not finished, and "
+                "its calls not charged. Call finish() or abandon() first."
+            )
         about = {"selector": type(self.selector).__name__, "ledger": self.ledger.totals()}
         state = save(self.selector.state_dict(), metadata={"bas_opd": json.dumps(about)})
         write_bytes(Path(folder) / STATE_FILE, state)
@@ -196,7 +209,12 @@ class QueryGate:
             raise CheckpointError(
                 f"{path} is damaged ({error}). Resume from another checkpoint."
             ) from error
-        if known != type(self.selector).__name__ or ledger is None:
+        if ledger is None:
+            raise CheckpointError(
+                f"The ledger in {path} lacks totals that this version keeps. Resume with the "
+                "version that saved it, or from another checkpoint."
+            )
+        if known != type(self.selector).__name__:
             raise CheckpointError(
                 f"{path} was saved with {known}, but the selector now is "
                 f"{type(self.selector).__name__}. Resume with the selector of the checkpoint."
@@ -221,6 +239,14 @@ class QueryGate:
             case "processed_tokens":
                 both = zip(prompts, lengths, strict=True)
                 return Costs(rows={row: sum(tokens) for row, tokens in enumerate(both)})
+
+    def _charge(
+        self, step: _Step, labels: Mapping[int, float], *, learned: bool, loss: float | None
+    ) -> QueryRecord:
+        self.record = self._recorded(step, labels, learned=learned, loss=loss)
+        self.ledger.charge(self.record)
+        self._step = None
+        return self.record
 
     def _recorded(
         self, step: _Step, labels: Mapping[int, float], *, learned: bool, loss: float | None
@@ -266,6 +292,10 @@ class QueryGate:
             learned=learned,
             dropped_labels=len(step.observed) - len(labels),
         )
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {row: value for row, value in values.items() if math.isfinite(value)}
 
 
 def _number(value: float | None) -> float | None:

@@ -88,6 +88,13 @@ class BudgetedTrainer(DistillationTrainer):
         """Totals over all training steps."""
         return self.gate.ledger
 
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Train; what a failed step has left is charged and dropped first."""
+        self.gate.abandon()
+        self._losses, self._buffered_inputs = [], None
+        self._step -= self._step % self.args.gradient_accumulation_steps
+        return super()._inner_training_loop(*args, **kwargs)
+
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         """Sample, select, and keep the selected rows alone, in micro-batches."""
         if not self._trains:

@@ -58,8 +58,12 @@ class BudgetedAgentLoopWorker(AgentLoopWorker):
         self._sampled: dict[int, Any] = {}
         self._chosen: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
         self._share, self._global_step = len(batch), int(batch.meta_info.get("global_steps", 0))
-        output = await super().generate_sequences(batch)
-        self.gate.finish()
+        try:
+            output = await super().generate_sequences(batch)
+            self.gate.finish()
+        finally:
+            self.gate.abandon()
+            self._chosen.cancel()  # Rollouts of a failed step wait for it.
         return output
 
     async def _compute_teacher_logprobs(

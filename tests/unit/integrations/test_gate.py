@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from bas_opd.errors import BudgetError, CheckpointError, ConfigError
 from bas_opd.integrations.gate import STATE_FILE, QueryGate
@@ -57,6 +59,38 @@ def test_nothing_is_asked_before_rows_are_selected() -> None:
     for call in (lambda: gate.admit([0]), lambda: gate.observe({}), gate.finish):
         with pytest.raises(BudgetError, match=r"Call select\(\) first"):
             call()
+
+
+def test_a_failed_step_is_charged_with_what_it_asked_and_closed(tmp_path: Path) -> None:
+    gate = QueryGate(query_ratio="0.5", selector=LearnedSelector(replay_start=1))
+    assert gate.abandon() is None
+    rows = opened(gate)
+    gate.admit(rows[:2])
+    gate.observe({rows[0]: 0.5})
+    with pytest.raises(BudgetError, match="while step 0 is not finished"):
+        gate.save(tmp_path)
+    record = gate.abandon()
+    assert record is not None
+    assert (record.calls, record.learned, record.is_valid) == (2, False, False)
+    assert (gate.ledger.calls, gate.ledger.steps, gate.ledger.learned_steps) == (2, 1, 0)
+    gate.save(tmp_path)
+    gate.admit(opened(gate, step=1))
+    gate.finish()
+    assert gate.ledger.calls == 6
+
+
+def test_prompts_and_responses_of_different_numbers_of_rows_are_refused() -> None:
+    gate = QueryGate(query_ratio=1, selector=FullSelector())
+    for prompts in ([3], [3, 3, 3]):
+        with pytest.raises(ValueError, match=f"has 2 rows, but prompt_tokens {len(prompts)}"):
+            gate.select(step=0, response_tokens=[1, 2], prompt_tokens=prompts)
+
+
+def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    about = {"selector": "RandomSelector", "ledger": {"calls": 3}}
+    save_file({}, tmp_path / STATE_FILE, metadata={"bas_opd": json.dumps(about)})
+    with pytest.raises(CheckpointError, match="lacks totals that this version keeps"):
+        QueryGate(selector=RandomSelector()).load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["scored_tokens", "processed_tokens"])
