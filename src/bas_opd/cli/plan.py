@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,9 @@ SWITCHES = {"lora": "rank", "judge": "url", "shard": "always", "eval": "every"}
 SECOND_MODEL = {"grpo": "reference", "dapo": "reference", "sft": "initial model"}
 """Method -> what its second model is called, where that is not a teacher."""
 
+MOST = 1_000_000
+"""The most GPUs, and the most GB of one, that are planned for."""
+
 
 def plan(
     config: ConfigFile,
@@ -30,12 +34,17 @@ def plan(
     ] = False,
     gpus: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Show what each of N GPUs holds, and the switches."),
+        typer.Option(
+            metavar="N", min=1, max=MOST, help="Show what each of N GPUs holds, and the switches."
+        ),
     ] = None,
     memory: Annotated[
         float | None,
         typer.Option(
-            metavar="GB", min=1, help="With --gpus: the memory of a GPU, to say what fits."
+            metavar="GB",
+            min=1,
+            max=MOST,
+            help="With --gpus: the memory of a GPU, to say what fits.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
@@ -48,6 +57,8 @@ def plan(
 
     if memory is not None and gpus is None:
         raise typer.BadParameter("It needs --gpus N.", param_hint="--memory")
+    if memory is not None and math.isnan(memory):
+        raise typer.BadParameter("It is a number of GB, such as 80.", param_hint="--memory")
     settings = load_config(config, overrides or ())
 
     from bas_opd.commands.plan import plan as plan_run
@@ -158,7 +169,8 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     """Yield what each GPU holds, and what it would with other switches."""
     own, size = fit.forms[0], fit.forms[0].memory
     of = "" if fit.room is None else f" of {_bytes(fit.room)}"
-    yield f"On each of {fit.gpus} GPUs{of}, with {own.switches}:"
+    each = "On 1 GPU" if fit.gpus == 1 else f"On each of {fit.gpus:,} GPUs"
+    yield f"{each}{of}, with {own.switches}:"
     where = ", in host memory" if own.offload else ""
     for name, count, note in (
         ("weights", size.weights, ""),

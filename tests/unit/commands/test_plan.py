@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from run_fixtures import Silent, events_of, small_config, small_run
+from typer.testing import CliRunner
 
+from bas_opd.cli.main import app
 from bas_opd.cli.plan import lines
 from bas_opd.commands import plan as commands_plan
 from bas_opd.commands.plan import kept_steps, plan
@@ -251,6 +253,21 @@ def test_a_plan_for_gpus_names_the_fewest_switches_that_make_a_run_fit(
     assert "gathered network" in text
     assert said is None or said in text
     assert ("fit" in text.partition("On each")[2]) == (room is not None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--memory", "inf"), ("--memory", "nan"), ("--memory", "1e305"), ("--gpus", "1000001")],
+)
+def test_numbers_beyond_all_machines_are_refused(words: tuple[str, str]) -> None:
+    done = CliRunner().invoke(app, ["plan", "tiny", "--gpus", "2", *words])
+    assert done.exit_code == 2
+    assert f"Invalid value for {words[0]}" in done.stderr.replace("'", "")
+
+
+def test_the_lines_for_one_gpu_say_so(small_qwen3vl: Path, tmp_path: Path) -> None:
+    text = "\n".join(lines(plan(small_config(tmp_path, small_qwen3vl), gpus=1, room=10**12)))
+    assert "On 1 GPU of 1000.0 GB, with" in text
 
 
 def test_the_parts_of_a_gpu_add_up(small_qwen3vl: Path, tmp_path: Path) -> None:
