@@ -12,7 +12,7 @@ from bas_opd.cli.train import ConfigFile, Overrides, quiet_transformers
 from bas_opd.text import duration, printable
 
 if TYPE_CHECKING:
-    from bas_opd.commands.fitting import Fit
+    from bas_opd.commands.fitting import Fit, Form
     from bas_opd.commands.plan import Plan
     from bas_opd.config.schema import Config
 
@@ -183,7 +183,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
         ("  their sum", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
-        ("micro-batch", own.micro_batch, f", about, of {fit.tokens:,} tokens"),
+        ("micro-batch", own.micro_batch, f", about, of {own.tokens:,} tokens"),
     ):
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"
@@ -195,13 +195,25 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         yield f"{switches}{_bytes(form.device):>9}{_bytes(form.memory.host):>17}{fits}"
     if fit.room is None:
         return
-    advice = fit.advice
-    if advice is own:
-        yield "The run fits as it is configured; 10 % of each GPU is left for CUDA and NCCL."
-    elif advice is None:
-        yield "No form fits. Use more or larger GPUs, or lower optim.tokens_per_micro_batch."
-    else:
-        yield f"It would fit with {advice.switches}."
+    if not fit.advice:
+        yield "No form fits, not even with smaller micro-batches. Use more or larger GPUs."
+        return
+    for form in fit.advice:
+        yield _advice(own, form)
+    yield (
+        "10 % of a GPU is left for CUDA and NCCL. Sampling is not counted: its caches come on top, "
+        "and it falls back to smaller batches where they do not fit."
+    )
+
+
+def _advice(own: Form, form: Form) -> str:
+    """Return how a form that fits differs from the configured one."""
+    on = "" if form.gpus == own.gpus else f" on {form.gpus} GPU"
+    if (form.switches, form.tokens) == (own.switches, own.tokens):
+        return f"State and micro-batch fit{on} as configured."
+    less = "" if form.tokens == own.tokens else f" optim.tokens_per_micro_batch={form.tokens}"
+    only = "" if form.lora_rank == own.lora_rank else " That trains adapters only."
+    return f"State and micro-batch would fit{on} with {form.switches}{less}.{only}"
 
 
 def _bytes(count: int) -> str:

@@ -131,7 +131,7 @@ def plan(
     candidates = candidate_counts(config, batches)
     length, teacher_length, memory, unknown = None, None, None, None
     try:
-        memory = measure(config)
+        memory = measure(config, is_gpu=None if gpus is None else True)
         length, teacher_length = prompt_lengths(config)
     except ModelError as error:
         unknown = str(error)

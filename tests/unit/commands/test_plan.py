@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from bas_opd.cli.main import app
 from bas_opd.cli.plan import lines
 from bas_opd.commands import plan as commands_plan
+from bas_opd.commands.fitting import Fit
 from bas_opd.commands.plan import kept_steps, plan
-from bas_opd.config.schema import RunConfig
+from bas_opd.config.schema import Config, RunConfig
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.model.size import model_size
 from bas_opd.run import footprint
@@ -230,9 +231,12 @@ def test_the_lines_of_a_plan_show_both_forms(
     ("room", "said"),
     [
         (None, None),
-        (10**12, "The run fits as it is configured"),
-        ("less", "It would fit with optim.offload=true model.gradient_checkpointing=false"),
-        (1, "No form fits. Use more or larger GPUs"),
+        (10**12, "State and micro-batch fit as configured.\n10 % of a GPU"),
+        (
+            "less",
+            "would fit with optim.offload=true model.gradient_checkpointing=false",
+        ),
+        (1, "No form fits, not even with smaller micro-batches. Use more or larger"),
     ],
 )
 def test_a_plan_for_gpus_names_the_fewest_switches_that_make_a_run_fit(
@@ -268,6 +272,50 @@ def test_numbers_beyond_all_machines_are_refused(words: tuple[str, str]) -> None
 def test_the_lines_for_one_gpu_say_so(small_qwen3vl: Path, tmp_path: Path) -> None:
     text = "\n".join(lines(plan(small_config(tmp_path, small_qwen3vl), gpus=1, room=10**12)))
     assert "On 1 GPU of 1000.0 GB, with" in text
+
+
+def fitted(config: Config, *, gpus: int, room: int) -> Fit:
+    found = plan(config, gpus=gpus, room=room).fit
+    assert found is not None
+    return found
+
+
+def test_smaller_micro_batches_are_proposed_before_adapters(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, small_qwen3vl, "optim.tokens_per_micro_batch=8192")
+    forms = fitted(config, gpus=4, room=10**12).forms
+    whole = [form for form in forms if not form.lora_rank]
+    smallest = min(form.device - 3 * form.micro_batch // 4 for form in whole)
+    assert smallest < min(form.device for form in whole)
+    room = round(smallest / 0.89)
+    planned = plan(config, gpus=4, room=room)
+    assert planned.fit is not None
+    best = planned.fit.advice[0]
+    assert (best.gpus, best.lora_rank, best.tokens) == (4, 0, 2048)
+    text = "\n".join(lines(planned))
+    assert "lora.rank=0 optim.tokens_per_micro_batch=2048." in text
+    assert "Sampling is not counted" in text
+    assert "adapters only" not in text
+
+
+def test_one_gpu_is_proposed_where_several_hold_more_each(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    settings = ("lora.rank=2", "optim.tokens_per_micro_batch=1")
+    config = small_config(tmp_path, small_qwen3vl, *settings)
+    alone, both = (fitted(config, gpus=count, room=10**12).forms for count in (1, 2))
+    assert alone[0].device < min(form.device for form in both)
+    planned = plan(config, gpus=2, room=round(alone[0].device / 0.899))
+    assert planned.fit is not None
+    assert [form.gpus for form in planned.fit.advice] == [1]
+    assert "State and micro-batch fit on 1 GPU as configured." in lines(planned)
+
+
+def test_a_plan_for_gpus_has_one_size_of_the_state(small_qwen3vl: Path, tmp_path: Path) -> None:
+    planned = plan(small_config(tmp_path, small_qwen3vl), gpus=1)
+    assert planned.fit is not None
+    assert planned.memory == planned.fit.forms[0].memory
 
 
 def test_the_parts_of_a_gpu_add_up(small_qwen3vl: Path, tmp_path: Path) -> None:
