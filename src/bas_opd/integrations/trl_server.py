@@ -9,13 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl.experimental.server_distillation import ServerDistillationTrainer
 
 from bas_opd.distill.divergence import student_topk
 from bas_opd.distill.utility import token_utility
 from bas_opd.errors import ConfigError
 from bas_opd.integrations.trl import Batch, BudgetedTrainer, loss_mask
 from bas_opd.teacher.server_teacher import TopLogprobs
+
+try:
+    from trl.experimental.server_distillation import ServerDistillationTrainer
+except ImportError as error:
+    raise ImportError(
+        "bas_opd.integrations.trl_server needs TRL 1.16 or newer. Install it with `pip install "
+        "trl`."
+    ) from error
 
 
 class BudgetedServerDistillationTrainer(BudgetedTrainer, ServerDistillationTrainer):

@@ -10,6 +10,11 @@ import pytest
     ("module", "needed", "words"),
     [
         ("trl", "trl.trainer.distillation_trainer", r"TRL 1\.16 or newer. .* `pip install trl`"),
+        (
+            "trl_server",
+            "trl.experimental.server_distillation",
+            r"TRL 1\.16 or newer. .* `pip install trl`",
+        ),
         ("verl", "ray", r"needs verl 0\.9"),
     ],
 )
