@@ -12,15 +12,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks import Words
 from run_states import assert_same_end
 
 from bas_opd.compute.world import VARIABLES
-from bas_opd.errors import ConfigError
+from bas_opd.errors import ConfigError, PreemptionError, RankError
 from bas_opd.run.manifest import published
-from bas_opd.run.ray_ranks import LOST, _cause, train_on_ray
+from bas_opd.run.ray_ranks import LOST, _answers, _cause, train_on_ray
+from bas_opd.run.stopping import StopFlag
 
 SECONDS = 240
 with_ray = pytest.mark.skipif(
@@ -175,6 +177,30 @@ def test_ray_that_is_not_installed_is_a_sentence(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"--ray needs Ray.*Run `pip install ray`"):
         train_on_ray(["train", "tiny"], workers=2)
+
+
+class Slow:
+    """Stands for Ray with actors that never reply."""
+
+    def wait(self, replies: list[int], **_: Any) -> tuple[list[int], list[int]]:
+        return [], replies
+
+
+def test_actors_that_do_not_reply_are_given_up_or_stopped() -> None:
+    stop = StopFlag()
+    with pytest.raises(RankError, match="did not start in time"):
+        _answers(Slow(), [1], stop, time.monotonic())
+    stop.reason = "SIGTERM"
+    with pytest.raises(PreemptionError, match="Stopped by SIGTERM while the Ray actors started"):
+        _answers(Slow(), [1], stop, time.monotonic() + SECONDS)
+
+
+def test_a_rank_whose_actor_has_gone_already_does_not_start() -> None:
+    code = "from bas_opd.run.ray_ranks import end_with_parent; end_with_parent({}); print('runs')"
+    for parent, said in ((os.getpid(), "runs\n"), (1 << 30, "")):
+        words = [sys.executable, "-c", code.format(parent)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+        assert (done.stdout, bool(done.returncode)) == (said, not said)
 
 
 def test_ray_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

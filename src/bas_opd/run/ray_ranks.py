@@ -32,7 +32,8 @@ GRACE_SECONDS = 60
 LOST = -1000
 """Stands for the exit code of a rank whose machine or actor has gone."""
 COMMAND = (
-    "from bas_opd.run.ray_ranks import end_with_parent; end_with_parent(); "
+    "import sys; from bas_opd.run.ray_ranks import end_with_parent; "
+    "end_with_parent(int(sys.argv.pop(1))); "
     "from bas_opd.cli.main import app; app(prog_name='bas-opd')"
 )
 
@@ -150,8 +151,8 @@ def _attempt(
             for index, bundle in enumerate(bundles)
         ]
         try:
-            actors = _start(ray, actors, words)
-        except ray.exceptions.RayActorError as error:
+            actors = _start(ray, actors, words, stop, deadline)
+        except ray.exceptions.RayError as error:
             _say(f"A Ray actor did not start: {_last_line(error)}")
             return [LOST] * len(actors)
         return _follow(ray, actors, stop)
@@ -159,19 +160,35 @@ def _attempt(
         util.remove_placement_group(group)
 
 
-def _start(ray: Any, actors: list[Any], words: Sequence[str]) -> list[Any]:
+def _answers(ray: Any, replies: list[Any], stop: StopFlag, deadline: float) -> list[Any]:
+    """Return what actors reply; they may be slow, or on a machine that has gone."""
+    while len(ray.wait(replies, num_returns=len(replies), timeout=1)[0]) < len(replies):
+        if stop.reason is not None:
+            raise PreemptionError(f"Stopped by {stop.reason} while the Ray actors started.")
+        if time.monotonic() > deadline:
+            raise RankError(
+                "The Ray actors did not start in time (shard.timeout_minutes). `ray status` shows "
+                "the machines of the cluster."
+            )
+    return ray.get(replies)
+
+
+def _start(
+    ray: Any, actors: list[Any], words: Sequence[str], stop: StopFlag, deadline: float
+) -> list[Any]:
     """Start the command on every actor; return them in the order of their ranks."""
-    places: list[Place] = ray.get([actor.place.remote() for actor in actors])
+    asked = [actor.place.remote() for actor in actors]
+    places: list[Place] = _answers(ray, asked, stop, deadline)
     # Ranks of one machine stand together: their exchanges stay on it.
     machines: dict[str, list[int]] = {}
     for index, place in enumerate(places):
         machines.setdefault(place.machine, []).append(index)
     order = [index for indices in machines.values() for index in indices]
-    leader = actors[order[0]]
+    (port,) = _answers(ray, [actors[order[0]].free_port.remote()], stop, deadline)
     shared = {
         "WORLD_SIZE": str(len(actors)),
         "MASTER_ADDR": places[order[0]].address,
-        "MASTER_PORT": str(ray.get(leader.free_port.remote())),
+        "MASTER_PORT": str(port),
     }
     started = []
     for rank, index in enumerate(order):
@@ -180,7 +197,7 @@ def _start(ray: Any, actors: list[Any], words: Sequence[str]) -> list[Any]:
         if gpus := [gpu for other in here for gpu in places[other].gpus]:
             own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         started.append(actors[index].start.remote(list(words), os.getcwd(), {**shared, **own}))
-    ray.get(started)
+    _answers(ray, started, stop, deadline)
     return [actors[index] for index in order]
 
 
@@ -195,7 +212,7 @@ def _follow(ray: Any, actors: list[Any], stop: StopFlag) -> list[int]:
             rank = pending.pop(reply)
             try:
                 lines, code = ray.get(reply)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayError:
                 lines, code = [], LOST
             for descriptor, line in lines:
                 print(line, end="", file=sys.stderr if descriptor == 2 else sys.stdout, flush=True)
@@ -274,7 +291,7 @@ class _Rank:
         """Start the command in a folder of this machine."""
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *words],
+            [sys.executable, "-c", COMMAND, str(os.getpid()), *words],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -317,8 +334,10 @@ class _Rank:
             self._said.put((descriptor, line))
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """Let the system kill this process when its parent dies; no other would."""
     if sys.platform == "linux":
         set_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before the signal was set.
+        raise SystemExit(RankError.exit_code)
