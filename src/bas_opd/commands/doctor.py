@@ -29,6 +29,7 @@ Level = Literal["ok", "warning", "problem"]
 EXTRAS = {
     "peft": "adapters (lora.rank)",
     "pyarrow": "parquet files",
+    "ray": "train --ray",
     "datasets": "datasets by their hub id",
     "svglib": "the figures of reproduce",
     "tensorboard": "train --track tensorboard",

@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 from run_fixtures import TINY, small_config, small_run, small_settings
 from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
 from bas_opd.commands import doctor
-from bas_opd.commands.doctor import Finding, examine
+from bas_opd.commands.doctor import EXTRAS, Finding, examine
 from bas_opd.config import load_config
 from bas_opd.files import sha256
 from bas_opd.model import delta
@@ -220,3 +222,9 @@ def test_a_host_too_small_for_what_it_would_keep_is_a_problem(
     finding = by_name(examine(config))["host memory"]
     assert finding.level == "problem"
     assert "but only 0.0 GB are free" in finding.text
+
+
+def test_it_knows_what_every_optional_package_is_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    listed = [line for extra in project["optional-dependencies"].values() for line in extra]
+    assert {Requirement(line).name for line in listed} <= EXTRAS.keys()
