@@ -18,6 +18,7 @@ from typing import Any
 
 from bas_opd.errors import BasOpdError, ConfigError, DataError, explain_failure
 from bas_opd.files import write_text
+from bas_opd.text import markdown_table
 
 FILES = Path("results") / "bench"
 MARKED = re.compile(
@@ -106,7 +107,7 @@ def _comparisons(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         has_peaks = sides[0]["peak_gib"] is not None
         heads = ["seconds", "tokens", *(["GiB"] if has_peaks else [])]
         yield from ("", f"{each['name']}: {each['shape']}", "")
-        yield from _table(
+        yield markdown_table(
             ["", *heads, "ours takes of its time", "of its tokens"],
             (
                 [
@@ -131,20 +132,20 @@ def _steps(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     last = found[-1]
     rows = [[phase, f"{seconds:.2f}"] for phase, seconds in last["seconds"].items()]
     yield ""
-    yield from _table(
+    yield markdown_table(
         ["phase", "seconds"], [*rows, ["peak memory, GiB", f"{last['peak_gib']:.1f}"]]
     )
 
 
 def _seconds(found: Mapping[str, float]) -> Iterator[str]:
     yield ""
-    yield from _table(["", "seconds"], ([name, f"{each:.3g}"] for name, each in found.items()))
+    yield markdown_table(["", "seconds"], ([name, f"{each:.3g}"] for name, each in found.items()))
 
 
 def _arms(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     columns = list(next(iter(found.values())))
     yield ""
-    yield from _table(
+    yield markdown_table(
         ["", *(column.replace("_", " ") for column in columns)],
         ([name, *(_short(each[column]) for column in columns)] for name, each in found.items()),
     )
@@ -152,12 +153,6 @@ def _arms(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
 
 def _short(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
-
-
-def _table(heads: Sequence[str], rows: Any) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|---|{'--:|' * (len(heads) - 1)}"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 KINDS = {"comparisons": _comparisons, "steps": _steps, "seconds": _seconds, "arms": _arms}

@@ -31,6 +31,11 @@ def packed_bytes(shape: Sequence[int]) -> int:
     return prod(shape) + 4 * prod(scale_shape(shape))
 
 
+def moment_bytes(shape: Sequence[int]) -> int:
+    """Return the bytes of a moment: packed, or in fp32 where that is not worth it."""
+    return packed_bytes(shape) if is_packed(shape) else 4 * prod(shape)
+
+
 def scale_shape(shape: Sequence[int]) -> tuple[int, int]:
     """Return rows and blocks of a row."""
     return shape[0], -(-prod(shape[1:]) // BLOCK)

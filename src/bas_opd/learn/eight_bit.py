@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from bas_opd.compute.eight_bits import is_packed, pack, scale_shape, unpack
 from bas_opd.compute.hashing import mix
+from bas_opd.learn.adamw import move
 
 PIECE = 2**22
 """Elements whose moments are unpacked at once."""
@@ -40,6 +40,7 @@ class EightBitAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take a step with the gradients of the parameters; one without a gradient stays."""
+        (group,) = self.param_groups
         for number, parameter in enumerate(self._parameters):
             if parameter.grad is None:
                 continue
@@ -49,8 +50,8 @@ class EightBitAdamW(torch.optim.AdamW):
             if "root" in state:
                 self._move_packed(number, parameter.grad, state)
             else:
-                moments = state["exp_avg"], state["exp_avg_sq"]
-                self._move(parameter, parameter.grad, *moments, state["step"])
+                kept = (state[name] for name in ("exp_avg", "exp_avg_sq", "step"))
+                move(group, [parameter], [parameter.grad], *([each] for each in kept))
 
     def restore(self, saved: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Continue from a saved state, by the number of the parameter."""
@@ -78,6 +79,7 @@ class EightBitAdamW(torch.optim.AdamW):
 
     def _move_packed(self, number: int, gradient: Tensor, state: Mapping[str, Tensor]) -> None:
         """Move some rows after others, so that few moments are unpacked at a time."""
+        (group,) = self.param_groups
         parameter = self._parameters[number]
         rows = max(1, PIECE // max(1, prod(parameter.shape[1:])))
         step = state["step"].clone()
@@ -88,7 +90,8 @@ class EightBitAdamW(torch.optim.AdamW):
             roots, root_scales = state["root"][part], state["root_scale"][part]
             first = unpack(levels, scales, signed=True)
             second = unpack(roots, root_scales, signed=False).square_()
-            self._move(parameter.detach()[part], gradient[part], first, second, step.clone())
+            moved = parameter.detach()[part]
+            move(group, [moved], [gradient[part]], [first], [second], [step.clone()])
             one, other = _noise(key, levels, self._first_rows[number] + start)
             for kept, found in zip((levels, scales), pack(first, one, signed=True), strict=True):
                 kept.copy_(found)
@@ -96,28 +99,6 @@ class EightBitAdamW(torch.optim.AdamW):
             for kept, found in zip((roots, root_scales), packed, strict=True):
                 kept.copy_(found)
         state["step"].copy_(step + 1)
-
-    def _move(
-        self, parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: Tensor
-    ) -> None:
-        (group,) = self.param_groups
-        adamw(
-            [parameter],
-            [gradient],
-            [first],
-            [second],
-            [],
-            [step],
-            foreach=False,
-            fused=group["fused"],
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
 
 
 def _noise(key: Tensor, like: Tensor, first_row: int) -> Iterator[Tensor]:

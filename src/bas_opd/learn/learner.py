@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bas_opd.compute.eight_bits import is_packed, packed_bytes
+from bas_opd.compute.eight_bits import moment_bytes
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.compute.world import World
 from bas_opd.learn.eight_bit import EightBitAdamW
@@ -154,10 +154,7 @@ class Learner:
     def moment_bytes(self) -> int:
         """Bytes of both moments, whether or not there are any yet."""
         is_8bit = self.settings.moments == "8bit"
-        return 2 * sum(
-            packed_bytes(p.shape) if is_8bit and is_packed(p.shape) else 4 * p.numel()
-            for p in self.parameters
-        )
+        return 2 * sum(moment_bytes(p.shape) if is_8bit else 4 * p.numel() for p in self.parameters)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the optimizer state, by kind and parameter name."""

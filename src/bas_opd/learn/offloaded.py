@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from bas_opd.compute.streaming import HostTensors, visit
+from bas_opd.learn.adamw import move
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -40,22 +40,13 @@ class OffloadedAdamW(torch.optim.AdamW):
                 for number, moments in piece.items()
                 if self._parameters[number].grad is not None
             }
-            adamw(
+            move(
+                group,
                 list(used),
                 [p.grad for p in used if p.grad is not None],
                 [first for first, _ in used.values()],
                 [second for _, second in used.values()],
-                [],
                 [self.state[p]["step"] for p in used],
-                foreach=group["foreach"],
-                fused=group["fused"],
-                amsgrad=False,
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                maximize=False,
             )
 
         if self._moments:

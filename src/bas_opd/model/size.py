@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
 
-from bas_opd.compute.eight_bits import is_packed, packed_bytes
+from bas_opd.compute.eight_bits import moment_bytes
 from bas_opd.compute.streaming import most_in_flight
 from bas_opd.compute.world import World
 from bas_opd.errors import ModelError
@@ -102,11 +102,7 @@ def model_size(
         casts=casts,
         in_flight=most_in_flight(trained),
         own_trained=sum(trained.values()),
-        packed_moment=sum(
-            packed_bytes(p.shape) if is_packed(p.shape) else 4 * p.numel()
-            for name, p in kept.items()
-            if name in trained
-        ),
+        packed_moment=sum(moment_bytes(p.shape) for name, p in kept.items() if name in trained),
         **spread,
     )
 
