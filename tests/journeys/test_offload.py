@@ -166,7 +166,7 @@ def test_an_update_cut_short_is_never_saved(
         if where == "moments":
             pieces = pieces_of(config("run"))
             assert pieces > 4
-            fail_on_call(patch, offloaded, "adamw", 3 * pieces + 3)
+            fail_on_call(patch, offloaded, "move", 3 * pieces + 3)
         elif where == "resident":
             fail_on_call(patch, torch.optim.AdamW, "_init_group", 4)
         else:
