@@ -22,7 +22,7 @@ from bas_opd import disk
 from bas_opd.learn.learner import Learner
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
-from bas_opd.run import checkpoint, loop
+from bas_opd.run import checkpoint, steps
 from bas_opd.run.checkpoint import published
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.record_file import RecordWriter, read_records
@@ -96,9 +96,9 @@ KILLS = [
     kill(checkpoint, "retain", "between rename and retention", call=3, before=True),
     kill(disk.shutil, "rmtree", "after an old checkpoint was removed", call=1),
     kill(TrainState, "capture", "before the last checkpoint", call=4, before=True),
-    kill(loop, "_save_model", "before the model is saved", call=1, before=True),
+    kill(steps, "_save_model", "before the model is saved", call=1, before=True),
     pytest.param(model_replaced, id="before the model is put in its place"),
-    kill(loop, "_save_model", "after the model, before the closing record", call=1),
+    kill(steps, "_save_model", "after the model, before the closing record", call=1),
     kill(RecordWriter, "write", "after the closing record", call=6),
 ]
 

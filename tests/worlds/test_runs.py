@@ -26,8 +26,9 @@ from bas_opd.commands.export import export
 from bas_opd.compute import eight_bits
 from bas_opd.config import preset
 from bas_opd.learn import Learner
+from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler
-from bas_opd.run import checkpoint, loop
+from bas_opd.run import checkpoint
 from bas_opd.run.checkpoint import read_checkpoint
 from bas_opd.run.manifest import published, step_of
 from bas_opd.run.verify import verify
@@ -290,7 +291,7 @@ def test_all_shrink_their_batches_when_the_memory_of_one_is_full(
     name = {Sampler: "_draw", SelfTeacher: "_score", Learner: "_micro_batch"}[owner]
     full = fail(MemoryError("The memory of one process is full."))
     if owner is SelfTeacher:
-        name, owner = "response_hidden", loop.VisionLanguageModel
+        name, owner = "response_hidden", VisionLanguageModel
     ended = train(2, tmp_path / "run", fault=on_last(at(owner, name, full, call=2, before=True)))
     assert [each.code for each in ended] == [0, 0], ended
     assert "Out of memory in the" in ended[0].output

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -253,3 +253,8 @@ def _add_evaluation(history: RunOutline, evaluation: EvaluationRecord) -> None:
     if history.evaluations and history.evaluations[-1].step == evaluation.step:
         history.problems.append(f"Step {evaluation.step} was evaluated twice.")
     history.evaluations.append(evaluation)
+
+
+def refuse_step(problem: str) -> NoReturn:
+    """Raise what is wrong with a step, for those who need all of them."""
+    raise DataError(f"A step on record cannot be read: {problem} Restore the records.")

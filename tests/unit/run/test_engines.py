@@ -15,7 +15,7 @@ from bas_opd.compute.world import World
 from bas_opd.config import load_config, preset
 from bas_opd.errors import ConfigError
 from bas_opd.rollout import vllm_engine
-from bas_opd.run import loop
+from bas_opd.run import loop, ranks
 
 VLLM = "rollout.engine=vllm"
 
@@ -92,9 +92,9 @@ def test_qwen35_in_float32_on_a_cpu_is_refused(
 def test_several_processes_are_refused(small_qwen3vl: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, small_qwen3vl, VLLM)
     with pytest.raises(ConfigError, match="vllm, which works with one process yet, and there are"):
-        loop._check_size(config, 2, is_gpu=False)
+        ranks._check_size(config, 2, is_gpu=False)
     always = small_config(tmp_path, small_qwen3vl, VLLM, "shard.always=true")
-    with pytest.raises(ConfigError, match=r"and shard\.always is true"), loop.joined(always):
+    with pytest.raises(ConfigError, match=r"and shard\.always is true"), ranks.joined(always):
         pass
 
 
@@ -119,5 +119,5 @@ def test_vllm_has_no_batches_of_prompts() -> None:
 
 
 def test_one_process_alone_may_use_it(small_qwen3vl: Path, tmp_path: Path) -> None:
-    with loop.joined(small_config(tmp_path, small_qwen3vl, VLLM)) as world:
+    with ranks.joined(small_config(tmp_path, small_qwen3vl, VLLM)) as world:
         assert world == World()

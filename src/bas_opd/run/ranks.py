@@ -1,0 +1,116 @@
+"""The processes of a run: how they join, and that they agree."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bas_opd.compute.world import World
+from bas_opd.config.schema import Config
+from bas_opd.errors import ConfigError
+from bas_opd.run.directory import RunDirectory
+from bas_opd.run.footprint import wants_gpu
+from bas_opd.run.lock import NAME as OWNER
+
+
+@contextmanager
+def joined(config: Config) -> Iterator[World]:
+    """Join the processes that torchrun started for a run, if there are several."""
+    is_gpu = wants_gpu(config)
+    with World.joined(
+        "cuda" if is_gpu else "cpu", timeout_minutes=config.shard.timeout_minutes
+    ) as world:
+        world.led(lambda: _check_size(config, world.size, is_gpu=is_gpu))
+        yield world
+
+
+def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
+    if is_gpu and size > 1 and config.model.device not in ("auto", "cuda"):
+        raise ConfigError(
+            f"model.device is {config.model.device}, but each of {size} processes needs a GPU of "
+            "its own. Set model.device=auto."
+        )
+    if size > 1 and config.teacher.server:
+        raise ConfigError(
+            f"A teacher behind a server (teacher.server) works with one process yet, and there are "
+            f"{size}. Start one process, or leave it unset."
+        )
+    if (size > 1 or config.shard.always) and config.rollout.engine == "vllm":
+        how = f"there are {size}" if size > 1 else "shard.always is true"
+        raise ConfigError(
+            f"rollout.engine is vllm, which works with one process yet, and {how}. Start one "
+            "process without shard.always, or set rollout.engine=sampler."
+        )
+
+
+@contextmanager
+def held(path: Path, world: World) -> Iterator[RunDirectory]:
+    """Lock the directory on the leader; the other ranks know its place only."""
+    run = RunDirectory(path=path)
+    with ExitStack() as held:
+
+        def lock() -> None:
+            nonlocal run
+            run = held.enter_context(RunDirectory.held(path))
+
+        world.led(lock)
+        yield run
+
+
+def check_ranks(
+    config: Config, identity: Mapping[str, Any], run: RunDirectory, world: World
+) -> None:
+    """Refuse ranks that differ in what the run depends on, or see another file system."""
+
+    def facts() -> dict[str, Any]:
+        now = identity["environment"]
+        owner = run.path / OWNER
+        return {
+            "python": now["python"],
+            "packages": now["packages"],
+            "devices": "GPU" if wants_gpu(config) else "CPU",
+            "settings": identity["config_hash"],
+            "data": [identity["dataset"]["fingerprint"], identity["dataset"]["examples"]],
+            "run directory": owner.read_text("utf-8") if owner.exists() else "absent",
+            "host": socket.gethostname(),
+        }
+
+    first, *others = world.together(facts)
+
+    def compare() -> None:
+        for rank, other in enumerate(others, start=1):
+            for what in first:
+                if what != "host" and other[what] != first[what]:
+                    raise ConfigError(_apart(what, rank, first, other, run.path))
+
+    world.led(compare)
+
+
+def _apart(
+    what: str, rank: int, first: Mapping[str, Any], other: Mapping[str, Any], path: Path
+) -> str:
+    """Return the sentence about a rank that differs from the leader."""
+    place = f"Rank {rank} on {other['host']}"
+    if what == "run directory":
+        return (
+            f"{place} does not see {path} as the leader on {first['host']} does. Put run.output on "
+            "a file system that all machines share."
+        )
+    shown = ""
+    if what == "packages":
+        names = first[what].keys() | other[what].keys()
+        shown = ": " + ", ".join(
+            f"{name} {other[what].get(name, 'absent')} where the leader has "
+            f"{first[what].get(name, 'absent')}"
+            for name in sorted(names)
+            if first[what].get(name) != other[what].get(name)
+        )
+    elif what in ("python", "devices"):
+        shown = f": {other[what]} where the leader has {first[what]}"
+    return (
+        f"{place} has other {what} than the leader on {first['host']}{shown}. Give all processes "
+        "the same environment, command and files."
+    )
