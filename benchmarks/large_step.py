@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
+from bas_opd import disk
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.data.views import crop_view, full_view
@@ -84,6 +87,22 @@ def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
     return tuple(examples)
 
 
+@contextmanager
+def profiled(path: Path) -> Iterator[None]:
+    """Write the kernels and operators that take longest to a file."""
+    from torch.profiler import ProfilerActivity, profile
+
+    used = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=used, acc_events=True) as found:
+        yield
+    averages = found.key_averages()
+    tables = [
+        averages.table(sort_by=key, row_limit=40, max_name_column_width=90)
+        for key in ("self_device_time_total", "self_cpu_time_total")
+    ]
+    disk.write_file(path, "\n".join(tables))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=28)
@@ -101,6 +120,7 @@ def main() -> None:
     parser.add_argument("--unshared", action="store_true", help="a prompt for each of its rows")
     parser.add_argument("--offload", action="store_true", help="moments and teacher in host memory")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--profile", help="write what one more step spends time on to this file")
     arguments = parser.parse_args()
     check_output(arguments)
 
@@ -169,6 +189,10 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
+        if arguments.profile:
+            with profiled(Path(arguments.profile)):
+                batch = PromptBatch(step=arguments.steps, examples=examples)
+                train_step(stages, batch, Decimal(arguments.ratio))
     write_numbers(arguments, {"parameters": parameters, "steps": rows})
 
 
