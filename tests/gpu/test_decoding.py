@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 
+from bas_opd.compute.world import World
 from bas_opd.data.views import full_view
 from bas_opd.model import delta
 from bas_opd.model.vlm import VisionLanguageModel
@@ -84,6 +86,42 @@ def test_graphs_of_exchanged_caches_draw_what_the_growing_cache_draws(
         assert torch.equal(fast.tokens, slow.tokens)
         torch.testing.assert_close(fast.logprobs, slow.logprobs, atol=1e-3, rtol=1e-3)
     assert len({rows for rows, _ in graphed._decode._steps}) > 1
+
+
+@pytest.mark.parametrize("family", ["small_qwen35", "small_qwen3vl"])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_sharded_model_decodes_by_graphs_within_a_phase(
+    family: str, precision: torch.dtype, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(family)
+    models = []
+    for _ in range(2):
+        cpu = make_model(folder)
+        models.append(VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=precision))
+    models[1].shard(World())
+    examples, settings = make_examples(tmp_path, 6), SamplingSettings(max_response_tokens=24)
+    whole, spread = (Sampler(model, full_view, settings) for model in models)
+    captured: list[int] = []
+    steps_for = decoding.Decoder._captured
+
+    def counted(decoder: decoding.Decoder, *inputs: Any, **options: Any) -> decoding.FixedSteps:
+        captured.append(decoder is spread._decode)
+        return steps_for(decoder, *inputs, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding.Decoder, "_captured", counted)
+        for step in range(3):
+            batch = PromptBatch(step=step, examples=examples)
+            own, other = whole.generate(batch), spread.generate(batch)
+            width = min(own.tokens.shape[1], other.tokens.shape[1])
+            same = (own.tokens[:, :width] == other.tokens[:, :width]).all(1)
+            assert same.float().mean() > (0.99 if precision is torch.float32 else 0.5)
+            with torch.no_grad():
+                for model in models:
+                    for parameter in model.trainable().values():
+                        parameter.mul_(1.05)
+    assert sum(captured) >= 3  # Anew in each phase.
+    assert not spread._decode._steps
 
 
 def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(tmp_path: Path) -> None:

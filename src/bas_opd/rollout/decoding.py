@@ -73,9 +73,7 @@ class Decoder:
         allows.
         """
         if fixed is None:
-            # A captured step reads weights where they were; gathered ones are freed after a phase.
-            can_capture = self._can_capture and self.model.shards is None
-            fixed = self.model.device.type == "cuda" and can_capture
+            fixed = self.model.device.type == "cuda" and self._can_capture
         rows = Responses(self.model, len(prefix.last_hidden), self.limit)
         if fixed:
             prefix = self._decode_fixed(prefix, rows)
@@ -88,9 +86,12 @@ class Decoder:
         self._weights = self._pool = None
 
     def trim(self) -> None:
-        """Free what is kept for the next batch if it is large: other phases need the memory."""
+        """Free what is kept for the next batch if it is large: other phases need the memory.
+
+        Captured steps of a sharded model go too: after a phase its weights have no place.
+        """
         copies = 0 if self._weights is None else self._weights.size
-        if copies + self._kept() > FIXED_BYTES:
+        if self.model.shards is not None or copies + self._kept() > FIXED_BYTES:
             self.release()
 
     def _decode_growing(self, prefix: Prefix, rows: Responses) -> None:
@@ -118,8 +119,9 @@ class Decoder:
 
     def _decode_fixed(self, prefix: Prefix, rows: Responses) -> Prefix:
         """Decode in caches of fixed size as far as they go; return the prefix of what is left."""
-        # A captured step reads weights where they were. Weights that are lent may lie elsewhere.
-        places = tuple(p.data_ptr() for p in self.model.trainable().values())
+        # A captured step reads weights where they were. Weights that are lent or gathered may lie
+        # elsewhere.
+        places = tuple(p.data_ptr() for p in self.model.network.parameters())
         if places != self._places:
             self.release()
             self._places = places

@@ -11,6 +11,7 @@ import torch
 from stage_fixtures import make_examples, make_model
 from torch import Tensor
 
+from bas_opd.compute.world import World
 from bas_opd.data.images import open_image
 from bas_opd.model.cache import AssignedLinearLayer, cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
@@ -58,6 +59,25 @@ def test_a_fixed_cache_decodes_the_same_tokens(model: VisionLanguageModel, tmp_p
         fixed, fixed_lengths = decode(prefilled(model, tmp_path), fixed=True)
         assert fixed_lengths.tolist() == lengths.tolist()
         assert fixed.tolist() == tokens.tolist()
+
+
+@torch.no_grad()
+def test_a_fixed_cache_of_a_sharded_model_ends_with_its_phase(
+    model: VisionLanguageModel, tmp_path: Path
+) -> None:
+    expected = Decoder(model, drawing(3), limit=LIMIT)(prefilled(model, tmp_path), fixed=False)
+    model.shard(World())
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    for is_trimmed in (False, True, False):  # A phase that fails may leave its steps behind.
+        with model.gathered():
+            found = decode(prefilled(model, tmp_path), fixed=True)
+            assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+            places = {p.data_ptr() for p in model.network.parameters()}
+            assert decode._steps
+            assert set(decode._places) == places
+        if is_trimmed:
+            decode.trim()
+            assert not decode._steps
 
 
 @torch.no_grad()
