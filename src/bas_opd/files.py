@@ -90,11 +90,15 @@ def staged_folder(place: Path) -> Iterator[Path]:
     # Two commands may write to the same place, and only one can publish.
     staging = staging_path(place.with_name(f"{place.name}.{secrets.token_hex(8)}"))
     _remove_leftovers(place)
-    disk.make_folder(staging, parents=True)
     try:
+        disk.make_folder(staging, parents=True)
         with _locked(staging):
             yield staging
             publish(staging, place)
+    except OSError as error:  # The user knows the place, and the staging folder is gone by then.
+        if error.filename is not None:
+            error.filename = str(error.filename).replace(str(staging), str(place))
+        raise
     finally:
         disk.remove_tree(staging, ignore_errors=True)
 

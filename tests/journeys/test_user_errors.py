@@ -14,6 +14,7 @@ from shapes import make_pictures
 from test_cli import LEARNED25, ROOT, bas_opd
 from typer.testing import CliRunner
 
+from bas_opd.__main__ import main
 from bas_opd.cli.main import app
 from bas_opd.run.lock import locked
 
@@ -259,3 +260,43 @@ def test_a_setting_typed_as_an_option() -> None:
     misspelt = CliRunner().invoke(app, ["train", "tiny", "--overwrit"])
     assert "Possible options: --overwrite" in misspelt.stderr
     assert "dashes" not in misspelt.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_named_as_it_was_typed(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "file").touch()
+    says = f"{tmp_path / 'file' / 'out'}: Not a directory."
+    refused("export", run, tmp_path / "file" / "out", cwd=tmp_path, says=says)
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [("5", "'5' is neither a path nor an object"), ('"b.png"', "no file 'b.png' in /")],
+)
+def test_a_picture_that_is_none(tmp_path: Path, image: str, says: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"image": {image}, "question": "What?"}}')
+    refused("data", "prepare", "a.jsonl", "out", cwd=tmp_path, says=says)
+
+
+def test_a_command_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bas_opd.commands.demo.run_demo", interrupt)
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 130
+    assert result.stderr.endswith("bas-opd: Interrupted by Ctrl-C before the command was done.\n")
+
+
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "bas_opd.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "bas_opd.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130

@@ -58,6 +58,9 @@ class _Commands(TyperGroup):
             if self.is_debugged or isinstance(error, BrokenPipeError):
                 raise
             raise typer.Exit(_fail(error)) from None
+        except KeyboardInterrupt:
+            typer.echo("\nbas-opd: Interrupted by Ctrl-C before the command was done.", err=True)
+            raise
         except Exception as error:
             setting = getattr(error, "option_name", "").lstrip("-")  # of click's NoSuchOption
             if "." in setting:

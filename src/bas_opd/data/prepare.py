@@ -49,7 +49,11 @@ class Picture(BaseModel):
 
 
 def _path_or_picture(value: Any) -> Any:
-    return {"path": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"path": value}
+    if not isinstance(value, (Mapping, Picture)):
+        raise ValueError(f"{str(value)[:80]!r} is neither a path nor an object with path or bytes")
+    return value
 
 
 def _four_numbers(value: Any) -> Any:

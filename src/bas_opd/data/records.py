@@ -316,7 +316,9 @@ def confined(
                 f"The path {name!r} leads out of the data folder {root}. Copy the file into it."
             )
         if not os.path.isfile(target):
-            raise DataError(f"There is no file {name!r} in {root}. Restore it or drop the row.")
+            raise DataError(
+                f"There is no file {name!r} in {root.absolute()}. Restore it or drop the row."
+            )
     except (OSError, RuntimeError) as error:  # the name is too long, or links form a loop
         raise DataError(
             f"The path {name[:80]!r} cannot be resolved ({error}). Correct it or drop the row."

@@ -23,7 +23,7 @@ def checkpoint_config(path: str | Path) -> PreTrainedConfig:
         cause = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"No usable model configuration was found at {path}: {cause} "
-            "Set model.path to a folder that holds config.json, or to a hub id."
+            "Name a folder that holds config.json, or a hub id."
         ) from error
     if config.model_type not in get_args(Family):
         raise ModelError(

@@ -38,8 +38,8 @@ def local_folder(path: str | Path, *, has_tensors: bool = True) -> Path:
         return folder
     if not _HUB_ID.fullmatch(str(path)):
         raise ModelError(
-            f"The model folder {path} does not exist. Set model.path to a folder with a "
-            "checkpoint, to a hub id such as Qwen/Qwen3.5-4B, or to small."
+            f"The model folder {path} does not exist. Name a folder with a checkpoint, a "
+            "hub id such as Qwen/Qwen3.5-4B, or small."
         )
     files = [f"*{suffix}" for suffix in SUFFIXES if has_tensors or suffix != TENSORS]
     try:

@@ -339,9 +339,9 @@ def _load_eos_ids(path: str | Path, tokenizer: Tokenizer) -> tuple[int, ...]:
     if ids is None:
         ids = tokenizer.eos_token_id
     found = ids if isinstance(ids, list) else [ids]
-    if not found or not all(type(each) is int for each in found):
+    if not found or not all(type(each) is int and each >= 0 for each in found):
         raise ModelError(
-            f"The generation_config.json of {path} has {ids!r} for eos_token_id, where an integer "
-            "or a list of integers is expected. Restore the file."
+            f"The generation_config.json of {path} has {ids!r} for eos_token_id, where the id of "
+            "a token or a list of ids is expected. Restore the file."
         )
     return tuple(found)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 
 from bas_opd import disk
 from bas_opd.compute.world import World
@@ -166,8 +166,17 @@ class VisionLanguageModel:
 
         Of a sharded one, `whole_weights` gives the weights.
         """
-        save = partial(cast("Any", self.network).save_pretrained, state_dict=weights)
-        disk.by_library(folder, save, folder)
+        network = cast("Any", self.network)
+        generation = self._core.generation_config
+        # Transformers refuses to save what it has loaded, such as a temperature without do_sample.
+        self._core.generation_config = GenerationConfig()
+        try:
+            disk.by_library(folder, partial(network.save_pretrained, state_dict=weights), folder)
+        finally:
+            self._core.generation_config = generation
+        saved = folder / "generation_config.json"
+        if saved.exists():  # Adapters come without one.
+            disk.write_file(saved, generation.to_json_string(keys_to_pop=["compile_config"]))
         self.processor.save(folder)
 
     def whole_weights(self) -> dict[str, Tensor] | None:

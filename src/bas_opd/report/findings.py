@@ -315,7 +315,6 @@ def not_run(run: Run, checked: Verification) -> Iterator[str]:
     if not checked.recomputed_draws:
         what = "Random draws and predictions" if run.rule.learns else "Random draws"
         yield f"{what} were not recomputed; `bas-opd verify RUN --draws` does that."
-    yield from checked.remarks
     yield from _evaluation_gaps(run)
     sources = {audit.source for audit in run.utility_audits}
     for source, wanted in (("training", ""), ("held-out", " --held-out SET")):

@@ -273,6 +273,17 @@ def test_a_damaged_generation_config_is_named_before_weights_are_read(
         open_model(copy, device="cpu")
 
 
+def test_a_generation_config_that_transformers_would_not_save_is_saved_as_it_was(
+    copy: Path, tmp_path: Path
+) -> None:
+    settings = json.loads((copy / "generation_config.json").read_text())
+    odd = {**settings, "temperature": 0.5, "top_p": 0.9}  # without do_sample
+    (copy / "generation_config.json").write_text(json.dumps(odd))
+    open_model(copy, device="cpu").save(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
+    assert {name: saved.get(name) for name in odd} == odd
+
+
 def test_an_open_model_has_its_processor_and_precision(small_qwen35: Path) -> None:
     model = open_model(small_qwen35, device="cpu", thinking=True, max_pixels=90_000)
     assert (model.precision, model.device) == (torch.float32, CPU)

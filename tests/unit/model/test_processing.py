@@ -196,7 +196,9 @@ def test_without_a_generation_config_the_tokenizer_names_the_end(copy: Path) -> 
     assert processor.eos_ids == (processor.tokenizer.eos_token_id,)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": "end"}', '{"eos_token_id": []}'])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", *(f'{{"eos_token_id": {ids}}}' for ids in ('"end"', "[]", "-5"))]
+)
 def test_a_damaged_generation_config_is_refused(copy: Path, content: str) -> None:
     (copy / "generation_config.json").write_text(content)
     with pytest.raises(ModelError, match=r"generation_config\.json"):

@@ -11,6 +11,7 @@ from report_fixtures import evaluate, synthetic_run
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import compare_runs
 from bas_opd.report.findings import not_run, result, stale_sentence
+from bas_opd.report.pages.writing import write_report
 from bas_opd.report.run import read_run
 from bas_opd.run.verify import verify
 
@@ -97,3 +98,21 @@ def test_a_base_that_was_asked_other_questions_is_not_before(path: Path) -> None
     assert read_run(path).before is None
     assert "from 100.0 %" not in result(read_run(path))
     assert "the base model was asked other questions" in lacking(path)
+
+
+def test_a_learning_policy_that_ranked_nothing_is_named_first(
+    pictures: PreparedSet, tmp_path: Path
+) -> None:
+    silent = synthetic_run(tmp_path / "silent", pictures, steps=1)
+    remark = "The learned policy ranked no row: it learns from 8 labels on"
+    assert remark in write_report(silent, tmp_path / "out").sentence
+    assert remark in words_of(page_of(silent)).partition("teacher calls")[0]
+    assert f"**{remark}" in card_of(silent)
+    other = synthetic_run(tmp_path / "other", pictures)
+    page, card = comparison_of(tmp_path / "both", silent, other)
+    assert f"silent: {remark}" in words_of(page)
+    assert f"**silent: {remark}" in card
+
+
+def test_a_card_shows_names_in_code_as_they_are_typed(path: Path) -> None:
+    assert "(`run.keep_every`)" in card_of(path)

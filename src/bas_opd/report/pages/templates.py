@@ -14,8 +14,8 @@ from bas_opd.text import counted, printable
 
 LONGEST = 2_000
 """Characters of an example's text that a page shows."""
-_SPECIAL = re.compile(r"([\\*_{}\[\]<>#|~!&])")
-"""What Markdown reads as more than text."""
+_SPECIAL = re.compile(r"(`[\w .-]+`)|([\\*_{}\[\]<>#|~!&])")
+"""What Markdown reads as more than text, but for names in code, where an escape would be shown."""
 
 
 def template(name: str) -> Template:
@@ -42,7 +42,8 @@ def _markdown(value: Any) -> Markup:
     """Escape text so that Markdown shows it verbatim, on one line."""
     if isinstance(value, Markup):
         return value
-    return Markup(_SPECIAL.sub(r"\\\1", " ".join(printable(str(value)).split())))
+    text = " ".join(printable(str(value)).split())
+    return Markup(_SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", text))
 
 
 def _cut(text: str) -> str:

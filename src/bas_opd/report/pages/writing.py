@@ -77,7 +77,7 @@ SHARED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A report on disk, and its result in one sentence."""
+    """A report on disk, and its result in one sentence, with what `verify` remarks."""
 
     sentence: str
     page: Path
@@ -94,6 +94,7 @@ def write_report(path: Path, out: Path, *, data: Path | None = None) -> Written:
         "run": run,
         "checked": checked,
         "result": result(run),
+        "remarks": checked.remarks,
         "tiles": tiles(run),
         "cost_plot": training.run_cost_chart(run),
         "budget": budget_sentence(run) if run.selects else "",
@@ -139,6 +140,9 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         "comparison": comparison,
         "checked": checked,
         "result": f"{headline(comparison)} {cost_sentence(comparison)}".strip(),
+        "remarks": [
+            f"{label}: {remark}" for label, each in checked.items() for remark in each.remarks
+        ],
         "tiles": entry_tiles(comparison),
         "findings": findings(comparison),
         "metric": metric_name(comparison),
@@ -190,7 +194,8 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
 
 
 def _write(out: Path, name: str, facts: dict[str, Any]) -> Written:
-    written = Written(sentence=facts["result"], page=out / PAGE, card=out / CARD)
+    sentence = " ".join((facts["result"], *facts["remarks"]))
+    written = Written(sentence=sentence, page=out / PAGE, card=out / CARD)
     page, card = (
         template(f"{name}.{kind}.jinja").render(SHARED | facts) + "\n" for kind in ("html", "md")
     )
