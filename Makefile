@@ -106,7 +106,8 @@ release: $(READY) ## Build the wheel, install it into an empty environment and r
 	$(PYTHON) -m venv "$$place/venv"; \
 	"$$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c $(CURDIR)/requirements.lock "$$wheel"; \
 	cd "$$place"; venv/bin/bas-opd --version; venv/bin/bas-opd train tiny model.path=small; \
-	venv/bin/bas-opd verify runs/tiny --draws; venv/bin/bas-opd demo; echo "$$wheel works."
+	venv/bin/bas-opd verify runs/tiny --draws; \
+	venv/bin/bas-opd demo --folder $(CURDIR)/build; echo "$$wheel works."
 
 performance: $(READY) ## Render docs/performance.md from the files in docs/results/bench
 	$(BIN)/python -m bas_opd.bench.page docs/performance.md

@@ -62,6 +62,7 @@ def test_a_release_installs_the_wheel_elsewhere_and_runs_the_demo_from_it() -> N
     order = ("pip wheel", "mktemp -d", "-m venv", "pip install", 'cd "$place"', "bas-opd demo")
     places = [shown.index(step) for step in order]
     assert places == sorted(places)
+    assert f"bas-opd demo --folder {ROOT}/build" in shown  # The page outlives the environment.
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])

@@ -28,11 +28,14 @@ _FRAME_WORDS = frozenset(_FRAME.split())
 _OF_ANOTHER = re.compile(
     r"(?:\b(?:the|these|those|his|her|its|their|all|both|after|before|since|until|next to|near"
     r"|beside|behind|between|among|under|above|from|for|than|least|most|each|every"
-    r"|(?<!total )(?<!number )(?<!sum )of)|[a-z]\(|[)a-z\d] ?[+*/\u00d7·]|[)a-z\d] -) ?$"
+    r"|(?<!total )(?<!number )(?<!sum )of"
+    r"|(?:next to|near|beside|behind) number)|[a-z]\(|[)a-z\d] ?[+*/\u00d7·]|[)a-z\d] -) ?$"
 )
 """What stands before a number of something else: "the 2 cars", "after 1945", "f(3)"."""
 _NAME = re.compile(r"\b(?:for|on|in|at|by|with|of|near|the|this|that|an?) ([a-z]{3,15}) $")
 """What stands before a number that is a name: "for bus 12"."""
+_LONE_NAME = re.compile(r"([a-z]{3,15}) $")
+"""All that stands before a number that is a name: "page 4"."""
 _ENDS = re.compile(
     r"(?:[ -]?(?:%|°[cf]?|(?!is\b|are\b|was\b|were\b)[^\W\d_]{1,20}(?:/[a-z]{1,4})?))?"
     r"(?: (?:long|tall|high|wide|deep|thick|left|away|in total))?\W{0,3}$"
@@ -144,8 +147,9 @@ def _is_told(here: Number, goal: Number, said: str) -> bool:
     if _OF_ANOTHER.search(before):
         return False
     words = _WORD.findall(before)
-    if all(word in _FRAME_WORDS for word in words[-3:]) or _HAN_FRAME.search(said):
+    is_framed = all(word in _FRAME_WORDS for word in words[-3:]) and words[-1] not in ("in", "on")
+    if is_framed or _HAN_FRAME.search(said):
         return words[-1:] != ["number"]
-    name = _NAME.search(before)
+    name = _NAME.search(before) or _LONE_NAME.match(before)
     is_name = name is not None and name[1] not in _FRAME_WORDS
     return not is_name and _ENDS.match(said, here.end) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PARSER_VERSION = "6"
+PARSER_VERSION = "7"
 """Part of the key of every stored verdict: raise it whenever a parser changes."""
 
 Status = Literal["answered", "deferred", "none"]

@@ -105,6 +105,8 @@ class Reader:
                 said = match[0] + self._low[match.end() : place]
                 if cues.DENIED.search(said):
                     continue
+                if match[0].startswith("right one") and "left" in self._low:
+                    continue  # the one on the right
                 if strength == 0 and "\n" in said:
                     continue  # what "matches" ends a line, and the next begins with a label
                 if "\n" in said and self._is_listed(place):

@@ -28,6 +28,7 @@ _CORRECTED = re.compile(
     r"(?:[\w' -]{1,40} )?(?:not|isn't|aren't) (?!only\b|just\b)[\w'-]{1,15}(?: [\w'-]{1,15}){0,2}?"
     r"(?:,|;|\.)? (?:but(?: rather)? |(?=(?:it's|it is|they are|they're) ))"
 )
+_WHERE = re.compile(r"^(?:in|on|at|inside|from) ")
 _PART = re.compile(r",? (?:and|&) |, ?")
 _ARTICLE = re.compile(r"\b(?:an?|the) ")
 _WORD = re.compile(r"[^\W_]+(?:['.-][^\W_]+)*")
@@ -68,7 +69,7 @@ def compare(phrase: str, reference: str) -> bool | None:
     said = _flat(phrase)
     if not said or not due:
         return None
-    if said == due or _squeezed(said) == _squeezed(due):
+    if said == due or _squeezed(said) == _squeezed(due) or _WHERE.sub("", said) == due:
         return True
     if _is_only_denied(said, due):
         return False
@@ -76,7 +77,8 @@ def compare(phrase: str, reference: str) -> bool | None:
         return True
     corrected = _CORRECTED.match(said)
     if corrected:
-        return compare(said[corrected.end() :], reference)
+        verdict = compare(said[corrected.end() :], reference)
+        return False if verdict is None and is_named(corrected[0], reference) else verdict
     if due in (f"not {said}", f"no {said}"):
         return None
     # "the one" must keep its article, or it would count.

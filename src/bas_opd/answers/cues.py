@@ -28,7 +28,7 @@ ANSWER = re.compile(
     r"|(?:^|[.,;:!?\n] ?)(?:so |thus |please )?(?:choose|pick|select|choosing"
     r"|picking|selecting|going with|go with)\b(?!')"
     r"|(?:正确)?(?:答案?|选项)就?(?:应?[是为]|:)"
-    r"|(?<![挑可])选择?:?(?=[ (]?[a-z])|正解は|答えは|답은|정답 ?:|答え ?:|उत्तर:?|जवाब:?"
+    r"|(?<![挑可])选择?(?:选项)?:?(?=[ (]?[a-z])|正解は|答えは|답은|정답 ?:|答え ?:|उत्तर:?|जवाब:?"
     r"|ค\u0e4d\u0e32ตอบ(?:คือ)?:?"
     r"|(?:الإجابة|الجواب)(?: الصحيحة?)?(?: (?:هي|هو)| ?:)|(?:đáp án|jawaban|cevap)(?: (?:là|adalah)"
     r"| ?:)"
@@ -68,7 +68,7 @@ UNREAL = re.compile(
     r"|first thought|seemed|tempt(?:ing|ed)|(?:you|one) (?:might|may|could|often)"
     r"|(?:some|many|people) (?:might|may|could|would|often))\b"
 )
-HEDGE = re.compile(r"\b(?:might|could|may|possibly|perhaps|maybe|either)\b")
+HEDGE = re.compile(r"\b(?:might|could|may|possibly|perhaps|maybe|either)\b|可能|也许|或许|大概")
 _SURELY = r"(?!part|near|hard|bare|scarce)\w{3,12}ly"
 RIGHT = re.compile(
     r"[.)\]]?[\"']?(?: ?[:-])?(?: (?:is|seems|appears|looks|would be|must be|should be"
@@ -87,7 +87,7 @@ RIGHT_AFTER_TEXT = re.compile(
     r" ?(?:[-\u2013\u2014:(,] ?)?(?:is )?(?:(?:correct|right|true)\b|[✅✓✔])"
 )
 _IF = (
-    r"(?:if (?:by that )?you (?:mean|are asking)"
+    r"(?:if (?:by that )?you (?:mean|are asking|see|want|prefer|think|find|notice)"
     r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
 _UNLESS = r"unless\b(?! i(?:'m| am)\b)"
@@ -116,7 +116,7 @@ VAGUE = re.compile(
     r"|determined|not|evident|in|from|because|therefore|here|there|visible|i)\b",
 )
 DENIED_LABEL = re.compile(
-    r"[)\]]? (?:[a-z]{2,6}(?: \w{3,9}ly)?(?: not\b|n't\b)|cannot\b)"
+    r"[)\]]? (?:(?!and\b|but\b)[a-z]{2,6}(?: \w{3,9}ly)?(?: not\b|n't\b)|cannot\b)"
     r"|[)\]]? (?:is|was|must be|seems|looks|appears)(?: \w{3,9}ly)? (?:wrong|incorrect|false)\b"
 )
 IS = re.compile(r"\b(?:is|are|be|was|were)(?: (?:both|either))? [(\[]?$")

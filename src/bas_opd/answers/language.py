@@ -40,7 +40,7 @@ CORRECTION = re.compile(
     r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|on reflection|oops"
     r"|my mistake"
     r"|let me (?:re-?\w{3,10}|correct|fix|look again|think again|check again|double[- ]check)"
-    r"|i mean|make that"
+    r"|i mean|make that|or rather"
     r"|i was wrong|that(?:'s| is) (?:wrong|not right|incorrect|not correct)|never ?mind|sorry"
     r"|(?:up)?on (?:closer|further|careful) (?:look|inspection|examination)|looking (?:again"
     r"|closer)"
@@ -166,9 +166,14 @@ def after_refusal(text: str) -> str:
     if not last:
         return text
     turn = _TURN.search(low, last[0].end())
+    if turn is None and _CONCEDED.search(low, 0, last[0].start()):
+        turn = _COMMA.search(low, last[0].end())
     return text[turn.end() :].strip() if turn else ""
 
 
+_CONCEDED = re.compile(r"\b(?:although|though|while|even if)\b[^.,;!?\n]{0,120}$")
+"""What makes doubts an aside: "although it is hard to tell, it is red"."""
+_COMMA = re.compile(r"[,.;!?\n]")
 _TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i had to)\b")
 
 

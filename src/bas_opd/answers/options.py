@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from bas_opd.answers.cleaning import clean, lowered, plain
 from bas_opd.answers.frames import Frame, distinct
+from bas_opd.answers.kinds import KIND_OF, names_quality
 from bas_opd.answers.language import NEGATION
 from bas_opd.answers.numbers import Number, numbers
 from bas_opd.answers.units import unit_of
@@ -23,6 +24,8 @@ _FORMULA = re.compile(r"[√π^\\]")
 _FORMULA_MARKS = tuple("√π^²³")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
 _LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
+_OPENS = re.compile(r"(?:^|[.,;\n] ?)(?:in|on|at|within|for|after|before|during|by|every) $")
+_GOES_ON = re.compile(r"(?: [\w'-]{1,20}){2}")
 _BESIDE = re.compile(
     r"\W{1,3}(?:(?:and|or|nor|not|maybe|perhaps|possibly|rather than|instead of|the)\W{1,2}){0,4}"
 )
@@ -175,6 +178,15 @@ class Ballot:
                 held[place] = held[place + 1] = held[place] or held[place + 1]
         return [each for each, holds in zip(found, held, strict=True) if holds]
 
+    def kin(self, low: str) -> list[Mention]:
+        """Find words that name the colour, side or material of an option otherwise ("wooden")."""
+        owners = {KIND_OF[text]: key for key, text in self.texts.items() if text in KIND_OF}
+        return [
+            Mention(start=word.start(), end=word.end(), key=owners[KIND_OF[word[0]]])
+            for word in (_WORD.finditer(low) if owners else ())
+            if names_quality(word[0]) and KIND_OF[word[0]] in owners
+        ]
+
     def told(self, low: str) -> str | None:
         """Return the one option that a sentence states in other words ("is riding a bike")."""
         if _OPEN.search(low) or NEGATION.search(low):
@@ -188,7 +200,7 @@ class Ballot:
         found = [
             Mention(start=each.start, end=each.end, key=self._owner(low, each))
             for each in numbers(low)
-            if not each.is_ordinal
+            if not each.is_ordinal and not _is_setting(low, each)
         ]
         empty = None if found else _NO_THING.search(low)
         if empty and Fraction(0) in self.values:
@@ -203,6 +215,12 @@ class Ballot:
         if is_other or is_bound or amount.is_range:
             return ""
         return self.values.get(amount.value, "")
+
+
+def _is_setting(low: str, amount: Number) -> bool:
+    """Return whether an amount only says when or where: "in 3 seconds the light turns green"."""
+    before = _OPENS.search(low, max(0, amount.start - 20), amount.start)
+    return before is not None and _GOES_ON.match(low, amount.end) is not None
 
 
 def _overlaps(core: Mention, whole: list[Mention]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from bas_opd.answers import cues
@@ -99,11 +100,13 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return DEFERRED
     clauses = Clauses(low)
     spoken = ballot.mentions(low)
-    every = [
-        label
-        for label in labels(text, low, ballot)
-        if not any(each.start < label.end and label.start < each.end for each in spoken)
-    ]
+
+    def is_spoken(found: Mention | Label) -> bool:
+        before = bisect_left(spoken, found.end, key=lambda each: each.start)
+        return before > 0 and found.start < spoken[before - 1].end
+
+    kin = [each for each in ballot.kin(low) if not is_spoken(each)]
+    every = [label for label in labels(text, low, ballot) if not is_spoken(label)]
 
     def is_dropped(start: int, end: int, unreal: re.Pattern[str]) -> bool:
         return clauses.deny(start, end) or bool(unreal.search(clauses.around(start, end)[0]))
@@ -139,6 +142,8 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         told = told or _preferred(low, bounds, places)
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
+    if any(each.key != key and not clauses.deny(each.start, each.end) for each in kin):
+        return DEFERRED  # "wooden, with metal legs"
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
     after = _REMARK.sub("", low[mentions[-1].end :]) if is_fragment else ""
     is_described = is_fragment and _ARTICLE.match(low) and names_quality(low.split()[1])

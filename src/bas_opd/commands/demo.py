@@ -71,7 +71,7 @@ def _config(home: Path, run: str, seed: int, overrides: Sequence[str]) -> Config
         preset(run),
         [
             *overrides,
-            f"model.path={small_base()}",
+            "model.path=small",
             f"data.path={home / 'data' / 'train'}",
             f"run.output={home / run}",
             f"run.seed={seed}",
