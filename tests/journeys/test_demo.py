@@ -249,6 +249,7 @@ def test_the_page_shows_its_examples_and_asks_nothing_of_the_network(first: Demo
     page = (first.home / "page.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//|<script|@import|url\(", re.sub(r"data:[^\"]*", "", page))
     # The verdict and its chart come before the explanation and the table.
+    assert re.search(r"<td>[\d,]+ \(\d+\.\d\u00a0%\)</td>", unescape(page))
     verdict, chart = page.index('class="outcome"'), page.index("<svg")
     assert verdict < chart < page.index("A small vision-language model") < page.index("<table")
     articles = re.findall(r"<article>.*?</article>", page, re.DOTALL)

@@ -11,6 +11,7 @@ from shapes import make_pictures
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import DataError
+from bas_opd.report.charts.training import compared_curves, utilities_chart
 from bas_opd.report.comparison import compare_runs, findings, headline, run_table
 from bas_opd.report.run import Run, read_run
 
@@ -252,3 +253,25 @@ def test_an_evaluation_whose_verdicts_lack_kinds_is_not_paired_and_that_is_said(
     comparison = compare_runs(read(learned, full))
     assert not comparison.pairs
     assert any("learned-25: the verdicts on FineSearch are" in note for note in comparison.notes)
+
+
+@pytest.mark.parametrize(
+    ("policies", "styles"),
+    [
+        (("learned", "full"), {"ranked", "plain"}),
+        (("learned", "full", "learned"), {"part-0", "part-1", "part-2"}),
+    ],
+)
+def test_a_run_looks_alike_in_every_chart_of_a_comparison(
+    policies: tuple[str, ...], styles: set[str], pictures: PreparedSet, tmp_path: Path
+) -> None:
+    paths = [
+        synthetic_run(tmp_path / str(number), pictures, steps=3, policy=policy, seed=number)
+        for number, policy in enumerate(policies)
+    ]
+    entries = compare_runs(read(*paths)).entries
+    charts = [utilities_chart(entries), *compared_curves(entries)]
+    for chart in charts:
+        assert chart is not None
+        assert {key.style for key in chart.keys} == styles
+    assert len(charts) > 2

@@ -320,7 +320,9 @@ def compared_curves(entries: Sequence[Entry]) -> list[Chart]:
         for name, run in numbered
         if run.evaluations and run.evaluations[-1].questions == _asked(entries)
     }
-    charts = [_compared("Accuracy during training", "accuracy", accuracies, is_share=True)]
+    styles = _styles(entries)
+    title = "Accuracy during training"
+    charts = [_compared(title, "accuracy", accuracies, styles, is_share=True)]
     for curve in CURVES:
         if curve.key in COMPARED:
             lines = {
@@ -331,8 +333,19 @@ def compared_curves(entries: Sequence[Entry]) -> list[Chart]:
                 ]
                 for name, run in numbered
             }
-            charts.append(_compared(curve.title, curve.unit, lines, is_share=curve.is_share))
+            charts.append(
+                _compared(curve.title, curve.unit, lines, styles, is_share=curve.is_share)
+            )
     return [chart for chart in charts if chart is not None]
+
+
+def _styles(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the look of each run: that of its policy, where this tells the runs apart."""
+    names = [f"{entry.number} {entry.label}" for entry in entries]
+    styles = [policy_style(entry.run.kind) for entry in entries]
+    if len(set(styles)) < len(styles):
+        styles = [f"part-{place % PARTS}" for place in range(len(names))]
+    return dict(zip(names, styles, strict=True))
 
 
 def _asked(entries: Sequence[Entry]) -> str:
@@ -341,18 +354,19 @@ def _asked(entries: Sequence[Entry]) -> str:
 
 
 def _compared(
-    title: str, unit: str, lines: Mapping[str, Sequence[Point]], *, is_share: bool
+    title: str,
+    unit: str,
+    lines: Mapping[str, Sequence[Point]],
+    styles: Mapping[str, str],
+    *,
+    is_share: bool,
 ) -> Chart | None:
     drawn = {name: line for name, line in lines.items() if len(line) > 1}
     if not drawn:
         return None
     values = [value for line in drawn.values() for _, value in line]
     return line_chart(
-        {
-            (name, f"part-{place % PARTS}"): line
-            for place, name in enumerate(lines)
-            if (line := drawn.get(name))
-        },
+        {(name, styles[name]): line for name, line in drawn.items()},
         title=title,
         label=f"{title} of {', '.join(drawn)}.",
         x="step",
@@ -363,10 +377,10 @@ def _compared(
 def utilities_chart(entries: Sequence[Entry]) -> Chart | None:
     """Draw the mean observed utility of each step's selected rows, for each run that selects."""
     lines = {
-        (f"{entry.number} {entry.label}", policy_style(entry.run.kind)): [
+        (name, style): [
             (float(each.step), each.mean) for each in utility_by_step(entry.run.queries)
         ]
-        for entry in entries
+        for entry, (name, style) in zip(entries, _styles(entries).items(), strict=True)
         if entry.run.selects
     }
     lines = {key: points for key, points in lines.items() if len(points) > 1}
