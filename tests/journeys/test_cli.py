@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from bas_opd import __version__
 from bas_opd.cli.demo import new_folder
+from bas_opd.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 LEARNED25 = ROOT / "configs" / "learned25.toml"
@@ -60,6 +62,22 @@ def test_the_help_line_of_a_command_fits_a_terminal_of_80_columns(
     for line in lines:
         assert line.endswith("."), line
         assert not line.endswith("..."), line
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("report", "[OPTIONS] {RUN}..."),
+        ("compare", "[OPTIONS] {RUN}..."),
+        ("export", "[OPTIONS] {RUN} {OUT}"),
+        ("data show", "[OPTIONS] {SET} {ROW}"),
+        ("data prepare", "[OPTIONS] {SRC} {OUT}"),
+        ("bench", "[OPTIONS] [MODEL]"),
+    ],
+)
+def test_the_usage_of_a_command_names_its_arguments_in_capitals(command: str, usage: str) -> None:
+    said = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="bas-opd").stdout
+    assert said.startswith(f"Usage: bas-opd {command} {usage}\n")
 
 
 def test_the_help_of_reproduce_names_what_can_be_made(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     only: Annotated[
         Literal["utility", "geometry"] | None, typer.Option(help="Make only this part.")
     ] = None,

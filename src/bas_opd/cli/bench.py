@@ -10,7 +10,10 @@ import typer
 
 def bench(
     model: Annotated[
-        str, typer.Argument(help="Folder, hub id, small, or qwen3.5-4b for random weights.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Folder, hub id, small, or qwen3.5-4b for random weights."
+        ),
     ] = "small",
     parts: Annotated[
         str, typer.Option(help="Which of sampling, teacher, student, loss; with commas.")

@@ -9,7 +9,7 @@ import typer
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two runs or more.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two runs or more.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Compare cost and accuracy of runs, with statistics."""

@@ -13,14 +13,19 @@ app = typer.Typer(help="Prepare, check, show and make training sets.", no_args_i
 make_app = typer.Typer(help="Draw a training set.", no_args_is_help=True)
 app.add_typer(make_app, name="make")
 
-Folder = Annotated[Path, typer.Argument(help="A prepared set.")]
-Out = Annotated[Path, typer.Argument(help="The folder to write; it must be empty or new.")]
+Folder = Annotated[Path, typer.Argument(metavar="SET", help="A prepared set.")]
+Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The folder to write; it must be empty or new.")
+]
 
 
 @app.command()
 def prepare(
     src: Annotated[
-        str, typer.Argument(help="A JSONL, CSV or parquet file, its folder, or a hub id.")
+        str,
+        typer.Argument(
+            metavar="SRC", help="A JSONL, CSV or parquet file, its folder, or a hub id."
+        ),
     ],
     out: Out,
     view: Annotated[
@@ -98,7 +103,7 @@ def check(
 @app.command()
 def show(
     folder: Folder,
-    row: Annotated[str, typer.Argument(help="A row number from 1, or an id.")],
+    row: Annotated[str, typer.Argument(metavar="ROW", help="A row number from 1, or an id.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the PNG.")] = None,
 ) -> None:
     """Print one record, and draw its picture and crop."""

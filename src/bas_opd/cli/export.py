@@ -9,8 +9,10 @@ import typer
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The folder to write; it must not exist yet.")
+    ],
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         typer.Option(help="float32 is exact; bfloat16 is rounded and half the size."),

@@ -11,7 +11,9 @@ from bas_opd.cli.eval import Bench, Data
 
 
 def lmms_eval(
-    out: Annotated[Path, typer.Argument(help="The folder to write; it must be new or empty.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The folder to write; it must be new or empty.")
+    ],
     bench: Bench,
     data: Data,
     partial: Annotated[

@@ -10,7 +10,7 @@ import typer
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run directories, finished or not.")
+        list[Path], typer.Argument(metavar="RUN", help="Run directories, finished or not.")
     ],
     out: Annotated[
         Path | None,

@@ -11,7 +11,7 @@ SHOWN = 5
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Accept a run that has steps left.")
     ] = False,

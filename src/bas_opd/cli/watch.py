@@ -9,7 +9,9 @@ import typer
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="A run directory; the run may still be training.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory; the run may still be training.")
+    ],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     every: Annotated[float, typer.Option(min=0.05, help="Seconds between refreshes.")] = 1.0,
 ) -> None:
