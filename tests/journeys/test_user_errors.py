@@ -300,3 +300,11 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("place", "why"), [("file", "it is a file"), ("none", "it does not exist"), (".", "it has no")]
+)
+def test_a_place_without_a_run_is_described(tmp_path: Path, place: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    refused("verify", place, cwd=tmp_path, says=f"There is no run in {place}: {why}")

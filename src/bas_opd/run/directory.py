@@ -128,7 +128,9 @@ class RunDirectory:
         """Return the records; raise if there is no run here."""
         self.refuse_other()
         if not self.records.is_file():
-            why = f"it has no {self.records.name}" if self.path.is_dir() else "it does not exist"
+            why = "it is a file" if self.path.exists() else "it does not exist"
+            if self.path.is_dir():
+                why = f"it has no {self.records.name}"
             raise DataError(
                 f"There is no run in {self.path}: {why}. Give a run directory, as `bas-opd train` "
                 "writes it."
