@@ -117,6 +117,6 @@ def test_the_doctor_exits_with_1_on_a_problem_and_says_how_to_fix_it(
     assert result.exit_code == 1
     (problem,) = [f for f in json.loads(result.stdout) if f["level"] == "problem"]
     assert problem["what"] == "model"
-    assert "Set model.path" in problem["text"]
+    assert "Name a folder with a checkpoint" in problem["text"]
     assert bas_opd("doctor", TINY, "model.pth=x").exit_code == 2
     assert bas_opd("doctor").exit_code == 0
