@@ -81,13 +81,6 @@ def test_a_rank_that_sees_another_file_system(
     refused(ended, 2, "Put run.output on a file system that all machines share.")
 
 
-def test_a_teacher_behind_a_server(train: Train, tmp_path: Path) -> None:
-    served = ("teacher.server=http://127.0.0.1:9/v1", "teacher.model=m", "distill.k=20")
-    ended = train(2, tmp_path / "run", *served)
-    refused(ended, 2, "works with one process yet, and there are 2.")
-    assert not (tmp_path / "run").exists()
-
-
 def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     world_module._check_gpu("cuda", 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -130,6 +130,20 @@ class World:
         """Work on the leader alone; return its result, or raise its error, on every rank."""
         results = self.together(lambda: work() if self.leads else None, writers=writers)
         return cast("T", results[0])
+
+    def dealt(self, work: Callable[[], Sequence[T]]) -> T:
+        """Work on the leader alone for one part a rank; return this rank's, or raise its error."""
+        parts: list[T] = []
+        self.led(lambda: parts.extend(work()))
+        if self.size == 1:
+            return parts[0]
+        import torch.distributed as dist
+
+        own: list[Any] = [None]
+        self._exchange(
+            lambda: dist.scatter_object_list(own, parts or None, src=0, group=self.objects)
+        )
+        return own[0]
 
     def merged(self, values: dict[int, T]) -> dict[int, T]:
         """Return the entries of all ranks together, by their keys; tensors come on the host."""

@@ -141,7 +141,7 @@ def train(
             if notice:
                 console.message(notice)
         if config.teacher.server is not None:
-            check_served(config, load_processors(config)[0], data)
+            world.led(lambda: check_served(config, load_processors(config)[0], data))
         if config.rollout.engine == "vllm":
             check_engine(config, load_processors(config)[0], data)
         console.message(f"Loading the model {config.model.path}.")

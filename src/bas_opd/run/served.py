@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import answered, crop_size, view_sizes
@@ -13,16 +14,24 @@ from bas_opd.run.directory import RunDirectory
 from bas_opd.run.forecast import has_view
 from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.scoring import ScoringClient, probe_text
+from bas_opd.teacher.led import LedTeacher
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher
 from bas_opd.types import Hooks, View
 
 
 def served_teacher(
-    config: Config, model: VisionLanguageModel, view: View, run: RunDirectory, hooks: Hooks
-) -> ServedTeacher:
+    config: Config,
+    model: VisionLanguageModel,
+    view: View,
+    run: RunDirectory,
+    hooks: Hooks,
+    world: World,
+) -> LedTeacher:
     """Return the teacher behind `teacher.server`; nothing is sent yet."""
     teacher = config.teacher
-    return ServedTeacher(
+    if not world.leads:
+        return LedTeacher(None, world, model.device)
+    asked = ServedTeacher(
         _client(config, model.processor),
         model.processor,
         view,
@@ -37,6 +46,7 @@ def served_teacher(
         hooks=hooks,
         check=run.check_held,
     )
+    return LedTeacher(asked, world, model.device)
 
 
 def check_served(config: Config, processor: Processor, data: PreparedSet) -> None:

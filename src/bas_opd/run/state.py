@@ -112,7 +112,7 @@ def build_method(
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
-            return served_teacher(config, model, view, run, hooks)
+            return served_teacher(config, model, view, run, hooks, world)
         settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
         if config.teacher.path is None:
             return SelfTeacher(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -82,25 +82,41 @@ class TopLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedScores:
-    """What a served teacher said about the rows that it answered."""
+    """What a served teacher said about the rows that it answered.
+
+    Of several processes each has the answers of its own rows, and the counts of all.
+    """
 
     answers: Mapping[int, TopLogprobs]
     processed_tokens: int
     device: torch.device
+    elsewhere: tuple[tuple[int, int], ...] = ()
+    """Rows whose answers other processes have, each with its tokens."""
 
     @property
     def rows(self) -> tuple[int, ...]:
         """The rows that were scored; others of the selection were dropped."""
-        return tuple(sorted(self.answers))
+        return tuple(sorted([*self.answers, *(row for row, _ in self.elsewhere)]))
 
     @property
     def scored_tokens(self) -> int:
-        return sum(len(each.ids) for each in self.answers.values())
+        """Tokens of these rows, in whatever process."""
+        own = sum(len(each.ids) for each in self.answers.values())
+        return own + sum(tokens for _, tokens in self.elsewhere)
 
     @property
     def prefilled_prompts(self) -> int:
         """Each row has its prompt computed: log-probs of a prompt cannot come from a cache."""
-        return len(self.answers)
+        return len(self.rows)
+
+    def of(self, rows: Collection[int]) -> ServedScores:
+        """Return the scores as a process has them that learns from `rows`."""
+        others = self.answers.keys() - set(rows)
+        return replace(
+            self,
+            answers={row: self.answers[row] for row in rows},
+            elsewhere=tuple((row, len(self.answers[row].ids)) for row in sorted(others)),
+        )
 
     def chunks(self, rows: Sequence[int], size: int) -> Iterator[TopLogprobs]:
         """Yield the scores of the packed tokens of `rows`, `size` tokens at a time."""
