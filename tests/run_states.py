@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from run_fixtures import events_of
 
 from bas_opd.files import write_json
 from bas_opd.run.checkpoint import published, read_checkpoint
@@ -14,6 +16,12 @@ from bas_opd.run.record_file import read_records
 
 OWN = ("seconds", "waited_seconds", "run_id")
 """What no two runs share: times and ids."""
+EXACT = (
+    *("examples", "candidates", "selected", "explored", "scored", "prompt_tokens"),
+    *("response_tokens", "calls", "scored_tokens", "processed_tokens", "prefilled_prompts"),
+    *("student_tokens", "total_tokens", "learned", "rows", "kept", "grades"),
+)
+"""What runs of another number of processes share, whatever they round differently."""
 
 
 def final_state(run: Path) -> dict[str, Any]:
@@ -54,3 +62,24 @@ def sign(checkpoint: Path) -> None:
     """Write a manifest that agrees with the files of a checkpoint as they are."""
     manifest = manifest_of(checkpoint, schema_version=1)
     write_json(checkpoint / "manifest.json", manifest)
+
+
+def steps_of(run: Path) -> list[dict[str, Any]]:
+    return [event for event in events_of(run) if event["event"] == "step"]
+
+
+def totals_of(run: Path) -> dict[str, Any]:
+    (finished,) = (event for event in events_of(run) if event["event"] == "finished")
+    return {name: value for name, value in finished["totals"].items() if name != "seconds"}
+
+
+def assert_same_run(run: Path, other: Path, *, rel: float = 2e-3) -> None:
+    """The same draws, choices and costs; losses within what Adam makes of rounding."""
+    assert len(steps_of(run)) == len(steps_of(other))
+    for one, two in zip(steps_of(run), steps_of(other), strict=True):
+        assert {key: one.get(key) for key in EXACT} == {key: two.get(key) for key in EXACT}
+        assert [row["response"] for row in one["shown"]] == [
+            row["response"] for row in two["shown"]
+        ]
+        assert one["loss"] == pytest.approx(two["loss"], rel=rel, abs=1e-6)
+    assert totals_of(run) == totals_of(other)

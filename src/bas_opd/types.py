@@ -155,6 +155,20 @@ class EngineReport:
     logprob_gap: float
     """Mean distance over these tokens."""
 
+    @classmethod
+    def joined(cls, parts: Iterable[EngineReport | None]) -> EngineReport | None:
+        """Return the reports of several processes as one; None if there is none."""
+        found = [each for each in parts if each is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        tokens = sum(each.tokens for each in found)
+        return cls(
+            version=found[0].version,
+            rows=tuple(sorted(row for each in found for row in each.rows)),
+            tokens=tokens,
+            logprob_gap=sum(each.logprob_gap * each.tokens for each in found) / tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:

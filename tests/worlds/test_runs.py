@@ -17,7 +17,7 @@ from baseline_fixtures import SHORT, reward_even_tokens
 from process import ask_to_stop, at, die, fail
 from ranks import Start, Train, train_in_world
 from run_fixtures import events_of
-from run_states import assert_same_end
+from run_states import assert_same_end, assert_same_run, steps_of
 from safetensors.torch import load_file
 from shapes import make_pictures
 from small_models import build_small_model
@@ -33,33 +33,6 @@ from bas_opd.run.checkpoint import read_checkpoint
 from bas_opd.run.manifest import published, step_of
 from bas_opd.run.verify import verify
 from bas_opd.teacher import SelfTeacher
-
-EXACT = (
-    *("examples", "candidates", "selected", "explored", "scored", "prompt_tokens"),
-    *("response_tokens", "calls", "scored_tokens", "processed_tokens", "prefilled_prompts"),
-    *("student_tokens", "total_tokens", "learned", "rows", "kept", "grades"),
-)
-
-
-def steps_of(run: Path) -> list[dict[str, Any]]:
-    return [event for event in events_of(run) if event["event"] == "step"]
-
-
-def totals_of(run: Path) -> dict[str, Any]:
-    (finished,) = (event for event in events_of(run) if event["event"] == "finished")
-    return {name: value for name, value in finished["totals"].items() if name != "seconds"}
-
-
-def assert_same_run(run: Path, other: Path, *, rel: float = 2e-3) -> None:
-    """The same draws, choices and costs; losses within what Adam makes of rounding."""
-    assert len(steps_of(run)) == len(steps_of(other))
-    for one, two in zip(steps_of(run), steps_of(other), strict=True):
-        assert {key: one.get(key) for key in EXACT} == {key: two.get(key) for key in EXACT}
-        assert [row["response"] for row in one["shown"]] == [
-            row["response"] for row in two["shown"]
-        ]
-        assert one["loss"] == pytest.approx(two["loss"], rel=rel, abs=1e-6)
-    assert totals_of(run) == totals_of(other)
 
 
 def assert_sound(run: Path) -> None:

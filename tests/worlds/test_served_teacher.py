@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from process import ask_to_stop, at
 from ranks import Ranks, Start, Train
-from run_states import assert_same_end
+from run_states import assert_same_end, assert_same_run, steps_of
 from small_models import build_small_model
 from teacher_server import TeacherServer, no_fault
-from test_runs import assert_ended, assert_same_run, assert_sound, steps_of
+from test_runs import assert_ended, assert_sound
 
 from bas_opd.learn import Learner
 from bas_opd.run.manifest import published

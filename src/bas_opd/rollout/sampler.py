@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -43,6 +43,27 @@ class Drawn:
     lengths: Tensor  # [row]
     logprobs: Tensor  # [row, token]
     entropies: Tensor  # [row, token]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Drawn], prompts: int, per_prompt: int, pad_id: int) -> Drawn:
+        """Return the responses of all ranks in the order of their prompts."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = (prompts * per_prompt, max(part.tokens.shape[1] for part in parts))
+        drawn = cls.empty(*shape, pad_id)
+        for rank, part in enumerate(parts):
+            drawn.put(part, range(rank, prompts, len(parts)), per_prompt)
+        return drawn
+
+    @classmethod
+    def empty(cls, rows: int, tokens: int, pad_id: int) -> Drawn:
+        """Return room for responses, on the host."""
+        return cls(
+            tokens=torch.full((rows, tokens), pad_id),
+            lengths=torch.zeros(rows, dtype=torch.long),
+            logprobs=torch.zeros((rows, tokens)),
+            entropies=torch.zeros((rows, tokens)),
+        )
 
     def put(self, part: Drawn, prompts: Sequence[int], per_prompt: int) -> None:
         """Copy the responses of some prompts to the rows of these."""
@@ -96,20 +117,10 @@ class Sampler:
     @torch.no_grad()
     def generate(self, batch: PromptBatch) -> Rollouts:
         """Draw `per_prompt` responses for every example of the batch."""
-        ranks = self.world.size
-        mine = range(self.world.rank, len(batch.examples), ranks)
-        own = (each[self.world.rank :: ranks] for each in (batch.examples, batch.upcoming))
-        self.views.expect(chain.from_iterable(own))
-        prompts: dict[int, Prompt] = {}
-
-        def encode() -> dict[int, int]:
-            prompts.update({i: self._encode(batch.examples[i]) for i in mine})
-            return {i: prompt.length for i, prompt in prompts.items()}
-
-        lengths = {i: n for part in self.world.together(encode) for i, n in part.items()}
-        most = min(self.prompts_per_batch, max(1, -(-len(batch.examples) // ranks)))
+        own, prompts = dealt(batch, self.world, self.views, self._encode)
+        most = min(self.prompts_per_batch, max(1, -(-len(batch.examples) // self.world.size)))
         parts, fitted = in_smaller_batches(
-            lambda limit: self._sample(batch, prompts, limit),
+            lambda limit: self._sample(batch, own, limit),
             limit=most,
             smallest=1,
             what="rollout",
@@ -118,15 +129,13 @@ class Sampler:
         self._decode.trim()
         if fitted < most:  # memory ran out; a batch of few prompts limits no later one
             self.prompts_per_batch = fitted
-        drawn = self._joined(parts, len(batch.examples))
+        each, pad_id = self.settings.per_prompt, self.model.processor.pad_id
+        drawn = Drawn.joined(parts, len(batch.examples), each, pad_id)
         return Rollouts(
             step=batch.step,
             examples=batch.examples,
-            prompts=tuple(
-                prompts.get(i) or DistantPrompt(lengths[i], partial(self._encode, example))
-                for i, example in enumerate(batch.examples)
-            ),
-            per_prompt=self.settings.per_prompt,
+            prompts=prompts,
+            per_prompt=each,
             tokens=drawn.tokens,
             lengths=drawn.lengths,
             logprobs=drawn.logprobs,
@@ -148,7 +157,8 @@ class Sampler:
 
         def work() -> Drawn:
             numbers, own = list(prompts), list(prompts.values())
-            drawn = self._empty(len(own))
+            rows, limit = len(own) * self.settings.per_prompt, self.settings.max_response_tokens
+            drawn = Drawn.empty(rows, limit, self.model.processor.pad_id)
             for group in groups_of_like_length(own, prompts_per_batch):
                 some = self._draw([own[i] for i in group], [numbers[i] for i in group], batch)
                 check_finite(some, batch.step)
@@ -157,24 +167,6 @@ class Sampler:
 
         with self.model.gathered(), self.model.compute():
             return self.world.together(work)
-
-    def _joined(self, parts: Sequence[Drawn], prompts: int) -> Drawn:
-        """Return the responses of all ranks in the order of their prompts, without padding."""
-        if len(parts) == 1:
-            return parts[0]
-        drawn = self._empty(prompts)
-        for rank, part in enumerate(parts):
-            drawn.put(part, range(rank, prompts, len(parts)), self.settings.per_prompt)
-        return drawn.trimmed()
-
-    def _empty(self, prompts: int) -> Drawn:
-        shape = (prompts * self.settings.per_prompt, self.settings.max_response_tokens)
-        return Drawn(
-            tokens=torch.full(shape, self.model.processor.pad_id),
-            lengths=torch.zeros(shape[0], dtype=torch.long),
-            logprobs=torch.zeros(shape),
-            entropies=torch.zeros(shape),
-        )
 
     def _encode(self, example: Example) -> Prompt:
         return encode(self.views, example, self.settings.max_prompt_tokens)
@@ -202,6 +194,30 @@ class Sampler:
             logprobs=self._race.logprobs[:rows].masked_fill(beyond, 0.0),
             entropies=self._race.entropies[:rows].masked_fill(beyond, 0.0),
         )
+
+
+def dealt(
+    batch: PromptBatch, world: World, views: ViewEncoder, encode: Callable[[Example], Prompt]
+) -> tuple[dict[int, Prompt], tuple[Prompt | DistantPrompt, ...]]:
+    """Deal the prompts of a batch to the ranks in turn; each encodes its own.
+
+    Returns those of this rank by their numbers, and all: of another rank's the length is known.
+    """
+    ranks = world.size
+    own = (each[world.rank :: ranks] for each in (batch.examples, batch.upcoming))
+    views.expect(chain.from_iterable(own))
+    prompts: dict[int, Prompt] = {}
+
+    def work() -> dict[int, int]:
+        mine = range(world.rank, len(batch.examples), ranks)
+        prompts.update({i: encode(batch.examples[i]) for i in mine})
+        return {i: prompt.length for i, prompt in prompts.items()}
+
+    lengths = {i: n for part in world.together(work) for i, n in part.items()}
+    return prompts, tuple(
+        prompts.get(i) or DistantPrompt(lengths[i], partial(encode, example))
+        for i, example in enumerate(batch.examples)
+    )
 
 
 def encode(views: ViewEncoder, example: Example, most: int) -> Prompt:

@@ -1,5 +1,7 @@
 """Rollouts by vLLM in this process, with the sampler's draws and measurements.
 
+Of several processes each has an engine of its own for the prompts dealt to it.
+
 vLLM computes the logits. A logits processor runs the race of `race` on them, measures log p_old and
 entropy, and leaves vLLM no other token than the winner. So in fp32 the draws are the sampler's. A
 prompt's image and tokens are computed once for all its rollouts, by the prefix cache.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +27,7 @@ from packaging.specifiers import SpecifierSet
 from torch import Tensor
 
 from bas_opd.compute.memory import ran_out
+from bas_opd.compute.world import World
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.vlm import VisionLanguageModel
@@ -36,9 +39,10 @@ from bas_opd.rollout.sampler import (
     SamplingSettings,
     batch_keys,
     check_finite,
+    dealt,
     encode,
 )
-from bas_opd.types import EngineReport, Hooks, Prompt, PromptBatch, Rollouts
+from bas_opd.types import EngineReport, Example, Hooks, Prompt, PromptBatch, Rollouts
 
 SUPPORTED = ">=0.32,<0.33"
 """Versions of vLLM whose interfaces are used here; they change from one to the next."""
@@ -110,9 +114,10 @@ class VllmEngine:
         settings: SamplingSettings,
         vllm: VllmSettings,
         hooks: Hooks | None = None,
+        world: World | None = None,
     ) -> None:
         self.model, self.views, self.settings, self.vllm = model, views, settings, vllm
-        self.hooks = hooks or Hooks()
+        self.hooks, self.world = hooks or Hooks(), world or World()
         self.tolerance = vllm.tolerance or TOLERANCE[model.precision]
         self.version: int | None = None
         """The version of the weights in the engine."""
@@ -139,6 +144,14 @@ class VllmEngine:
         if version == self.version:
             return
         self.version = None
+        self.world.each(lambda: self.engine)
+        # Of a sharded model `named` are some rows; the gathered network has all.
+        whole = named if self.model.shards is None else {}
+        with self.model.gathered():
+            self.world.each(lambda: self._load(whole))
+        self.version = version
+
+    def _load(self, named: Mapping[str, Tensor]) -> None:
         engine = self.engine
         if self._sleeps:
             engine.wake_up(["weights"])
@@ -150,32 +163,32 @@ class VllmEngine:
         # They hold what older weights computed.
         engine.reset_prefix_cache()
         engine.reset_encoder_cache()
-        self.version = version
 
     @torch.no_grad()
     def generate(self, batch: PromptBatch) -> Rollouts:
         """Draw `per_prompt` responses for every example of the batch, and check a few."""
         if self.version is None:
             raise ModelError("vLLM has no weights yet: call load_weights before generate.")
-        self.views.expect((*batch.examples, *batch.upcoming))
-        most = self.settings.max_prompt_tokens
-        prompts = [encode(self.views, example, most) for example in batch.examples]
-        drawn = self._draw(prompts, batch)
-        check_finite(drawn, batch.step)
-        report = self._checked(prompts, drawn, batch.step)
+        own, prompts = dealt(batch, self.world, self.views, self._encode)
+        parts = self.world.together(lambda: self._draw(own, batch))
+        with self.model.gathered():
+            part = parts[self.world.rank]
+            reports = self.world.together(lambda: self._checked(own, part, batch.step))
         if self._sleeps:
             self.engine.sleep(2)
             self.version = None
+        each, pad_id = self.settings.per_prompt, self.model.processor.pad_id
+        drawn = Drawn.joined(parts, len(prompts), each, pad_id)
         return Rollouts(
             step=batch.step,
             examples=batch.examples,
-            prompts=tuple(prompts),
-            per_prompt=self.settings.per_prompt,
+            prompts=prompts,
+            per_prompt=each,
             tokens=drawn.tokens,
             lengths=drawn.lengths,
             logprobs=drawn.logprobs,
             entropies=drawn.entropies,
-            engine=report,
+            engine=EngineReport.joined(reports),
         )
 
     def close(self) -> None:
@@ -187,6 +200,14 @@ class VllmEngine:
         self._engine, self.version = None, None
         _vllm("distributed.parallel_state").cleanup_dist_env_and_memory()
 
+    def _encode(self, example: Example) -> Prompt:
+        return encode(self.views, example, self.settings.max_prompt_tokens)
+
+    @property
+    def _place(self) -> str:
+        """Which of several engines this is, in words."""
+        return f" on rank {self.world.rank}" if self.world.size > 1 else ""
+
     @property
     def _sleeps(self) -> bool:
         """Whether vLLM gives its memory back between steps; on a CPU it cannot."""
@@ -197,6 +218,9 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         with _process_kept(), _failures_explained():
             vllm = _vllm()
+            if self.world.size > 1:  # The group of all processes is the run's, not vLLM's to end.
+                groups = _vllm("distributed.parallel_state")
+                groups.destroy_distributed_environment = lambda: None
             return vllm.LLMEngine.from_engine_args(
                 vllm.EngineArgs(
                     model=self.vllm.folder,
@@ -217,20 +241,25 @@ class VllmEngine:
                     **({} if self._sleeps else ON_CPU),
                     generation_config="vllm",
                     disable_log_stats=True,
+                    # Each process is an engine of its own in the group that it finds.
+                    distributed_executor_backend=(
+                        "external_launcher" if self.world.size > 1 else None
+                    ),
                 )
             )
 
-    def _draw(self, prompts: Sequence[Prompt], batch: PromptBatch) -> Drawn:
+    def _draw(self, prompts: Mapping[int, Prompt], batch: PromptBatch) -> Drawn:
+        """Draw the responses of this rank's prompts, by their numbers."""
         vllm = _vllm("sampling_params")
         engine, each, limit = self.engine, self.settings.per_prompt, self._race.limit
         rows = len(prompts) * each
         self._race.make_room(rows)
-        self._race.keys[:rows] = batch_keys(self.settings, batch, range(len(prompts)))
+        self._race.keys[:rows] = batch_keys(self.settings, batch, list(prompts))
         tokens = torch.full((rows, limit), self.model.processor.pad_id)
         lengths = torch.zeros(rows, dtype=torch.long)
         asked: set[str] = set()
         try:
-            for number, prompt in enumerate(prompts):
+            for number, prompt in enumerate(prompts.values()):
                 shown = self._input(prompt)
                 for row in range(number * each, (number + 1) * each):
                     params = vllm.SamplingParams(
@@ -255,12 +284,14 @@ class VllmEngine:
             engine.abort_request(list(asked), internal=True)
         longest = max([1, *lengths.tolist()])
         beyond = torch.arange(longest) >= lengths[:, None]
-        return Drawn(
-            tokens=tokens[:, :longest],
+        drawn = Drawn(
+            tokens=tokens[:, :longest].clone(),
             lengths=lengths,
             logprobs=self._race.logprobs[:rows, :longest].cpu().masked_fill(beyond, 0.0),
             entropies=self._race.entropies[:rows, :longest].cpu().masked_fill(beyond, 0.0),
         )
+        check_finite(drawn, batch.step)
+        return drawn
 
     def _input(self, prompt: Prompt) -> Any:
         """Return a prompt as vLLM's own processor would, with the pixels of ours."""
@@ -280,9 +311,11 @@ class VllmEngine:
             {"image": [images.PlaceholderRange(offset=int(places[0]), length=len(places))]},
         )
 
-    def _checked(self, prompts: Sequence[Prompt], drawn: Drawn, step: int) -> EngineReport:
-        """Let the trainer rescore a few rows; raise if it finds other log-probs."""
-        each = self.settings.per_prompt
+    def _checked(self, own: Mapping[int, Prompt], drawn: Drawn, step: int) -> EngineReport | None:
+        """Let the trainer rescore a few rows of this rank; raise if it finds other log-probs."""
+        if not own:
+            return None
+        each, prompts = self.settings.per_prompt, list(own.values())
         numbers = range(0, len(prompts), max(1, -(-len(prompts) // CHECKED_PROMPTS)))
         rows = [number * each for number in numbers]
         lengths = [int(drawn.lengths[row]) for row in rows]
@@ -299,16 +332,15 @@ class VllmEngine:
         gap = float(apart.mean()) if len(apart) else float("inf")
         if not gap <= self.tolerance:
             raise ModelError(
-                f"Step {step}: the log-probs of vLLM are {gap:.2g} from the trainer's on average "
-                f"over {len(theirs)} tokens, and at most {self.tolerance:g} is allowed. Its "
-                "weights are not those of the student, or it computes otherwise. Set "
+                f"Step {step}: the log-probs of vLLM{self._place} are {gap:.2g} from the trainer's "
+                f"on average over {len(theirs)} tokens, and at most {self.tolerance:g} is allowed. "
+                "Its weights are not those of the student, or it computes otherwise. Set "
                 "rollout.engine=sampler in a new run.output, or, if such a distance is to be "
                 "expected, raise rollout.logprob_tolerance."
             )
         assert self.version is not None
-        return EngineReport(
-            version=self.version, rows=tuple(rows), tokens=len(theirs), logprob_gap=gap
-        )
+        checked = tuple(list(own)[number] * each for number in numbers)
+        return EngineReport(version=self.version, rows=checked, tokens=len(theirs), logprob_gap=gap)
 
 
 def _processor(race: Race) -> Any:

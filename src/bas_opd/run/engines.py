@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import view_sizes
@@ -34,7 +35,7 @@ def sampling_settings(config: Config) -> SamplingSettings:
 
 
 def vllm_engine(
-    config: Config, model: VisionLanguageModel, views: ViewEncoder, hooks: Hooks
+    config: Config, model: VisionLanguageModel, views: ViewEncoder, hooks: Hooks, world: World
 ) -> VllmEngine:
     """Return vLLM as an engine; it starts when weights are first loaded."""
     from bas_opd.rollout.vllm_engine import VllmEngine, VllmSettings
@@ -46,7 +47,7 @@ def vllm_engine(
         cache_gib=config.rollout.engine_cache_gib,
         tolerance=config.rollout.logprob_tolerance,
     )
-    return VllmEngine(model, views, sampling_settings(config), settings, hooks)
+    return VllmEngine(model, views, sampling_settings(config), settings, hooks, world)
 
 
 def check_engine(config: Config, processor: Processor, data: PreparedSet) -> str:

@@ -143,7 +143,7 @@ def train(
         if config.teacher.server is not None:
             world.led(lambda: check_served(config, load_processors(config)[0], data))
         if config.rollout.engine == "vllm":
-            check_engine(config, load_processors(config)[0], data)
+            world.each(lambda: check_engine(config, load_processors(config)[0], data))
         console.message(f"Loading the model {config.model.path}.")
 
         def checked_files() -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:

@@ -33,12 +33,6 @@ def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
             f"model.device is {config.model.device}, but each of {size} processes needs a GPU of "
             "its own. Set model.device=auto."
         )
-    if (size > 1 or config.shard.always) and config.rollout.engine == "vllm":
-        how = f"there are {size}" if size > 1 else "shard.always is true"
-        raise ConfigError(
-            f"rollout.engine is vllm, which works with one process yet, and {how}. Start one "
-            "process without shard.always, or set rollout.engine=sampler."
-        )
 
 
 @contextmanager

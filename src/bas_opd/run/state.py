@@ -107,7 +107,7 @@ def build_method(
     def sampler(view: View) -> RolloutEngine:
         # Other commands than `train` use the sampler: it draws the same, and needs no engine.
         if run is not None and config.rollout.engine == "vllm":
-            return vllm_engine(config, model, encoder(view), hooks)
+            return vllm_engine(config, model, encoder(view), hooks, world)
         return Sampler(model, view, sampling_settings(config), hooks, world, encoder(view))
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:

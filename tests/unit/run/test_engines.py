@@ -89,15 +89,6 @@ def test_qwen35_in_float32_on_a_cpu_is_refused(
         loop.train(small_config(tmp_path, small_qwen35, VLLM), Silent())
 
 
-def test_several_processes_are_refused(small_qwen3vl: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, small_qwen3vl, VLLM)
-    with pytest.raises(ConfigError, match="vllm, which works with one process yet, and there are"):
-        ranks._check_size(config, 2, is_gpu=False)
-    always = small_config(tmp_path, small_qwen3vl, VLLM, "shard.always=true")
-    with pytest.raises(ConfigError, match=r"and shard\.always is true"), ranks.joined(always):
-        pass
-
-
 def test_a_probe_does_not_measure_vllm(small_qwen3vl: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, small_qwen3vl, VLLM)
     with pytest.raises(ConfigError, match="which --probe does not measure"):
