@@ -11,9 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from bas_opd.compute.clock import Clock
+from bas_opd.errors import DataError
 from bas_opd.model.processing import Pixels, Processor
 from bas_opd.types import Example, Prompt, View
 
@@ -21,20 +22,30 @@ Seen = tuple[Pixels, str]
 
 PATIENCE_SECONDS = 3.0
 """How long `close` waits for pictures that are being opened."""
+LONGEST_SECONDS = 300.0
+"""How long a prompt waits for its picture."""
+POLL_SECONDS = 0.2
 
 
 class ViewEncoder:
     """Encodes what a view shows of examples; those that were announced, in threads.
 
-    The text is tokenised where the prompt is asked for: tokenizers are not safe in threads.
+    The text is tokenised where the prompt is asked for: tokenizers are not safe in threads. `poll`
+    is called while a picture is waited for, and may raise.
     """
 
     def __init__(
-        self, processor: Processor, view: View, clock: Clock | None = None, *, threads: int = 0
+        self,
+        processor: Processor,
+        view: View,
+        clock: Clock | None = None,
+        *,
+        threads: int = 0,
+        poll: Callable[[], None] = lambda: None,
     ) -> None:
         self.processor = processor
         self.view = view
-        self._clock = clock or Clock()
+        self._clock, self._poll = clock or Clock(), poll
         self._threads = _Threads(threads, self._look) if threads else None
         self._coming: dict[str, Future[Seen]] = {}
 
@@ -74,9 +85,23 @@ class ViewEncoder:
         if coming is not None and coming.done() and coming.exception() is None:
             return coming.result()
         with self._clock.waiting():
+            if coming is not None:
+                self._await(coming, example)
             if coming is not None and coming.exception() is not None:
                 coming = None  # It may have been too early, and a second error counts.
             return self._look(example) if coming is None else coming.result()
+
+    def _await(self, coming: Future[Seen], example: Example) -> None:
+        """Return when a picture is open or has failed; raise if it takes too long."""
+        end = time.monotonic() + LONGEST_SECONDS
+        while not wait([coming], POLL_SECONDS).done:
+            self._poll()
+            if time.monotonic() > end:
+                raise DataError(
+                    f"The picture of example {example.id!r} was not open after "
+                    f"{LONGEST_SECONDS:g} seconds ({example.image}). Check that the disk or the "
+                    "network that holds it responds, and run the same command again."
+                )
 
     def _look(self, example: Example) -> Seen:
         image, text = self.view(example)

@@ -102,7 +102,7 @@ def build_method(
     threads = picture_threads(config, model.device)
 
     def encoder(view: View, processor: Processor = model.processor) -> ViewEncoder:
-        return ViewEncoder(processor, view, clock, threads=threads)
+        return ViewEncoder(processor, view, clock, threads=threads, poll=poll)
 
     def sampler(view: View) -> RolloutEngine:
         # Other commands than `train` use the sampler: it draws the same, and needs no engine.

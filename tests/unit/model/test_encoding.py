@@ -15,7 +15,7 @@ from stage_fixtures import make_examples
 
 from bas_opd.compute.clock import Clock
 from bas_opd.data.views import full_view
-from bas_opd.errors import DataError
+from bas_opd.errors import DataError, PreemptionError
 from bas_opd.model import encoding
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.processing import Processor
@@ -227,6 +227,35 @@ encoder.close()
 
 def test_a_picture_that_hangs_does_not_keep_the_process() -> None:
     subprocess.run([sys.executable, "-c", HANGING], check=True, timeout=90)
+
+
+def test_a_picture_that_hangs_is_a_sentence(
+    processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples, view = make_examples(tmp_path), Watched(is_open=False)
+    encoder = ViewEncoder(processor, view, threads=1)
+    encoder.expect(examples)
+    monkeypatch.setattr(encoding, "LONGEST_SECONDS", 0.5)
+    with pytest.raises(DataError, match=r"example 'e0' was not open after 0\.5 seconds \(.*0\.png"):
+        encoder(examples[0])
+    view.gate.set()
+    encoder.close()
+    assert view.names == ["e0"]
+
+
+def test_a_run_that_waits_for_a_picture_can_be_stopped(
+    processor: Processor, tmp_path: Path
+) -> None:
+    def poll() -> None:
+        raise PreemptionError("SIGTERM")
+
+    examples, view = make_examples(tmp_path), Watched(is_open=False)
+    encoder = ViewEncoder(processor, view, threads=1, poll=poll)
+    encoder.expect(examples)
+    with pytest.raises(PreemptionError):
+        encoder(examples[0])
+    view.gate.set()
+    encoder.close()
 
 
 def test_time_is_waited_for_data_that_is_not_ready(processor: Processor, tmp_path: Path) -> None:
