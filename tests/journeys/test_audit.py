@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from audit_fixtures import replace_part
@@ -12,7 +13,7 @@ from run_fixtures import TINY, small_run, small_settings, stop_at
 from shapes import make_pictures
 from typer.testing import CliRunner, Result
 
-from bas_opd.audit import session
+from bas_opd.audit import session, subject
 from bas_opd.audit.records import (
     GeometryAudit,
     UtilityAudit,
@@ -22,6 +23,7 @@ from bas_opd.audit.records import (
     utility_file,
 )
 from bas_opd.cli.main import app
+from bas_opd.methods import BasOpd
 from bas_opd.run.checkpoint import published
 
 STAND_IN = "Teacher = student: the frozen student stood in"
@@ -174,6 +176,31 @@ def test_an_audit_that_is_stopped_keeps_what_it_finished(
         stop_at(patched, 1)
         assert audit(run).exit_code == 75
     assert (run / "audit" / "utility-training.json").read_bytes() == kept
+
+
+def test_an_audit_closes_what_it_has_built(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, closed = list[BasOpd](), list[BasOpd]()
+    build, close = subject.build_method, BasOpd.close
+
+    def noting_build(*given: Any) -> Any:
+        made.append(cast("BasOpd", build(*given)))
+        return made[-1]
+
+    def noting_close(method: BasOpd) -> None:
+        closed.append(method)
+        close(method)
+
+    monkeypatch.setattr(subject, "build_method", noting_build)
+    monkeypatch.setattr(BasOpd, "close", noting_close)
+    assert audit(run, "--only", "utility").exit_code == 0
+    shutil.rmtree(run / "checkpoints")  # The model that it saved is loaded in place of its base.
+    stand_in = audit(run, "--only", "utility", "--teacher", "student")
+    assert stand_in.exit_code == 0, stand_in.output
+    with monkeypatch.context() as patched:
+        stop_at(patched, 1)
+        assert audit(run, "--only", "utility", "--teacher", "student", "--batches", "1").exit_code
+    assert len(made) >= 3
+    assert [id(each) for each in closed] == [id(each) for each in made]
 
 
 def test_what_is_no_run_is_a_sentence(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def audit_run(request: Request, progress: Progress) -> Outcome:
     stop = StopFlag()
     subject = Subject(request, Hooks(poll=stop.poll, notice=progress.message))
     try:
-        with stop.listening():
+        with stop.listening(), closing(subject):
             return _audits(subject, progress)
     except PreemptionError as error:
         raise PreemptionError(

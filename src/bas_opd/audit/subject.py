@@ -69,6 +69,12 @@ class Subject:
                 check_teacher(self.identity, self.config.teacher.path)
         return self._method
 
+    def close(self) -> None:
+        """Free the stages, if there are any."""
+        if self._method is not None:
+            self._method.close()
+            self._method = None
+
     def dataset(self, held_out: Path | None = None) -> PreparedSet:
         """Return the set of the run and no other, or a set that it was not trained on."""
         data = PreparedSet.load(held_out or self._data)
@@ -177,6 +183,7 @@ class Subject:
             network: Any = self.method.model.network
             set_peft_model_state_dict(network, load_file(saved / "adapter_model.safetensors"))
         else:
+            self.close()
             self._method = self._build(str(saved))
         self.hooks.notice(
             f"The run in {self.run} has no intact checkpoint: the state of its selector "
