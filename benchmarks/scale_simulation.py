@@ -165,10 +165,10 @@ def real_run(home: Path) -> float:
     ]
 
     def count(rank: int) -> None:
-        from bas_opd.run import loop
+        from bas_opd.run.steps import RunSteps
 
         os.chdir(home)  # Its pictures are drawn there.
-        gather, record = World.gather, loop._Run._record
+        gather, record = World.gather, RunSteps._record
         seen = [0]
 
         def counted(world: World, value: Any, **options: Any) -> Any:
@@ -181,7 +181,7 @@ def real_run(home: Path) -> float:
             if rank == 0:
                 counts.write_text(json.dumps(seen))
 
-        World.gather, loop._Run._record = counted, recorded  # type: ignore[method-assign]
+        World.gather, RunSteps._record = counted, recorded  # type: ignore[method-assign]
 
     ended = train_in_world(2, words, count).wait(600)
     assert all(each.code == 0 for each in ended), ended
