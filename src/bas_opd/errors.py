@@ -67,6 +67,10 @@ class RankError(BasOpdError, RuntimeError):
     exit_code = 70
 
 
+class LostRanks(RankError):  # noqa: N818
+    """The ranks can exchange nothing any more, not even an error."""
+
+
 class RunDirectoryError(BasOpdError, RuntimeError):
     """A run directory is in use, or contains something that would be lost."""
 

@@ -487,6 +487,8 @@ class StudentUpdate:
     processed_tokens: int
     tokens_of_ranks: tuple[int, ...] = ()
     """Of these, what each process of the run computed."""
+    idle_passes: int | None = None
+    """Passes without rows, for the exchanges of others; None where no pass has exchanges."""
 
 
 def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
@@ -495,6 +497,7 @@ def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
     It is valid if the optimizer stepped at least once.
     """
     tried = [each for each in updates if each.processed_tokens] or list(updates)
+    idle = [each.idle_passes for each in tried if each.idle_passes is not None]
     return StudentUpdate(
         loss=sum(each.loss for each in tried) / len(tried),
         gradient_norm=sum(each.gradient_norm for each in tried) / len(tried),
@@ -506,6 +509,7 @@ def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
         tokens_of_ranks=tuple(
             sum(tokens) for tokens in zip(*(each.tokens_of_ranks for each in tried), strict=True)
         ),
+        idle_passes=sum(idle) if idle else None,
     )
 
 

@@ -151,13 +151,15 @@ def test_every_method_trains_with_several_processes(
     extra = ["optim.learning_rate=1e-5", "rollout.per_prompt=2"]
     if name == "grpo":
         extra += ["lora.rank=2", "grpo.updates_per_step=2"]
-    for size in (1, 2):
-        paths = [f"model.path={model}", f"data.path={data}", f"run.output={tmp_path / str(size)}"]
-        words = ["train", str(preset(name)), *paths, *SHORT, *extra]
+    for size, run, reshard in ((1, "1", False), (2, "2", False), (2, "by layer", True)):
+        paths = [f"model.path={model}", f"data.path={data}", f"run.output={tmp_path / run}"]
+        how = f"shard.reshard={str(reshard).lower()}"
+        words = ["train", str(preset(name)), *paths, *SHORT, *extra, how]
         ended = train_in_world(size, words, fault).wait()
         assert [each.code for each in ended] == [0] * size, ended
-    assert_same_run(tmp_path / "2", tmp_path / "1")
-    assert_sound(tmp_path / "2")
+    for run in ("2", "by layer"):
+        assert_same_run(tmp_path / run, tmp_path / "1")
+        assert_sound(tmp_path / run)
 
 
 def test_state_in_host_memory_changes_nothing(

@@ -41,6 +41,8 @@ class Case:
     rows: tuple[int, ...] | None = None
     """Rows that are learned from; None: all that have a crop."""
     tokens: int = 7
+    short: tuple[int, ...] = ()
+    """Rows of which only the first token is learned from."""
     lora: LoraSettings | None = None
     checkpointing: bool = False
     precision: torch.dtype = torch.float32
@@ -50,6 +52,8 @@ class Case:
     """Whether logits are products in half precision and their gradients explicit, as on a GPU."""
     always: bool = False
     """Whether one process treats its parameters like several."""
+    reshard: bool = False
+    """Whether the student's passes gather layers one by one."""
     per_rank_mean: bool = False
     """A mistake: the denominator of a rank is that of its own tokens."""
 
@@ -85,11 +89,14 @@ def take_step(case: Case, world: World) -> Found:
         assert weight is not None
         model.fast_head = Head(weight, torch.bfloat16)
     if world.size > 1 or case.always:
-        model.shard(world)
+        model.shard(world, by_layer=case.reshard)
     sampling = SamplingSettings(per_prompt=3, max_response_tokens=case.tokens)
     rollouts = Sampler(model, full_view, sampling, world=world).generate(
         PromptBatch(step=3, examples=case.examples)
     )
+    lengths = rollouts.lengths.clone()
+    lengths[list(case.short)] = 1
+    rollouts = replace(rollouts, lengths=lengths)
     rows = rollouts.candidates() if case.rows is None else case.rows
     teacher = crop_teacher(model, world=world)
     for weight in teacher.weights.state_dict().values():

@@ -49,11 +49,16 @@ def in_smaller_batches(
                     "optim.offload=true, or train adapters with lora.rank."
                 ) from error
         # Outside the handler, which would keep the frames of the failed attempt alive.
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release()
         limit = max(smallest, limit // 2)
         notice(f"Out of memory in the {what}; continuing with batches of at most {limit:,}.")
+
+
+def release() -> None:
+    """Give back the memory of what nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def free_host_memory(root: Path = Path("/")) -> int | None:

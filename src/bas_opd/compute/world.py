@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from bas_opd.errors import BasOpdError, ConfigError, RankError
+from bas_opd.errors import BasOpdError, ConfigError, LostRanks, RankError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,6 +108,8 @@ class World:
         result, failure = None, None
         try:
             result = work()
+        except LostRanks:
+            raise
         except Exception as error:
             failure = error
         outcomes = self.gather((result, self._told(failure)), writers=writers)
@@ -199,14 +201,10 @@ class World:
 
     def _exchange(self, act: Callable[[], object]) -> None:
         """Meet the other ranks, or say that they are gone."""
-        from bas_opd.compute.memory import ran_out
-
         try:
             act()
-        except RuntimeError as error:
-            if ran_out(error):
-                raise
-            raise RankError(
+        except (RuntimeError, MemoryError) as error:
+            raise LostRanks(
                 f"Rank {self.rank} waited for the others in vain: one has ended, or did not answer "
                 f"in time ({_first_line(error)}). Its own message says why; published checkpoints "
                 "are as they were, so rerun the same command to resume."

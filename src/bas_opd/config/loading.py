@@ -50,6 +50,7 @@ FREE = frozenset(
         "model.gradient_checkpointing",
         "shard.timeout_minutes",
         "shard.always",
+        "shard.reshard",
         "run.steps",
         "run.epochs",
         "run.output",

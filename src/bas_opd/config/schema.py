@@ -578,6 +578,11 @@ class ShardConfig(Section):
         description="Treat the parameters of one process as those of several are, to measure what "
         "it costs.",
     )
+    reshard: bool = Field(
+        default=False,
+        description="Gather the layers of the student's passes one by one, and sum the gradients "
+        "of each as soon as they are there: less memory, more to exchange.",
+    )
 
 
 class EvalConfig(Section):

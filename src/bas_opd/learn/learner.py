@@ -52,6 +52,8 @@ class Pass:
     observed: dict[int, float]
     """Row -> what the objective measured on it; not always finite."""
     tokens_of_ranks: tuple[int, ...]
+    idle_passes: int | None = None
+    """Passes of ranks without rows; None where ranks compute without one another."""
 
     @property
     def processed_tokens(self) -> int:
@@ -128,6 +130,7 @@ class Learner:
             dropped=len(found.observed) - len(finite),
             processed_tokens=found.processed_tokens,
             tokens_of_ranks=found.tokens_of_ranks,
+            idle_passes=found.idle_passes,
         )
 
     def accumulate(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:
@@ -208,8 +211,10 @@ class Learner:
         loss = torch.zeros((), device=self.model.device)
         observed: dict[int, float] = {}
         processed = [0] * self.world.size
-        with self.model.gathered():
-            for turn in range(max(map(len, dealt))):
+        turns = max(map(len, dealt))
+        with self.model.gathered(learns=torch.is_grad_enabled()):
+            meets = shards is not None and shards.is_by_layer
+            for turn in range(turns):
                 own = dealt[rank][turn : turn + 1]  # none, if others have more
                 for number, part in enumerate(
                     self.world.together(partial(self._turn, rollouts, own, objective))
@@ -219,12 +224,25 @@ class Learner:
                     processed[number] += part.processed_tokens
                 if shards is not None and torch.is_grad_enabled():
                     shards.sum_gradients()
-        return Pass(loss=loss, observed=observed, tokens_of_ranks=tuple(processed))
+        return Pass(
+            loss=loss,
+            observed=observed,
+            tokens_of_ranks=tuple(processed),
+            idle_passes=sum(turns - len(part) for part in dealt) if meets else None,
+        )
 
     def _turn(
         self, rollouts: Rollouts, batches: Sequence[MicroBatch], objective: Objective
     ) -> Pass:
-        """Compute one micro-batch, or nothing."""
+        """Compute one micro-batch, or nothing, while the other ranks do."""
+        return self.model.exchanging(
+            partial(self._computed, rollouts, batches, objective),
+            share_prompts=self.settings.share_prompts,
+        )
+
+    def _computed(
+        self, rollouts: Rollouts, batches: Sequence[MicroBatch], objective: Objective
+    ) -> Pass:
         loss, processed = torch.zeros(()), 0
         observed: dict[int, float] = {}
         for batch in batches:

@@ -3,19 +3,31 @@
 Optimizer, moving average and checkpoints work on these rows. To compute, a rank gathers all weights
 once a phase; inside such a phase no pass needs another rank, so ranks may differ in work, shrink
 their batches, or fail alone. Gradients are summed over ranks between the student's micro-batches.
+
+The student's passes may gather layers one by one instead, each just before it is needed, and sum
+its gradients as soon as they are there (`shard.reshard`). Then a pass has exchanges, and all ranks
+make the same ones (`layerwise`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from bas_opd.compute.memory import ran_out, release
 from bas_opd.compute.world import World
+from bas_opd.errors import LostRanks
+from bas_opd.model.layerwise import Exchanges, LayerPass, towers_of
+
+T = TypeVar("T")
 
 BUCKET = 2**27
 """Elements of all ranks that are exchanged together; a larger parameter is exchanged alone."""
@@ -34,11 +46,30 @@ class Bucket:
         yield from zip(self.names, flat.split(self.sizes, dim=-1), strict=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some parameters, and how they are exchanged."""
+
+    names: tuple[str, ...]
+    gathered: tuple[Bucket, ...]
+    summed: tuple[Bucket, ...]
+    """The trained ones."""
+
+
 class Shards:
-    """This rank's rows of all parameters. The network's own have memory while they are gathered."""
+    """This rank's rows of all parameters. The network's own have memory while they are gathered.
+
+    With `by_layer` the student's passes gather each layer when they need it.
+    """
 
     def __init__(
-        self, network: nn.Module, head: nn.Module, precision: torch.dtype, world: World
+        self,
+        network: nn.Module,
+        head: nn.Module,
+        precision: torch.dtype,
+        world: World,
+        *,
+        by_layer: bool = False,
     ) -> None:
         self.world = world
         self._whole: dict[str, nn.Parameter] = dict(network.named_parameters())
@@ -55,37 +86,102 @@ class Shards:
             # Memory of its own: that of a loaded file cannot be freed.
             parameter.data = torch.empty_like(parameter)
             _free(parameter)
-        self._buckets = list(self._cut(list(self._whole)))
-        self._trained = list(self._cut(list(self.trainable())))
+        self._all = self._part(list(self._whole))
+        self._towers = towers_of(network) if by_layer else ()
+        names = {id(parameter): name for name, parameter in self._whole.items()}
+        self._layers = {
+            layer: self._part([names[id(parameter)] for parameter in layer.parameters()])
+            for tower in self._towers
+            for layer in tower.layers
+        }
+        in_layers = {name for part in self._layers.values() for name in part.names}
+        self._kept = self._part([name for name in self._whole if name not in in_layers])
+        """What a pass by layers holds throughout: embedding, head, and what else is in no layer."""
+        self._is_by_layer = False
+        self._reached: set[str] = set()
+        self._begun: set[str] = set()
+        """Parameters to whose rows a pass gave a gradient: one of this rank, and their first."""
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return this rank's rows of the trained parameters, by name."""
         return {name: rows for name, rows in self.rows.items() if rows.requires_grad}
 
     @contextmanager
-    def gathered(self, weights: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+    def gathered(
+        self, weights: Mapping[str, Tensor] | None = None, *, learns: bool = False
+    ) -> Iterator[None]:
         """Fill the network with the weights of all ranks, or with other rows by their names.
 
-        Gradients that are on the network at the end are dropped: an optimizer would not find them,
-        and the next pass would add to them.
+        A phase that learns may leave layers out, for `exchanging` to gather. Gradients that are on
+        the network at the end are dropped: an optimizer would not find them, and the next pass
+        would add to them.
         """
         if self._is_gathered:
-            if weights is not None:
-                raise RuntimeError("Other weights are in the network; gathering does not nest.")
+            if weights is not None or self._is_by_layer:
+                raise RuntimeError("The network holds other weights; gathering does not nest.")
             yield
             return
         self._is_gathered = True
+        self._is_by_layer = learns and bool(self._layers)
         try:
             rows = {**self.rows, **(weights or {})}
-            with torch.no_grad():
-                for bucket in self._buckets:
-                    self._gather(bucket, rows)
+            for bucket in (self._kept if self._is_by_layer else self._all).gathered:
+                self._gather(bucket, rows)
             yield
         finally:
             self.drop_gradients()
             for parameter in self._whole.values():
                 _free(parameter)
-            self._is_gathered = False
+            self._is_gathered = self._is_by_layer = False
+
+    @property
+    def is_by_layer(self) -> bool:
+        """Whether this phase gathers layers one by one."""
+        return self._is_by_layer
+
+    def exchanging(self, work: Callable[[], T], *, reads: int) -> T:
+        """Compute a pass that calls the language model so many times at most, with its exchanges.
+
+        All ranks call it at the same time. What `work` raises is raised after the last exchange.
+        """
+        exchanges = {
+            layer: Exchanges(
+                gather=[partial(self._gather, bucket, self.rows) for bucket in part.gathered],
+                sum=[partial(self._sum_early, bucket) for bucket in part.summed],
+                free=partial(self._free, part.names),
+            )
+            for layer, part in self._layers.items()
+        }
+        ending = [partial(self._sum_early, bucket) for bucket in self._kept.summed]
+        current = LayerPass(self._towers, exchanges, ending, reads=reads)
+        try:
+            with current.watched():
+                found = work()
+            current.finish()
+            return found
+        except LostRanks:
+            raise
+        except Exception as error:
+            failure = error
+        self._give_up(current, failure)
+        raise failure
+
+    def _give_up(self, current: LayerPass, failure: Exception) -> None:
+        """Make the exchanges of a failed pass that are left, for the other ranks."""
+        # Its graph goes, and its gradients.
+        traceback.clear_frames(failure.__traceback__)
+        self.drop_gradients()
+        release()
+        try:
+            current.finish()
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
+                raise
+            raise LostRanks(
+                f"Rank {self.world.rank} has no memory left to exchange a layer with the others: "
+                f"{error} Use more processes, set optim.offload=true, or train adapters with "
+                "lora.rank."
+            ) from error
 
     @torch.no_grad()
     def whole(self, name: str, rows: Tensor) -> Tensor:
@@ -102,31 +198,49 @@ class Shards:
         micro-batch: gradients in half precision may not be added up, and take half the room.
         """
         own = [name for name, whole in self._whole.items() if whole.grad is not None]
+        own += sorted(self._reached)
         # A parameter without a gradient anywhere has none, as in one process: it does not decay.
         used = {name for names in self.world.gather(own) for name in names}
-        for bucket in self._trained:
+        for bucket in () if self._is_by_layer else self._all.summed:
             self._sum(bucket, used)
+        for name in self._begun - used:
+            self.rows[name].grad = None
+        self._reached.clear()
+        self._begun.clear()
 
     @property
     def exchanged(self) -> int:
         """Most bytes that a sum of gradients over ranks takes for a while, in fp32."""
-        return max((self._summed_bytes(bucket) for bucket in self._trained), default=0)
+        parts = (self._kept, *self._layers.values())
+        return max((self._summed_bytes(b) for part in parts for b in part.summed), default=0)
 
     @property
     def gathered_bytes(self) -> int:
         """Bytes of the network while it is gathered."""
-        return sum(p.numel() * p.element_size() for p in self._whole.values())
+        return self._bytes(self._whole)
+
+    @property
+    def pass_bytes(self) -> int:
+        """Bytes of the network in a pass that learns: with one layer, if it gathers by layer."""
+        layers = (self._bytes(part.names) for part in self._layers.values())
+        return self._bytes(self._kept.names) + max(layers, default=0)
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients that a micro-batch leaves on the gathered network."""
-        trained = (p for p in self._whole.values() if p.requires_grad)
-        return sum(p.numel() * p.element_size() for p in trained)
+        """Bytes of the gradients that a pass leaves on that network."""
+        trained = self.trainable()
+        kept, *layers = (
+            self._bytes(name for name in part.names if name in trained)
+            for part in (self._kept, *self._layers.values())
+        )
+        return kept + max(layers, default=0)
 
     def drop_gradients(self) -> None:
         """Forget what passes have left on the network."""
         for parameter in self._whole.values():
             parameter.grad = None
+        self._reached.clear()
+        self._begun.clear()
 
     def first_row(self, name: str, tensor: Tensor) -> int | None:
         """Return where a tensor of a checkpoint begins, by its name there; None if it is whole."""
@@ -142,6 +256,14 @@ class Shards:
         """
         return name in self.rows or name.partition(".")[2] in self.rows
 
+    def _bytes(self, names: Iterable[str]) -> int:
+        whole = (self._whole[name] for name in names)
+        return sum(p.numel() * p.element_size() for p in whole)
+
+    def _part(self, names: Sequence[str]) -> Part:
+        trained = [name for name in names if self._whole[name].requires_grad]
+        return Part(tuple(names), tuple(self._cut(names)), tuple(self._cut(trained)))
+
     def _cut(self, names: Sequence[str]) -> Iterator[Bucket]:
         """Put parameters of one type into buckets."""
         for dtype in dict.fromkeys(self._whole[name].dtype for name in names):
@@ -155,8 +277,9 @@ class Shards:
                 bucket[name] = size
             yield Bucket(tuple(bucket), tuple(bucket.values()))
 
+    @torch.no_grad()
     def _gather(self, bucket: Bucket, rows: Mapping[str, Tensor]) -> None:
-        """Fill the parameters of a bucket."""
+        """Fill the parameters of a bucket. After the exchange no memory is taken: none can fail."""
         whole, world = [self._whole[name] for name in bucket.names], self.world
         for parameter in whole:
             _allocate(parameter)
@@ -169,8 +292,23 @@ class Shards:
             return
         parts = world.gather_parts(torch.cat(own))
         for name, piece in bucket.pieces(parts):
-            target = self._whole[name].data
-            target.copy_(piece.reshape(-1, *target.shape[1:])[: len(target)])
+            _fill(self._whole[name].data, piece, world.most_rows(len(self._whole[name])))
+
+    def _free(self, names: Sequence[str]) -> None:
+        for name in names:
+            _free(self._whole[name])
+
+    @torch.no_grad()
+    def _sum_early(self, bucket: Bucket) -> None:
+        """Add to the gradients of a bucket's rows in a pass, also where no rank has any.
+
+        Who has some is asked after the pass: here it would take one more exchange.
+        """
+        own = [name for name in bucket.names if self._whole[name].grad is not None]
+        new = [name for name in bucket.names if self.rows[name].grad is None]
+        self._sum(bucket, bucket.names)
+        self._reached.update(own)
+        self._begun.update(new)
 
     def _sum(self, bucket: Bucket, used: Container[str]) -> None:
         """Add to the gradients of a bucket's rows."""
@@ -233,6 +371,15 @@ def _padded(rows: Tensor, count: int) -> Tensor:
     """Return rows with zeros behind them, so that all parts are equal."""
     spare = count - len(rows)
     return torch.cat([rows, rows.new_zeros(spare, *rows.shape[1:])]) if spare else rows
+
+
+def _fill(whole: Tensor, parts: Tensor, rows: int) -> None:
+    """Copy so many rows of each rank, `[rank, n]`, behind one another; the last may be padded."""
+    full = len(whole) // rows
+    whole[: full * rows].view(full, -1).copy_(parts[:full])
+    if full * rows < len(whole):
+        rest = whole[full * rows :].view(-1)
+        rest.copy_(parts[full, : len(rest)])
 
 
 def _take(parameter: nn.Parameter) -> Tensor:

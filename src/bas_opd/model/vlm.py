@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from bas_opd.model.rounded import RoundedLinears
 from bas_opd.model.sharding import Shards
 from bas_opd.types import DistantPrompt, Prompt
 
+T = TypeVar("T")
 AnyPrompt = Prompt | DistantPrompt
 
 
@@ -97,21 +98,33 @@ class VisionLanguageModel:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)
 
-    def shard(self, world: World) -> None:
-        """Spread the parameters over the processes of a run; call it before any stage is built."""
-        self.shards = Shards(self.network, self.head, self.precision, world)
+    def shard(self, world: World, *, by_layer: bool = False) -> None:
+        """Spread the parameters over the processes of a run; call it before any stage is built.
 
-    def gathered(self, weights: Mapping[str, Tensor] | None = None) -> AbstractContextManager[None]:
+        With `by_layer` passes that learn gather one layer after another.
+        """
+        self.shards = Shards(self.network, self.head, self.precision, world, by_layer=by_layer)
+
+    def gathered(
+        self, weights: Mapping[str, Tensor] | None = None, *, learns: bool = False
+    ) -> AbstractContextManager[None]:
         """Hold all weights in the network, or others by their names, while passes run.
 
-        Nothing happens where nothing is spread; then other weights are not allowed.
+        Nothing happens where nothing is spread; then other weights are not allowed. Passes that
+        learn run inside `exchanging`, for the layers that are gathered one by one.
         """
         if self.shards is None:
             assert weights is None
             return nullcontext()
         if self.fast_head is not None:
             self.fast_head.forget()  # Other weights will lie where it last read some.
-        return self.shards.gathered(weights)
+        return self.shards.gathered(weights, learns=learns)
+
+    def exchanging(self, work: Callable[[], T], *, share_prompts: bool) -> T:
+        """Compute a pass of `response_hidden`; all ranks call it at the same time."""
+        if self.shards is None or not self.shards.is_by_layer:
+            return work()
+        return self.shards.exchanging(work, reads=2 if share_prompts else 1)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return theta: the trainable parameters by name; of sharded ones, this rank's rows."""

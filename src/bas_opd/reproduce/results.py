@@ -243,6 +243,7 @@ LATER = (
     ("teacher.spend_limit", None),
     ("shard.timeout_minutes", 30.0),
     ("shard.always", False),
+    ("shard.reshard", False),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""

@@ -64,6 +64,8 @@ def step_event(
     }
     if len(update.tokens_of_ranks) > 1:
         closing["student_tokens_of_ranks"] = list(update.tokens_of_ranks)
+    if update.idle_passes is not None:
+        closing["idle_passes"] = update.idle_passes
     if (engine := rollouts.engine) is not None:
         closing["engine"] = {
             "version": engine.version,

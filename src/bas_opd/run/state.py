@@ -93,7 +93,7 @@ def build_method(
     world = world or World()
     model = load_policy(config, world)
     if world.size > 1 or config.shard.always:
-        model.shard(world)
+        model.shard(world, by_layer=config.shard.reshard)
     poll = PatientPoll(hooks.poll)
     learner = Learner(
         model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll), world

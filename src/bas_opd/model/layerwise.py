@@ -1,0 +1,165 @@
+"""The exchanges of a pass that gathers layers one by one.
+
+All ranks make the same exchanges in the same order, whatever they compute. An exchange is due when
+this rank needs a layer that comes after it, or when its pass ends. So a rank without rows, without
+pictures or with responses of one token makes those of the others, and a rank that fails makes the
+rest of them without a gradient: none waits in vain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+Act = Callable[[], None]
+Moment = tuple[Literal["forward", "backward"], nn.Module, int]
+"""A layer is needed, in which of its calls in the pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """Layers that a pass computes one after another."""
+
+    layers: tuple[nn.Module, ...]
+    learns: bool
+    """Whether gradients go through it."""
+
+
+def towers_of(network: nn.Module) -> tuple[Tower, Tower]:
+    """Return the layers of the vision tower and those of the language model."""
+    core: Any = getattr(network, "get_base_model", lambda: network)()
+    visual, language = (_layers(part) for part in (core.model.visual, core.model.language_model))
+    sees = any(parameter.requires_grad for parameter in core.model.visual.parameters())
+    return Tower(visual, sees), Tower(language, True)
+
+
+def _layers(part: nn.Module) -> tuple[nn.Module, ...]:
+    return tuple(m for m in part.modules() if isinstance(m, GradientCheckpointingLayer))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """What a rank does with one layer; each of the first two meets the other ranks."""
+
+    gather: Sequence[Act]
+    sum: Sequence[Act]
+    """Add the gradients of all ranks, which are on the parameters, to those of the rows."""
+    free: Act
+
+
+class LayerPass:
+    """One pass through the towers, the last of which is read so many times, and back.
+
+    What is exchanged after it comes in `ending`.
+    """
+
+    def __init__(
+        self,
+        towers: Sequence[Tower],
+        exchanges: Mapping[nn.Module, Exchanges],
+        ending: Sequence[Act] = (),
+        *,
+        reads: int,
+    ) -> None:
+        self._steps: list[Act] = []
+        self._done = 0
+        self._ready: dict[Moment, int] = {}
+        """How many steps are done when a layer is needed."""
+        self._calls: Counter[nn.Module] = Counter()
+        self._leaves: dict[tuple[nn.Module, int], dict[nn.Parameter, nn.Parameter]] = {}
+        self._lent: list[tuple[nn.Module, str, nn.Parameter]] = []
+        calls = [(tower, 0) for tower in towers] + [(towers[-1], n) for n in range(1, reads)]
+        for tower, call in calls:
+            for layer in tower.layers:
+                self._steps += exchanges[layer].gather
+                self._ready["forward", layer, call] = len(self._steps)
+                self._steps.append(exchanges[layer].free)
+        for tower, call in reversed([each for each in calls if each[0].learns]):
+            for layer in reversed(tower.layers):
+                self._steps += exchanges[layer].gather
+                self._ready["backward", layer, call] = len(self._steps)
+                self._steps.append(partial(self._take_gradients, layer, call))
+                self._steps += [*exchanges[layer].sum, exchanges[layer].free]
+        self._steps += ending
+        self._layers = tuple(exchanges)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Let every layer have its weights when it is computed, forward and backward."""
+        hooks = [
+            hook
+            for layer in self._layers
+            for hook in (
+                layer.register_forward_pre_hook(self._before),
+                layer.register_forward_hook(self._after),
+            )
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._return()
+
+    def finish(self) -> None:
+        """Make all exchanges that are left."""
+        self._advance(len(self._steps))
+
+    def _before(self, layer: nn.Module, _: Any) -> None:
+        call = self._calls[layer]
+        self._reach(("forward", layer, call))
+        self._lend(layer, self._leaves.setdefault((layer, call), {}))
+
+    def _after(self, layer: nn.Module, _: Any, output: Tensor | tuple[Tensor, ...]) -> None:
+        self._return()
+        moment: Moment = ("backward", layer, self._calls[layer])
+        self._calls[layer] += 1
+        states = output if isinstance(output, Tensor) else output[0]
+        if states.requires_grad:
+            # Autograd runs what was computed last first. So it has left all layers after this one
+            # and is in none before it, and it needs this one now, perhaps to compute it again.
+            states.register_hook(lambda _: self._reach(moment))
+
+    def _lend(self, layer: nn.Module, leaves: dict[nn.Parameter, nn.Parameter]) -> None:
+        """Let a call compute with leaves of its own, in the memory of the parameters.
+
+        The gradient of a leaf is there after the backward pass of its call. That of a parameter
+        would wait for all calls, while every layer's lay in memory.
+        """
+        for module in layer.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None and parameter.requires_grad:
+                    leaf = leaves.setdefault(parameter, nn.Parameter(parameter.detach()))
+                    self._lent.append((module, name, parameter))
+                    module._parameters[name] = leaf
+
+    def _return(self) -> None:
+        while self._lent:
+            module, name, parameter = self._lent.pop()
+            module._parameters[name] = parameter
+
+    def _take_gradients(self, layer: nn.Module, call: int) -> None:
+        for parameter, leaf in self._leaves.pop((layer, call), {}).items():
+            parameter.grad, leaf.grad = leaf.grad, None  # The graph still holds the leaf.
+
+    def _reach(self, moment: Moment) -> None:
+        if self._ready.get(moment, -1) < self._done:
+            way, layer, call = moment
+            raise RuntimeError(
+                f"The {way} pass came to call {call + 1} of a {type(layer).__name__} when it was "
+                "not its turn. The ranks would no longer exchange the same layers."
+            )
+        self._advance(self._ready[moment])
+
+    def _advance(self, until: int) -> None:
+        while self._done < until:
+            # One that fails before it has met the others is made again by `finish`.
+            self._steps[self._done]()
+            self._done += 1

@@ -1,0 +1,430 @@
+"""The student's passes gather layers one by one: the same step, in less memory, and none hangs."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ranks, Train, in_world
+from run_states import assert_same_end
+from small_models import build_small_model
+from stage_fixtures import make_examples
+from test_runs import assert_same_run, assert_sound, steps_of
+from test_step import TOLERANCE, Case, Found, difference, take_step
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bas_opd.compute import eight_bits
+from bas_opd.compute.world import World
+from bas_opd.learn import Learner
+from bas_opd.model import sharding, vlm
+from bas_opd.model.layerwise import LayerPass
+from bas_opd.model.loading import LoraSettings
+from bas_opd.model.sharding import Shards
+from bas_opd.types import Example
+
+LORA = LoraSettings(rank=2)
+SMALL: dict[str, Any] = {"hidden": 32, "layers": 4}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Example, ...]:
+    return make_examples(tmp_path_factory.mktemp("pictures"), n=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_small_model(tmp_path_factory.mktemp("model"), family="qwen3_vl", **SMALL)
+
+
+@pytest.fixture
+def case(folder: Path, pictures: tuple[Example, ...]) -> Case:
+    return Case(folder=folder, examples=pictures, reshard=True)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, pictures: tuple[Example, ...]) -> Found:
+    return take_step(Case(folder=folder, examples=pictures), World())
+
+
+def assert_same_step(found: Found, other: Found) -> None:
+    assert torch.equal(found.tokens, other.tokens)
+    assert found.counts == other.counts
+    assert found.utility.keys() == other.utility.keys()
+    assert found.loss == pytest.approx(other.loss, rel=1e-5)
+    assert difference(other.gradients, found.gradients) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("family", "tied", "change"),
+    [
+        ("qwen3_5", False, {}),
+        ("qwen3_5", True, {"lora": LORA, "checkpointing": True}),
+        ("qwen3_vl", True, {"checkpointing": True}),
+        ("qwen3_vl", False, {"lora": LORA}),
+        ("qwen2_5_vl", True, {"share_prompts": False}),
+        ("qwen2_5_vl", False, {"checkpointing": True, "tokens": 1}),
+    ],
+    ids=str,
+)
+def test_one_process_computes_the_same_bytes_as_with_the_whole_network(
+    family: Any, tied: bool, change: dict[str, Any], pictures: tuple[Example, ...], tmp_path: Path
+) -> None:
+    model = build_small_model(tmp_path / "model", family=family, tied=tied, **SMALL)
+    case = Case(folder=model, examples=pictures, always=True, **change)
+    whole, layers = (take_step(replace(case, reshard=each), World()) for each in (False, True))
+    assert_same_step(layers, whole)
+    for name, weight in whole.after.items():
+        assert torch.equal(layers.after[name], weight), name
+
+
+@pytest.mark.parametrize(
+    ("family", "tied", "change", "size"),
+    [
+        ("qwen3_5", False, {"checkpointing": True, "limit": 100}, 3),
+        ("qwen3_5", True, {}, 2),
+        ("qwen3_vl", True, {"lora": LORA, "checkpointing": True}, 2),
+        ("qwen2_5_vl", False, {"share_prompts": False}, 3),
+    ],
+    ids=str,
+)
+def test_several_processes_compute_the_step_of_one(
+    family: Any,
+    tied: bool,
+    change: dict[str, Any],
+    size: int,
+    pictures: tuple[Example, ...],
+    tmp_path: Path,
+) -> None:
+    model = build_small_model(tmp_path / "model", family=family, tied=tied, **SMALL)
+    case = Case(folder=model, examples=pictures, reshard=True, **change)
+    alone = take_step(case, World())
+    for found in in_world(size, partial(take_step, case)):
+        assert_same_step(found, alone)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": (4,)}, {"prompts": 2, "tokens": 1}, {"short": (0, 1, 2), "limit": 60}],
+    ids=["one row", "more ranks than prompts, one token", "one token on one rank"],
+)
+def test_so_they_do_when_ranks_compute_less_than_others(change: dict[str, Any], case: Case) -> None:
+    prompts = change.pop("prompts", 4)
+    case = replace(case, examples=case.examples[:prompts], **change)
+    alone = take_step(case, World())
+    for found in in_world(3, partial(take_step, case)):
+        assert_same_step(found, alone)
+
+
+def _blind(case: Case, world: World) -> Found:
+    """Take a step in which the last rank sees no picture."""
+    with pytest.MonkeyPatch.context() as patch:
+        act = Learner._micro_batch
+
+        def blinded(*arguments: Any) -> Any:
+            patch.setattr(vlm, "_pixels", lambda *_: {})
+            return act(*arguments)
+
+        if world.rank == world.size - 1:
+            patch.setattr(Learner, "_micro_batch", blinded)
+        return take_step(case, world)
+
+
+def test_so_they_do_when_the_vision_tower_of_one_does_not_run(case: Case, alone: Found) -> None:
+    whole, layers = (
+        in_world(2, partial(_blind, replace(case, reshard=each)))[0] for each in (False, True)
+    )
+    assert_same_step(layers, whole)
+    assert difference(alone.gradients, layers.gradients) > 100 * TOLERANCE
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes of a step's passes, and what the plan knows of them."""
+
+    gathered: int
+    kept: int
+    layer: int
+    left: int
+    """Bytes of weights and gradients of layers that a pass left behind."""
+    shares: tuple[float, ...]
+    """Share of a layer's trained parameters that had a gradient, for each of its sums."""
+
+
+def _held(case: Case, mistake: tuple[Any, str, Any] | None, world: World) -> Held:
+    """Take a step, and look at the network after every exchange and every pass."""
+    most, left = 0, 0
+    shares: list[float] = []
+    kept: list[int] = []
+    layer: list[int] = []
+    gather, add, passed = Shards._gather, Shards._sum, Shards.exchanging
+
+    def bytes_of(shards: Shards) -> int:
+        return sum(p.untyped_storage().nbytes() for p in shards._whole.values())
+
+    def gathering(shards: Shards, *arguments: Any) -> None:
+        nonlocal most
+        gather(shards, *arguments)
+        if shards.is_by_layer:
+            most = max(most, bytes_of(shards))
+
+    def adding(shards: Shards, bucket: Any, used: Any) -> None:
+        if bucket not in shards._kept.summed:
+            shares.append(
+                sum(shards._whole[n].grad is not None for n in bucket.names) / len(bucket.names)
+            )
+        add(shards, bucket, used)
+
+    def passing(shards: Shards, *arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        found = passed(shards, *arguments, **options)
+        kept.append(shards._bytes(shards._kept.names))
+        layer.append(shards.pass_bytes - kept[-1])
+        inner = [shards._whole[n] for part in shards._layers.values() for n in part.names]
+        left += sum(p.untyped_storage().nbytes() for p in inner)
+        left += sum(p.grad.nbytes for p in inner if p.grad is not None)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shards, "_gather", gathering)
+        patch.setattr(Shards, "_sum", adding)
+        patch.setattr(Shards, "exchanging", passing)
+        if mistake is not None:
+            patch.setattr(*mistake)
+        take_step(case, world)
+    return Held(most, kept[0], layer[0], left, tuple(shares))
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_no_pass_holds_more_than_what_is_in_no_layer_and_two_layers(
+    checkpointing: bool, case: Case
+) -> None:
+    for held in in_world(2, partial(_held, replace(case, checkpointing=checkpointing), None)):
+        assert held.kept < held.gathered <= held.kept + 2 * held.layer
+        assert held.left == 0
+        # Prompts and responses are read one after the other, and each leaves its own gradient.
+        assert set(held.shares) == {1.0}
+
+
+def _keeping(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.clone()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "is_more"),
+    [((Shards, "_free", lambda *_: None), True), ((sharding, "_take", _keeping), False)],
+    ids=["a layer that is not freed", "a gradient that stays on a layer"],
+)
+def test_what_a_layer_leaves_behind_would_show(mistake: Any, is_more: bool, case: Case) -> None:
+    held = _held(replace(case, always=True), mistake, World())
+    assert held.left
+    assert (held.gathered > held.kept + 2 * held.layer) == is_more
+
+
+class Live(TorchDispatchMode):
+    """Adds up the memory of all tensors that exist while passes run."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.most, self._now = 0, 0
+        self._parameters = parameters
+        self._own = {p.untyped_storage()._cdata for p in parameters}
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor):
+                self._see(tensor.untyped_storage())
+        # Those of the network change without an operation.
+        whole = sum(p.untyped_storage().nbytes() for p in self._parameters)
+        self.most = max(self.most, self._now + whole)
+        return found
+
+    def _see(self, storage: Any) -> None:
+        place = storage._cdata
+        if place not in self._own and place not in self._known:
+            self._known[place] = storage.nbytes()
+            self._now += storage.nbytes()
+            weakref.finalize(storage, self._forget, place)
+
+    def _forget(self, place: int) -> None:
+        self._now -= self._known.pop(place)
+
+
+def _live(case: Case, world: World) -> tuple[int, int]:
+    """Return the most bytes of a pass, and what its parts have without activations."""
+    found: list[tuple[int, int]] = []
+    accumulate = Learner.accumulate
+
+    def measured(learner: Learner, *arguments: Any) -> Any:
+        shards = learner.model.shards
+        assert shards is not None
+        patch.setattr(Learner, "accumulate", accumulate)
+        with Live(list(shards._whole.values())) as live:
+            passed = accumulate(learner, *arguments)
+        rows = 2 * sum(p.nbytes for p in shards.rows.values())  # and their gradients
+        parts = shards.pass_bytes, shards.gradient_bytes, shards.exchanged
+        found.append((live.most, rows + sum(parts)))
+        return passed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "accumulate", measured)
+        take_step(case, world)
+    return found[0]
+
+
+def test_a_pass_allocates_no_more_than_that(pictures: tuple[Example, ...], tmp_path: Path) -> None:
+    # Weights of many megabytes beside few activations.
+    wide = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=256, layers=8)
+    case = Case(folder=wide, examples=pictures[:2], rows=(0, 3), tokens=3, checkpointing=True)
+    for most, planned in in_world(2, partial(_live, replace(case, reshard=True))):
+        assert most < 1.2 * planned
+
+
+def _fail_once(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> None:
+    act, calls = getattr(owner, name), 0
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise MemoryError("The memory of one process is full.")
+        return act(*arguments, **options)
+
+    patch.setattr(owner, name, failing)
+
+
+def _with_full_memory(case: Case, owner: Any, name: str, call: int, world: World) -> Found:
+    with pytest.MonkeyPatch.context() as patch:
+        accumulate = Learner.accumulate
+
+        def armed(learner: Learner, *arguments: Any) -> Any:
+            patch.setattr(Learner, "accumulate", accumulate)
+            if world.rank == world.size - 1:
+                _fail_once(owner, name, call, patch)
+            passed = accumulate(learner, *arguments)
+            assert learner.tokens_per_micro_batch == case.limit // 2
+            return passed
+
+        patch.setattr(Learner, "accumulate", armed)
+        return take_step(case, world)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (LayerPass, "_before", 2),
+        (LayerPass, "_take_gradients", 3),
+        (sharding, "_allocate", 80),
+        (Shards, "_sum", 5),
+        (LayerPass, "finish", 1),
+    ],
+    ids=["the vision tower", "the backward pass", "a gather", "a sum", "the end"],
+)
+def test_all_try_smaller_batches_wherever_in_a_pass_the_memory_of_one_is_full(
+    owner: Any, name: str, call: int, case: Case, alone: Found
+) -> None:
+    for found in in_world(2, partial(_with_full_memory, case, owner, name, call)):
+        assert_same_step(found, alone)
+
+
+def _without(owner: Any, name: str, case: Case, rank: int) -> None:
+    """Leave something out on the last rank, in a world that waits for seconds."""
+    with World.joined("cpu", timeout_minutes=0.1) as world, pytest.MonkeyPatch.context() as patch:
+        if rank == world.size - 1:
+            patch.setattr(owner, name, lambda *_: None)
+        take_step(case, world)
+
+
+def test_a_rank_without_rows_that_leaves_out_its_idle_pass_would_show(case: Case) -> None:
+    only = replace(case, rows=(0,))
+    ended = Ranks(2, partial(_without, LayerPass, "finish", only)).wait()
+    assert all(each.code for each in ended)
+    assert any("waited for the others in vain" in each.output for each in ended)
+
+
+def _without_memory(case: Case, rank: int) -> None:
+    """Let the memory of the last rank be full from some moment of a pass on."""
+    with World.joined("cpu", timeout_minutes=1) as world, pytest.MonkeyPatch.context() as patch:
+        act, calls = LayerPass._advance, 0
+
+        def full(current: LayerPass, until: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > 7:
+                raise MemoryError("The memory of one process is full.")
+            act(current, until)
+
+        if rank == world.size - 1:
+            patch.setattr(LayerPass, "_advance", full)
+        take_step(case, world)
+
+
+def test_a_rank_that_cannot_even_exchange_ends_all_at_once(case: Case) -> None:
+    ended = Ranks(2, partial(_without_memory, case)).wait(30)
+    assert all(each.code for each in ended)
+    assert "no memory left to exchange a layer" in ended[1].output
+    assert "waited for the others in vain" in ended[0].output
+
+
+def trained(train: Train, size: int, run: Path, *overrides: str) -> Path:
+    ended = train(size, run, f"run.output={run}", "shard.reshard=true", *overrides)
+    assert [each.code for each in ended] == [0] * size, ended
+    assert_sound(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def resharded(train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    home = tmp_path_factory.mktemp("resharded")
+    return {size: trained(train, size, home / str(size), "shard.always=true") for size in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_run_is_that_of_one_process_and_records_its_idle_passes(
+    size: int, resharded: dict[int, Path], whole: dict[int, Path]
+) -> None:
+    assert_same_run(resharded[size], whole[1])
+    for step in steps_of(resharded[size]):
+        # All rows of a rank fit into one pass here.
+        assert step["idle_passes"] == step.get("student_tokens_of_ranks", []).count(0)
+    assert any(step["idle_passes"] for step in steps_of(resharded[size])) == (size == 3)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 2)])
+def test_it_resumes_what_was_saved_without_and_the_other_way_round(
+    before: int, after: int, stopped: dict[int, Path], train: Train, whole: dict[int, Path],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    run = shutil.copytree(stopped[before], tmp_path / "run")
+    trained(train, after, run, "run.steps=3")
+    ended = train(before, run, f"run.output={run}")
+    assert [each.code for each in ended] == [0] * before, ended
+    assert_same_run(run, whole[1])
+    assert_sound(run)
+
+
+def test_state_in_host_memory_changes_nothing(
+    resharded: dict[int, Path], train: Train, tmp_path: Path
+) -> None:
+    assert_same_end(trained(train, 2, tmp_path / "run", "optim.offload=true"), resharded[2])
+
+
+def test_so_it_trains_with_moments_in_8_bits(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eight_bits, "LEAST_ROW", 8)  # The rows of this model are short.
+    ended = train(1, tmp_path / "alone", "optim.moments=8bit")
+    assert [each.code for each in ended] == [0], ended
+    assert_same_run(trained(train, 2, tmp_path / "run", "optim.moments=8bit"), tmp_path / "alone")
