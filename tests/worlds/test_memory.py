@@ -153,6 +153,75 @@ def rounded_heads(folder: Path, lora: LoraSettings | None) -> int:
     return 2 * size_of(head.parameters()) // 4 * (1 if lora else 2)
 
 
+def held_by_layers(
+    folder: Path, examples: tuple[Example, ...], precision: torch.dtype, lora: Any, world: World
+) -> dict[str, int]:
+    """Take a step that gathers layers one by one, and return the most bytes of its passes."""
+    most = {"pass_weights": 0, "pass_gradients": 0, "exchanged": 0}
+    gather, add, act = Shards._gather, Shards._sum, World.sum_parts
+
+    def see(name: str, count: int) -> None:
+        most[name] = max(most[name], count)
+
+    def gathering(shards: Shards, *arguments: Any) -> None:
+        gather(shards, *arguments)
+        if shards.is_by_layer:
+            see("pass_weights", sum(p.untyped_storage().nbytes() for p in shards._whole.values()))
+
+    def adding(shards: Shards, *arguments: Any) -> None:
+        see("pass_gradients", size_of(p.grad for p in shards._whole.values()))
+        add(shards, *arguments)
+
+    def exchanging(own: World, parts: Tensor) -> Tensor:
+        part = act(own, parts)
+        see("exchanged", size_of([parts, part]))
+        return part
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shards, "_gather", gathering)
+        patch.setattr(Shards, "_sum", adding)
+        patch.setattr(World, "sum_parts", exchanging)
+        model = make_model(folder, precision=precision, lora=lora)
+        model.shard(world, by_layer=True)
+        sampling = SamplingSettings(per_prompt=2, max_response_tokens=3)
+        rollouts = Sampler(model, full_view, sampling, world=world).generate(
+            PromptBatch(step=3, examples=examples)
+        )
+        rows = rollouts.candidates()
+        scores = crop_teacher(model, world=world).score(rollouts, rows)
+        objective = Distillation(scores, head=model.logits, settings=DistillSettings(k=20))
+        learner = Learner(model, OptimizerSettings(warmup_steps=0), world=world)
+        assert learner.update(rollouts, rows, objective).is_valid
+    return most
+
+
+@pytest.mark.parametrize(
+    ("family", "precision", "lora", "size"),
+    [("qwen3_5", "bfloat16", None, 3), ("qwen3_vl", "float32", LORA, 2)],
+    ids=["Qwen3.5", "LoRA"],
+)
+def test_so_it_is_with_layers_that_are_gathered_one_by_one(
+    family: Any,
+    precision: str,
+    lora: LoraSettings | None,
+    size: int,
+    pictures: tuple[Example, ...],
+    tmp_path: Path,
+) -> None:
+    folder = build_small_model(tmp_path / "model", family=family, hidden=32, tied=False)
+    changes = (f"model.precision={precision}", f"lora.rank={lora.rank if lora else 0}")
+    config = tiny(folder, tmp_path, tmp_path / "run", *changes)
+    layers = tiny(folder, tmp_path, tmp_path / "run", *changes, "shard.reshard=true")
+    whole, planned = measure(config, ranks=size), measure(layers, ranks=size)
+    kind = getattr(torch, precision)
+    first, *_ = in_world(size, partial(held_by_layers, folder, pictures, kind, lora))
+    assert first["pass_weights"] == planned.pass_weights < whole.pass_weights == planned.gathered
+    # The gradients of what is in no layer come one after another, the last when no layer has any.
+    assert 0.5 * planned.pass_gradients < first["pass_gradients"] <= planned.pass_gradients
+    assert 0 < first["exchanged"] <= planned.exchanged
+    assert planned.device < whole.device
+
+
 def held_by_teacher(
     folder: Path, examples: tuple[Example, ...], other: Path, world: World
 ) -> dict[str, int]:

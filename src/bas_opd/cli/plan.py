@@ -172,6 +172,8 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     each = "On 1 GPU" if fit.gpus == 1 else f"On each of {fit.gpus:,} GPUs"
     yield f"{each}{of}, with {own.switches}:"
     where = ", in host memory" if own.offload else ""
+    phase = "it samples and scores" if own.reshard else "a phase computes"
+    spread = own.reshard is not None
     for name, count, note in (
         ("weights", size.weights, ""),
         ("gradients", size.gradients, ""),
@@ -179,7 +181,8 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         (second, size.teacher, where),
         (second, size.own_teacher, ""),
         ("gathered teacher", size.gathered_teacher, ", while it scores"),
-        ("gathered network", size.gathered, ", while a phase computes"),
+        ("gathered network", size.gathered, f", while {phase}"),
+        ("one layer of it", size.pass_weights if own.reshard else 0, ", and what is in none"),
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
         ("  their sum", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
@@ -188,11 +191,14 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"
     yield f"  {'together':<18}{_bytes(own.device):>9}, and caches while it samples"
-    yield f"{'offload':<9}{'checkpointing':<15}{'lora.rank':<11}{'GPU':>9}{'host, a process':>17}"
+    switches = f"{'reshard':<9}" if spread else ""
+    switches += f"{'offload':<9}{'checkpointing':<15}{'lora.rank':<11}"
+    yield f"{switches}{'GPU':>9}{'host, a process':>17}"
     for form in fit.forms:
         fits = "" if fit.room is None else "  fits" if fit.holds(form) else "  does not fit"
-        switches = f"{form.offload!s:<9}{form.checkpointing!s:<15}{form.lora_rank:<11}".lower()
-        yield f"{switches}{_bytes(form.device):>9}{_bytes(form.memory.host):>17}{fits}"
+        switches = f"{form.reshard!s:<9}" if spread else ""
+        switches += f"{form.offload!s:<9}{form.checkpointing!s:<15}{form.lora_rank:<11}"
+        yield f"{switches.lower()}{_bytes(form.device):>9}{_bytes(form.memory.host):>17}{fits}"
     if fit.room is None:
         return
     if not fit.advice:
@@ -209,7 +215,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
 def _advice(own: Form, form: Form) -> str:
     """Return how a form that fits differs from the configured one."""
     on = "" if form.gpus == own.gpus else f" on {form.gpus} GPU"
-    if (form.switches, form.tokens) == (own.switches, own.tokens):
+    if form.tokens == own.tokens and not own.changes(form):
         return f"State and micro-batch fit{on} as configured."
     less = "" if form.tokens == own.tokens else f" optim.tokens_per_micro_batch={form.tokens}"
     only = "" if form.lora_rank == own.lora_rank else " That trains adapters only."

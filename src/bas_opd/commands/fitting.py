@@ -23,6 +23,8 @@ class Form:
     """One choice of the settings that decide memory, and what a GPU then holds."""
 
     gpus: int
+    reshard: bool | None
+    """Whether the student's passes gather one layer at a time; None if nothing is gathered."""
     offload: bool
     checkpointing: bool
     lora_rank: int
@@ -34,16 +36,27 @@ class Form:
 
     @property
     def device(self) -> int:
-        return self.memory.device + self.micro_batch
+        return self.memory.on_device(offload=self.offload, micro_batch=self.micro_batch)
 
     @property
     def switches(self) -> str:
         """The settings as the command line takes them."""
-        offload, checkpointing = (str(s).lower() for s in (self.offload, self.checkpointing))
-        return (
-            f"optim.offload={offload} model.gradient_checkpointing={checkpointing} "
-            f"lora.rank={self.lora_rank}"
-        )
+        return " ".join(f"{name}={value}".lower() for name, value in self._chosen.items())
+
+    def changes(self, other: Form) -> list[str]:
+        """Return the switches that differ; one that has no effect in a form does not."""
+        mine, others = self._chosen, other._chosen
+        return [name for name in mine if mine[name] != others.get(name, mine[name])]
+
+    @property
+    def _chosen(self) -> dict[str, bool | int]:
+        reshard = {} if self.reshard is None else {"shard.reshard": self.reshard}
+        return {
+            **reshard,
+            "optim.offload": self.offload,
+            "model.gradient_checkpointing": self.checkpointing,
+            "lora.rank": self.lora_rank,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,29 +107,46 @@ def _halved(form: Form) -> Iterator[Form]:
 def _forms(config: Config, gpus: int, kept: Activations) -> Iterator[Form]:
     tokens = config.optim.tokens_per_micro_batch
     ranks = gpus if gpus > 1 or config.shard.always else None
-    own = (config.lora.rank, config.optim.offload, config.model.gradient_checkpointing)
-    chosen = {own: None} | dict.fromkeys(
-        product(dict.fromkeys((own[0], own[0] or RANK)), (False, True), (False, True))
+    own = (
+        config.lora.rank,
+        None if ranks is None else config.shard.reshard,
+        config.optim.offload,
+        config.model.gradient_checkpointing,
     )
-    for rank, offload, checkpointing in chosen:
-        changed = config.model_copy(
-            update={
-                "lora": config.lora.model_copy(update={"rank": rank}),
-                "optim": config.optim.model_copy(update={"offload": offload}),
-            }
-        )
+    lora_ranks = dict.fromkeys((own[0], own[0] or RANK))
+    both = (False, True)
+    chosen = {own: None} | dict.fromkeys(
+        product(lora_ranks, (None,) if ranks is None else both, both, both)
+    )
+    sizes = {
+        (rank, reshard): measure(_changed(config, rank, bool(reshard)), ranks=ranks, is_gpu=True)
+        for rank, reshard in dict.fromkeys(each[:2] for each in chosen)
+    }
+    for rank, reshard, offload, checkpointing in chosen:
         yield Form(
             gpus=gpus,
             tokens=tokens,
+            reshard=reshard,
             offload=offload,
             checkpointing=checkpointing,
             lora_rank=rank,
-            memory=measure(changed, ranks=ranks, is_gpu=True),
+            memory=replace(sizes[rank, reshard], is_offloaded=offload),
             micro_batch=tokens * (kept.checkpointed if checkpointing else kept.whole),
         )
 
 
-def _distance(own: Form, other: Form) -> tuple[bool, int, int]:
+def _changed(config: Config, rank: int, reshard: bool) -> Config:
+    return config.model_copy(
+        update={
+            "lora": config.lora.model_copy(update={"rank": rank}),
+            "shard": config.shard.model_copy(update={"reshard": reshard}),
+        }
+    )
+
+
+def _distance(own: Form, other: Form) -> tuple[bool, int, int, bool]:
     """Adapters are another training; smaller micro-batches take time, the switches a little."""
-    changed = (own.offload != other.offload) + (own.checkpointing != other.checkpointing)
-    return own.lora_rank != other.lora_rank, own.tokens - other.tokens, changed
+    changed = own.changes(other)
+    # Of two switches rather the one that has run on GPUs.
+    resharded = "shard.reshard" in changed
+    return "lora.rank" in changed, own.tokens - other.tokens, len(changed), resharded

@@ -40,8 +40,10 @@ class ModelSize:
     """Bytes of a moment of these weights where it is kept in 8 bits."""
     gathered: int = 0
     """Of several processes: the whole network, while a phase computes."""
+    pass_weights: int = 0
+    """Of several processes: what a pass that learns holds of it, all or one layer at a time."""
     pass_gradients: int = 0
-    """Of several processes: gradients of one micro-batch on that network."""
+    """Of several processes: gradients of one micro-batch on that."""
     exchanged: int = 0
     """Of several processes: the largest sum of gradients over them."""
 
@@ -53,11 +55,12 @@ def model_size(
     precision: torch.dtype = torch.float32,
     frozen: bool = False,
     ranks: int | None = None,
+    by_layer: bool = False,
 ) -> ModelSize:
     """Return the size of the model in a folder or hub id; reads only its configuration.
 
     With `ranks` its parameters are sharded over so many processes, and bytes are those of the
-    first, which has the most rows.
+    first, which has the most rows. With `by_layer` passes that learn gather one layer at a time.
     """
     config = sizing_config(path)
     with torch.device("meta"):
@@ -84,13 +87,14 @@ def model_size(
         casts = (sum(p.numel() for p in own) + heads) * precision.itemsize if is_mixed else 0
         spread = {}
     else:
-        shards = Shards(network, head, precision, World(size=ranks))
+        shards = Shards(network, head, precision, World(size=ranks), by_layer=by_layer)
         kept = shards.rows
         # The teacher's head is gathered in fp32.
         whole = sum(p.nbytes for p in head.parameters() if p.requires_grad or frozen)
         casts = whole + (heads * precision.itemsize if is_mixed else 0)
         spread = {
             "gathered": shards.gathered_bytes,
+            "pass_weights": shards.pass_bytes,
             "pass_gradients": shards.gradient_bytes,
             "exchanged": shards.exchanged,
         }

@@ -55,21 +55,20 @@ class Memory(ModelSize):
         """Bytes that are copied to host memory for a checkpoint: what is not there already."""
         return self.host_copy - self.locked
 
-    def on_device(self, *, offload: bool) -> int:
-        """Return the bytes on the device in either form.
+    def on_device(self, *, offload: bool, micro_batch: int = 0) -> int:
+        """Return the bytes on the device in either form, with those of a micro-batch.
 
         The teacher's weights come to the device before there are gradients, and moments after what
         a pass needs has gone.
         """
-        both = self.weights + self.gradients + self.own_teacher
-        passes = self.casts + max(
-            self.gathered + self.pass_gradients + self.exchanged, self.gathered_teacher
-        )
+        weights = self.weights + self.own_teacher
+        learning = self.pass_weights + self.pass_gradients + self.exchanged + micro_batch
+        passes = self.casts + max(self.gradients + learning, self.gathered, self.gathered_teacher)
         if offload and self.is_packed:
-            return both + self.adamw + passes
+            return weights + self.adamw + passes
         if offload:
-            return both + max(passes, 2 * FP32 * self.in_flight)
-        return both + self.adamw + self.teacher + passes
+            return weights + max(passes, self.gradients + 2 * FP32 * self.in_flight)
+        return weights + self.adamw + self.teacher + passes
 
     def on_host(self, *, offload: bool) -> int:
         """Return the bytes of page-locked host memory in either form."""
@@ -85,7 +84,13 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
     that the run would use here.
     """
     precision = precision_of(config, is_gpu=wants_gpu(config) if is_gpu is None else is_gpu)
-    size = model_size(config.model.path, lora=adapters(config), precision=precision, ranks=ranks)
+    size = model_size(
+        config.model.path,
+        lora=adapters(config),
+        precision=precision,
+        ranks=ranks,
+        by_layer=config.shard.reshard,
+    )
     own_teacher = gathered_teacher = 0
     if config.teacher.path is not None:
         frozen = model_size(config.teacher.path, precision=precision, frozen=True, ranks=ranks)

@@ -234,7 +234,8 @@ def test_the_lines_of_a_plan_show_both_forms(
         (10**12, "State and micro-batch fit as configured.\n10 % of a GPU"),
         (
             "less",
-            "would fit with optim.offload=true model.gradient_checkpointing=false",
+            "would fit with shard.reshard=false optim.offload=true "
+            "model.gradient_checkpointing=false",
         ),
         (1, "No form fits, not even with smaller micro-batches. Use more or larger"),
     ],
@@ -245,13 +246,15 @@ def test_a_plan_for_gpus_names_the_fewest_switches_that_make_a_run_fit(
     config = small_config(tmp_path, small_qwen3vl, "optim.tokens_per_micro_batch=1")
     first = plan(config, gpus=4).fit
     assert first is not None
-    offloaded = next(f for f in first.forms if f.offload and not (f.checkpointing or f.lora_rank))
+    offloaded = next(
+        f for f in first.forms if f.offload and not (f.reshard or f.checkpointing or f.lora_rank)
+    )
     assert offloaded.device < first.forms[0].device
     free = round(1.12 * offloaded.device) if room == "less" else room
     assert isinstance(free, int | None)
     planned = plan(config, gpus=4, room=free)
     assert planned.fit is not None
-    assert len(planned.fit.forms) == 8
+    assert len(planned.fit.forms) == 16
     text = "\n".join(lines(planned))
     assert "On each of 4 GPUs" in text
     assert "gathered network" in text
@@ -299,6 +302,28 @@ def test_smaller_micro_batches_are_proposed_before_adapters(
     assert "adapters only" not in text
 
 
+def test_layers_gathered_one_by_one_are_proposed_where_that_makes_a_run_fit(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    # A second model in host memory is none that is gathered.
+    config = small_config(
+        tmp_path, small_qwen3vl, "optim.offload=true", "optim.tokens_per_micro_batch=1"
+    )
+    forms = fitted(config, gpus=4, room=10**12).forms
+    layers = next(f for f in forms if f.reshard and f.offload and not f.checkpointing)
+    assert layers.device < forms[0].device
+    text = "\n".join(lines(plan(config, gpus=4, room=round(layers.device / 0.899))))
+    assert "would fit with shard.reshard=true optim.offload=true" in text
+    text = "\n".join(lines(plan(with_reshard(config), gpus=4)))
+    assert "while it samples and scores" in text
+    assert "one layer of it" in text
+    assert not any("reshard" in line for line in list(lines(plan(config, gpus=1)))[-9:])
+
+
+def with_reshard(config: Config) -> Config:
+    return config.model_copy(update={"shard": config.shard.model_copy(update={"reshard": True})})
+
+
 def test_one_gpu_is_proposed_where_several_hold_more_each(
     small_qwen3vl: Path, tmp_path: Path
 ) -> None:
@@ -319,14 +344,18 @@ def test_a_plan_for_gpus_has_one_size_of_the_state(small_qwen3vl: Path, tmp_path
 
 
 def test_the_parts_of_a_gpu_add_up(small_qwen3vl: Path, tmp_path: Path) -> None:
-    found = plan(small_config(tmp_path, small_qwen3vl), gpus=3).fit
-    assert found is not None
-    form = found.forms[0]
-    size = form.memory
-    state = size.weights + size.gradients + size.adamw + size.teacher
-    assert form.device == (
-        state + size.gathered + size.pass_gradients + size.exchanged + size.casts + form.micro_batch
-    )
+    config = small_config(tmp_path, small_qwen3vl)
+    for each, is_whole in ((config, True), (with_reshard(config), False)):
+        found = plan(each, gpus=3).fit
+        assert found is not None
+        form = found.forms[0]
+        size = form.memory
+        state = size.weights + size.gradients + size.adamw + size.teacher + size.casts
+        learning = size.pass_weights + size.pass_gradients + size.exchanged
+        assert form.device == state + learning + form.micro_batch
+        assert (size.pass_weights == size.gathered) == is_whole
+    # Weights of a phase that has no gradients yet.
+    assert size.on_device(offload=False) == state + max(learning, size.gathered - size.gradients)
     assert plan(small_config(tmp_path, small_qwen3vl), gpus=1).fit.forms[0].memory.gathered == 0  # pyright: ignore[reportOptionalMemberAccess]
 
 
