@@ -170,7 +170,8 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     own, size = fit.forms[0], fit.forms[0].memory
     of = "" if fit.room is None else f" of {_bytes(fit.room)}"
     each = "On 1 GPU" if fit.gpus == 1 else f"On each of {fit.gpus:,} GPUs"
-    yield f"{each}{of}, with {own.switches}:"
+    groups = "" if fit.replicas == 1 else f", in {fit.replicas:,} groups"
+    yield f"{each}{of}{groups}, with {own.switches}:"
     where = ", in host memory" if own.offload else ""
     phase = "it samples and scores" if own.reshard else "a phase computes"
     spread = own.reshard is not None

@@ -9,6 +9,7 @@ from itertools import product
 from bas_opd.config.schema import Config
 from bas_opd.model.activations import Activations, activations
 from bas_opd.run.footprint import Memory, measure, precision_of
+from bas_opd.run.ranks import check_groups
 
 SPARE = 0.1
 """Share of a GPU that is left for CUDA, NCCL and fragmentation."""
@@ -64,6 +65,7 @@ class Fit:
     """A run on GPUs: as it is configured, and in the other forms."""
 
     gpus: int
+    replicas: int
     room: int | None
     """Bytes of a GPU, where they were given."""
     forms: tuple[Form, ...]
@@ -79,8 +81,10 @@ class Fit:
 
 def fit(config: Config, *, gpus: int, room: int | None = None) -> Fit:
     """Compute what one of so many GPUs holds, in each form of the settings."""
+    check_groups(config, gpus)
     kept = activations(config.model.path, precision=precision_of(config, is_gpu=True))
-    found = Fit(gpus=gpus, room=room, forms=tuple(_forms(config, gpus, kept)))
+    forms, replicas = tuple(_forms(config, gpus, kept)), config.shard.replicas
+    found = Fit(gpus=gpus, replicas=replicas, room=room, forms=forms)
     if room is None:
         return found
     own, advice = found.forms[0], []
@@ -106,7 +110,9 @@ def _halved(form: Form) -> Iterator[Form]:
 
 def _forms(config: Config, gpus: int, kept: Activations) -> Iterator[Form]:
     tokens = config.optim.tokens_per_micro_batch
-    ranks = gpus if gpus > 1 or config.shard.always else None
+    # A group holds everything; one GPU, where several were asked for, is the only one.
+    parts = max(1, gpus // config.shard.replicas)
+    ranks = parts if gpus > 1 or config.shard.always else None
     own = (
         config.lora.rank,
         None if ranks is None else config.shard.reshard,

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -45,6 +45,11 @@ class World:
     objects: Any = None
     writers: Any = None
     """Groups for Python objects: of the main thread, and of the thread that writes checkpoints."""
+    replicas: int = 1
+    """Into so many groups of neighbours the ranks are cut; each has all parameters."""
+    within: Any = None
+    across: Any = None
+    """With replicas, groups for tensors: this rank's own, and who has the same rows in others."""
 
     @classmethod
     @contextmanager
@@ -81,6 +86,39 @@ class World:
             world.gather(None)  # A rank that left early would break the last exchange of others.
         finally:
             dist.destroy_process_group()
+
+    def replicated(self, replicas: int) -> World:
+        """Return the same processes in so many groups; every rank must ask."""
+        if replicas == 1:
+            return self
+        import torch.distributed as dist
+
+        parts = self.size // replicas
+        groups = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
+        # All ranks make all groups, in the same order.
+        within = [dist.new_group(ranks) for ranks in groups]
+        across = [dist.new_group(list(ranks)) for ranks in zip(*groups, strict=True)]
+        return replace(
+            self,
+            replicas=replicas,
+            within=within[self.rank // parts],
+            across=across[self.rank % parts],
+        )
+
+    @property
+    def parts(self) -> int:
+        """Among how many ranks the rows of a parameter are dealt out."""
+        return self.size // self.replicas
+
+    @property
+    def part(self) -> int:
+        """Which of these parts this rank has."""
+        return self.rank % self.parts
+
+    @property
+    def saves(self) -> bool:
+        """Whether checkpoints have this rank's rows: one group writes, as all have the same."""
+        return self.rank < self.parts
 
     @property
     def leads(self) -> bool:
@@ -155,49 +193,53 @@ class World:
         return dict(sorted((e for part in parts for e in part.items()), key=lambda entry: entry[0]))
 
     def gather_parts(self, part: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the equal parts `[n]` of all ranks as `[rank, n]`."""
+        """Return the equal parts `[n]` of all rows as `[part, n]`."""
         import torch
 
         if out is None:
-            out = torch.empty((self.size, len(part)), dtype=part.dtype, device=part.device)
-        if self.size == 1:
+            out = torch.empty((self.parts, len(part)), dtype=part.dtype, device=part.device)
+        if self.parts == 1:
             out[0] = part
             return out
         import torch.distributed as dist
 
         gather = _newer(dist, "all_gather_single", "all_gather_into_tensor")
-        self._exchange(lambda: gather(out.view(-1), part))
+        self._exchange(lambda: gather(out.view(-1), part, group=self.within))
         return out
 
     def sum_parts(self, parts: Tensor) -> Tensor:
-        """Return this rank's part `[n]` of the sum over all ranks of `[rank, n]`."""
+        """Return this rank's part `[n]` of the sum over all ranks of `[part, n]`."""
         import torch
 
+        part = parts[0]
         if self.size == 1:
-            return parts[0]
+            return part
         import torch.distributed as dist
 
-        part = torch.empty(parts.shape[1], dtype=parts.dtype, device=parts.device)
-        reduce = _newer(dist, "reduce_scatter_single", "reduce_scatter_tensor")
-        self._exchange(lambda: reduce(part, parts.view(-1)))
+        if self.parts > 1:
+            part = torch.empty(parts.shape[1], dtype=parts.dtype, device=parts.device)
+            reduce = _newer(dist, "reduce_scatter_single", "reduce_scatter_tensor")
+            self._exchange(lambda: reduce(part, parts.view(-1), group=self.within))
+        if self.replicas > 1:
+            self._exchange(lambda: dist.all_reduce(part, group=self.across))
         return part
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the sum of a tensor over all ranks."""
-        if self.size > 1:
+        """Return the sum of a tensor over the parts of all rows."""
+        if self.parts > 1:
             import torch.distributed as dist
 
-            self._exchange(lambda: dist.all_reduce(value))
+            self._exchange(lambda: dist.all_reduce(value, group=self.within))
         return value
 
     def rows_of(self, rows: int) -> tuple[int, int]:
         """Return which of so many rows this rank has: equal parts, the last ones may be short."""
         each = self.most_rows(rows)
-        return min(self.rank * each, rows), min((self.rank + 1) * each, rows)
+        return min(self.part * each, rows), min((self.part + 1) * each, rows)
 
     def most_rows(self, rows: int) -> int:
         """Return how many of so many rows the first ranks have."""
-        return -(-rows // self.size)
+        return -(-rows // self.parts)
 
     def _exchange(self, act: Callable[[], object]) -> None:
         """Meet the other ranks, or say that they are gone."""

@@ -51,6 +51,7 @@ FREE = frozenset(
         "shard.timeout_minutes",
         "shard.always",
         "shard.reshard",
+        "shard.replicas",
         "run.steps",
         "run.epochs",
         "run.output",

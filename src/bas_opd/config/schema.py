@@ -583,6 +583,12 @@ class ShardConfig(Section):
         description="Gather the layers of the student's passes one by one, and sum the gradients "
         "of each as soon as they are there: less memory, more to exchange.",
     )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        description="Into how many equal groups of neighbours the processes are cut, each with all "
+        "parameters: weights are gathered within a group, and only gradients cross.",
+    )
 
 
 class EvalConfig(Section):

@@ -271,7 +271,7 @@ class Shards:
             for name in (each for each in names if self._whole[each].dtype is dtype):
                 shape = self._whole[name].shape
                 size = self.world.most_rows(shape[0]) * prod(shape[1:])
-                if bucket and (sum(bucket.values()) + size) * self.world.size > BUCKET:
+                if bucket and (sum(bucket.values()) + size) * self.world.parts > BUCKET:
                     yield Bucket(tuple(bucket), tuple(bucket.values()))
                     bucket = {}
                 bucket[name] = size
@@ -288,7 +288,7 @@ class Shards:
             for n, p in zip(bucket.names, whole, strict=True)
         ]
         if self._fits_exactly(bucket):
-            world.gather_parts(own[0], whole[0].data.view(world.size, -1))
+            world.gather_parts(own[0], whole[0].data.view(world.parts, -1))
             return
         parts = world.gather_parts(torch.cat(own))
         for name, piece in bucket.pieces(parts):
@@ -312,7 +312,7 @@ class Shards:
 
     def _sum(self, bucket: Bucket, used: Container[str]) -> None:
         """Add to the gradients of a bucket's rows."""
-        ranks, first = self.world.size, self._whole[bucket.names[0]]
+        ranks, first = self.world.parts, self._whole[bucket.names[0]]
         if self._fits_exactly(bucket) and first.grad is not None:
             parts = _take(first).view(ranks, -1)
         else:
@@ -331,7 +331,7 @@ class Shards:
 
     def _summed_bytes(self, bucket: Bucket) -> int:
         """Return the bytes of `_sum`: this rank's part, what goes into it, and copies for that."""
-        fp32, ranks, part = 4, self.world.size, sum(bucket.sizes)
+        fp32, ranks, part = 4, self.world.parts, sum(bucket.sizes)
         whole = [self._whole[name] for name in bucket.names]
         widened = [p.numel() if p.dtype is not torch.float32 else 0 for p in whole]
         if self._fits_exactly(bucket):
@@ -344,7 +344,7 @@ class Shards:
 
     def _fits_exactly(self, bucket: Bucket) -> bool:
         """Return whether a bucket is one parameter without padding: it needs no copy."""
-        return len(bucket.names) == 1 and not len(self._whole[bucket.names[0]]) % self.world.size
+        return len(bucket.names) == 1 and not len(self._whole[bucket.names[0]]) % self.world.parts
 
 
 def narrowed(

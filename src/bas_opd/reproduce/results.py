@@ -244,6 +244,7 @@ LATER = (
     ("shard.timeout_minutes", 30.0),
     ("shard.always", False),
     ("shard.reshard", False),
+    ("shard.replicas", 1),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""

@@ -133,7 +133,7 @@ def _write_parts(
     for part, tensors in snapshot.tensors.items():
         if not tensors and not world.leads:
             continue
-        suffix = f"-{world.rank + 1:05d}-of-{world.size:05d}" if world.size > 1 else ""
+        suffix = f"-{world.part + 1:05d}-of-{world.parts:05d}" if world.parts > 1 else ""
         file = staging / f"{part}{suffix}.safetensors"
         disk.by_library(file, save_file, dict(tensors), file, _header(part, snapshot))
         files.append(file)

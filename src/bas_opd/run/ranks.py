@@ -24,7 +24,7 @@ def joined(config: Config) -> Iterator[World]:
         "cuda" if is_gpu else "cpu", timeout_minutes=config.shard.timeout_minutes
     ) as world:
         world.led(lambda: _check_size(config, world.size, is_gpu=is_gpu))
-        yield world
+        yield world.replicated(config.shard.replicas)
 
 
 def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
@@ -32,6 +32,30 @@ def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
         raise ConfigError(
             f"model.device is {config.model.device}, but each of {size} processes needs a GPU of "
             "its own. Set model.device=auto."
+        )
+<<<<<<< HEAD
+=======
+    check_groups(config, size)
+    if size > 1 and config.teacher.server:
+        raise ConfigError(
+            f"A teacher behind a server (teacher.server) works with one process yet, and there are "
+            f"{size}. Start one process, or leave it unset."
+        )
+    if (size > 1 or config.shard.always) and config.rollout.engine == "vllm":
+        how = f"there are {size}" if size > 1 else "shard.always is true"
+        raise ConfigError(
+            f"rollout.engine is vllm, which works with one process yet, and {how}. Start one "
+            "process without shard.always, or set rollout.engine=sampler."
+        )
+>>>>>>> 704f3d4 (shard.replicas: groups of processes that hold all parameters each)
+
+
+def check_groups(config: Config, size: int) -> None:
+    """Refuse processes that cannot be cut into the groups that are asked for."""
+    if size % config.shard.replicas:
+        raise ConfigError(
+            f"shard.replicas is {config.shard.replicas}, which does not cut {size} processes into "
+            "equal groups. Use a divisor of their number, such as the number of machines."
         )
 
 

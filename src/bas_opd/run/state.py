@@ -283,6 +283,9 @@ class TrainState:
     @property
     def checkpoint_bytes(self) -> int:
         """Bytes of this process's files: what each part holds, and two moments of its weights."""
+        shards = self.method.model.shards
+        if shards is not None and not shards.world.saves:
+            return 0
         parts = self.method.parts().values()
         moments = sum(part.moment_bytes for part in parts if isinstance(part, Learner))
         return moments + sum(
@@ -303,8 +306,12 @@ class TrainState:
             for name, state in states.items():
                 places = {key: shards.first_row(key, tensor) for key, tensor in state.items()}
                 firsts[name] = {key: place for key, place in places.items() if place is not None}
-            if not shards.world.leads:  # What all ranks hold alike is the leader's to save.
-                states = {n: {key: state[key] for key in firsts[n]} for n, state in states.items()}
+            world = shards.world
+            if not world.leads:  # What all ranks hold alike is the leader's to save.
+                states = {
+                    name: {key: state[key] for key in firsts[name] if world.saves}
+                    for name, state in states.items()
+                }
         return Snapshot(
             step=self.step,
             tensors={

@@ -320,6 +320,20 @@ def test_layers_gathered_one_by_one_are_proposed_where_that_makes_a_run_fit(
     assert not any("reshard" in line for line in list(lines(plan(config, gpus=1)))[-9:])
 
 
+def test_a_gpu_of_a_group_holds_what_one_of_so_many_does(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, small_qwen3vl, "shard.replicas=2")
+    grouped = plan(config, gpus=6)
+    several = plan(small_config(tmp_path, small_qwen3vl), gpus=3)
+    assert grouped.fit is not None
+    assert several.fit is not None
+    assert [f.memory for f in grouped.fit.forms] == [f.memory for f in several.fit.forms]
+    assert "On each of 6 GPUs, in 2 groups, with" in "\n".join(lines(grouped))
+    with pytest.raises(ConfigError, match="does not cut 5 processes into equal groups"):
+        plan(config, gpus=5)
+
+
 def with_reshard(config: Config) -> Config:
     return config.model_copy(update={"shard": config.shard.model_copy(update={"reshard": True})})
 
