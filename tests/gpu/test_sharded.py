@@ -18,14 +18,16 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("reshard", ["false", "true"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_sharded_run_takes_the_steps_of_one_that_is_not(
-    precision: str, small_qwen35: Path, tmp_path: Path
+    precision: str, reshard: str, small_qwen35: Path, tmp_path: Path
 ) -> None:
     data = make_pictures(tmp_path / "data", n=16, seed=1).folder
     settings = (*OFTEN, "model.device=cuda", f"model.precision={precision}")
     found = []
-    for name, own in (("whole", ()), ("sharded", ("shard.always=true",))):
+    ways = ("shard.always=true", f"shard.reshard={reshard}")
+    for name, own in (("whole", ()), ("sharded", ways)):
         run = loop.train(tiny(small_qwen35, data, tmp_path / name, *settings, *own), Silent())
         records = read_records(run.directory / "records.jsonl")
         found.append([each for each in records if each["event"] == "step"])

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from process import at, fail
 from ranks import Ranks, Train, in_world
 from run_states import assert_same_end
 from small_models import build_small_model
 from stage_fixtures import make_examples
-from test_runs import assert_same_run, assert_sound, steps_of
+from test_runs import assert_ended, assert_same_run, assert_sound, on_last, steps_of
 from test_step import TOLERANCE, Case, Found, difference, take_step
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from bas_opd.compute import eight_bits
 from bas_opd.compute.world import World
+from bas_opd.errors import DataError
 from bas_opd.learn import Learner
 from bas_opd.model import sharding, vlm
 from bas_opd.model.layerwise import LayerPass
@@ -419,6 +421,16 @@ def test_state_in_host_memory_changes_nothing(
     resharded: dict[int, Path], train: Train, tmp_path: Path
 ) -> None:
     assert_same_end(trained(train, 2, tmp_path / "run", "optim.offload=true"), resharded[2])
+
+
+def test_an_error_of_one_rank_in_a_pass_stops_all_which_resume(
+    resharded: dict[int, Path], train: Train, tmp_path: Path
+) -> None:
+    lost = fail(DataError("A picture is lost. Restore it."))
+    fault = on_last(at(Learner, "_micro_batch", lost, call=2, before=True))
+    ended = train(2, tmp_path / "run", "shard.reshard=true", fault=fault)
+    assert_ended(ended, 1, "bas-opd: A picture is lost.")
+    assert_same_end(trained(train, 2, tmp_path / "run"), resharded[2])
 
 
 def test_so_it_trains_with_moments_in_8_bits(
