@@ -33,21 +33,7 @@ def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
             f"model.device is {config.model.device}, but each of {size} processes needs a GPU of "
             "its own. Set model.device=auto."
         )
-<<<<<<< HEAD
-=======
     check_groups(config, size)
-    if size > 1 and config.teacher.server:
-        raise ConfigError(
-            f"A teacher behind a server (teacher.server) works with one process yet, and there are "
-            f"{size}. Start one process, or leave it unset."
-        )
-    if (size > 1 or config.shard.always) and config.rollout.engine == "vllm":
-        how = f"there are {size}" if size > 1 else "shard.always is true"
-        raise ConfigError(
-            f"rollout.engine is vllm, which works with one process yet, and {how}. Start one "
-            "process without shard.always, or set rollout.engine=sampler."
-        )
->>>>>>> 704f3d4 (shard.replicas: groups of processes that hold all parameters each)
 
 
 def check_groups(config: Config, size: int) -> None:
