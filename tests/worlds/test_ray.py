@@ -134,10 +134,9 @@ def test_what_ranks_refuse_is_not_tried_again(words: Words, tmp_path: Path) -> N
     assert code == 1, output
     assert output.count("nowhere") == 1
     assert "start again" not in output
-    served = ("teacher.server=http://127.0.0.1:9/v1", "teacher.model=m", "distill.k=20")
-    code, output = end_of(on_ray(words(tmp_path / "run", *served)))
+    code, output = end_of(on_ray(words(tmp_path / "run", "shard.replicas=3")))
     assert code == 2, output
-    assert output.count("works with one process yet") == 1
+    assert output.count("does not cut 2 processes into") == 1
     assert "start again" not in output
 
 
