@@ -21,6 +21,7 @@ from test_runs import assert_ended, assert_sound
 
 from bas_opd.config import preset
 from bas_opd.data.views import full_view
+from bas_opd.errors import ModelError
 from bas_opd.model.loading import open_model
 from bas_opd.rollout import Sampler, vllm_engine
 from bas_opd.rollout.sampler import Drawn
@@ -70,7 +71,10 @@ def stand_in(_: int = 0) -> None:
     patch._started, patch._draw = lambda engine: StandIn(engine), draw
     module: Any = vllm_engine
     module.check_vllm = lambda: "0.32.0"
-    module._vllm = lambda _: SimpleNamespace(cleanup_dist_env_and_memory=lambda: None)
+    groups = SimpleNamespace(
+        cleanup_dist_env_and_memory=lambda: None, destroy_distributed_environment=lambda: None
+    )
+    module._vllm = lambda _: groups
 
 
 def on(rank: int, arm: Callable[[], None]) -> Fault:
@@ -133,15 +137,39 @@ def test_weights_that_are_lent_or_have_adapters_arrive_whole(
         reward_even_tokens(pytest.MonkeyPatch())
         stand_in()
 
+    def stopped(rank: int) -> None:  # When it resumes, the student is no longer what it was.
+        fault(rank)
+        at(VllmEngine, "generate", ask_to_stop, call=3, before=True)()
+
     extra = ["optim.learning_rate=1e-5", "rollout.per_prompt=2"]
     extra += ["lora.rank=2"] if name == "grpo" else []
     for size, engine in ((1, []), (2, [VLLM])):
         paths = [f"model.path={model}", f"data.path={data}", f"run.output={tmp_path / str(size)}"]
         words = ["train", str(preset(name)), *paths, *SHORT, *extra, *engine]
+        if engine:
+            ended = train_in_world(size, words, stopped).wait()
+            assert [each.code for each in ended] == [75] * size, ended
         ended = train_in_world(size, words, fault).wait()
         assert [each.code for each in ended] == [0] * size, ended
     assert_same_run(tmp_path / "2", tmp_path / "1")
     assert_sound(tmp_path / "2")
+
+
+def test_an_engine_that_does_not_start_on_one_rank_says_why(train: Train, tmp_path: Path) -> None:
+    def meets(engine: VllmEngine) -> StandIn:
+        if engine.world.rank == 1:
+            raise ModelError("It has no memory for vLLM.")
+        engine.world.sum_parts(torch.zeros(2, 1))  # vLLM exchanges something while it starts.
+        return StandIn(engine)
+
+    def fault(_: int) -> None:
+        stand_in()
+        patch: Any = VllmEngine
+        patch._started = meets
+
+    ended = train(2, tmp_path / "run", VLLM, "shard.timeout_minutes=0.1", fault=fault)
+    assert all(each.code for each in ended), ended
+    assert "It has no memory for vLLM." in ended[1].output
 
 
 def test_weights_that_do_not_arrive_on_one_rank_are_the_sentence_of_all(

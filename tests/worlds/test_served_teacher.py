@@ -99,16 +99,23 @@ def test_a_served_teacher_teaches_several_processes_like_one(
 def test_the_leader_alone_needs_the_key_and_checks_the_server(
     train: Train, server: TeacherServer, settings: Settings, tmp_path: Path
 ) -> None:
+    key = "sk-canary-8c1f0d2e77"
+
     def armed(rank: int) -> None:
         if rank == 0:
-            os.environ["TEACHER_KEY"] = "sk-canary-8c1f0d2e77"
+            os.environ["TEACHER_KEY"] = key
 
     with_key = settings("teacher.key_variable=TEACHER_KEY", "run.steps=1")
     ended = train(2, tmp_path / "run", *with_key, fault=armed)
     assert [each.code for each in ended] == [0, 0], ended
+    assert all(each["Authorization"] == f"Bearer {key}" for each in server.headers)
+    assert not any(key in each.output for each in ended)
+    files = [each for each in (tmp_path / "run").rglob("*") if each.is_file()]
+    assert not any(key.encode() in each.read_bytes() for each in files)
     before = len(server.headers) - len(server.requests)
     server.headers, server.requests = [], []
     ended = train(1, tmp_path / "alone", *with_key, fault=armed)
+    assert [each.code for each in ended] == [0], ended
     assert before == len(server.headers) - len(server.requests)
 
 

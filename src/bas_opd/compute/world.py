@@ -150,7 +150,12 @@ class World:
             raise
         except Exception as error:
             failure = error
-        outcomes = self.gather((result, self._told(failure)), writers=writers)
+        try:
+            outcomes = self.gather((result, self._told(failure)), writers=writers)
+        except LostRanks as lost:  # Others may wait elsewhere, because this rank has failed.
+            if failure is None or isinstance(failure, BasOpdError):
+                raise failure or lost from None
+            raise LostRanks(f"{self._told(failure)} {lost}") from failure
         told = [each for _, each in outcomes if each is not None]
         if not told:
             return [cast("T", each) for each, _ in outcomes]

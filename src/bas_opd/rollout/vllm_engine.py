@@ -196,9 +196,10 @@ class VllmEngine:
         self.views.close()
         if self._engine is None:
             return
-        self._engine.engine_core.shutdown()
-        self._engine, self.version = None, None
-        _vllm("distributed.parallel_state").cleanup_dist_env_and_memory()
+        with self._group_kept():
+            self._engine.engine_core.shutdown()
+            self._engine, self.version = None, None
+            _vllm("distributed.parallel_state").cleanup_dist_env_and_memory()
 
     def _encode(self, example: Example) -> Prompt:
         return encode(self.views, example, self.settings.max_prompt_tokens)
@@ -213,14 +214,25 @@ class VllmEngine:
         """Whether vLLM gives its memory back between steps; on a CPU it cannot."""
         return self.model.device.type == "cuda"
 
+    @contextmanager
+    def _group_kept(self) -> Iterator[None]:
+        """Keep vLLM from ending the group of several processes, which is the run's."""
+        if self.world.size == 1:
+            yield
+            return
+        groups = _vllm("distributed.parallel_state")
+        end = groups.destroy_distributed_environment
+        groups.destroy_distributed_environment = lambda: None
+        try:
+            yield
+        finally:
+            groups.destroy_distributed_environment = end
+
     def _started(self) -> Any:
         os.environ.update(ENVIRONMENT)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        with _process_kept(), _failures_explained():
+        with _process_kept(), _failures_explained(), self._group_kept():
             vllm = _vllm()
-            if self.world.size > 1:  # The group of all processes is the run's, not vLLM's to end.
-                groups = _vllm("distributed.parallel_state")
-                groups.destroy_distributed_environment = lambda: None
             return vllm.LLMEngine.from_engine_args(
                 vllm.EngineArgs(
                     model=self.vllm.folder,

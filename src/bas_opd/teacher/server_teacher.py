@@ -241,8 +241,9 @@ class ServedTeacher:
             self.client.check_failures()  # Of a server that is down, none are dropped.
             self.hooks.notice(
                 f"Step {step}: {dropped} of {len(rows)} selected rows have no answer and are "
-                f"dropped, since the step has sent its {self.limits.retries} further requests "
-                "(teacher.retries)."
+                f"dropped, since the step has sent {self.journal.requests[step]} requests: one for "
+                f"each row and {self.limits.retries} more (teacher.retries), those before a resume "
+                "included."
             )
         return ServedScores(
             answers=answers,
@@ -321,7 +322,7 @@ class _StepBudget:
         A repeated request leaves enough for those that were never sent.
         """
         with self._lock:
-            kept = len(self._unasked - {key})
+            kept = 0 if key in self._unasked else len(self._unasked)
             if self._journal.requests[self._step] + kept >= self._limit:
                 return False
             self._limits.check(self._journal.tokens, tokens)

@@ -177,6 +177,24 @@ def test_a_repeat_leaves_enough_for_rows_that_were_never_asked(
     assert len(server.requests) == 5 + 3
 
 
+def test_a_step_that_draws_other_tokens_asks_as_far_as_its_requests_go(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts = draw(student, make_examples(tmp_path))
+    rows, notices = (0, 1, 2, 3, 4, 5), list[str]()
+    teacher_of(server, tmp_path, student, retries=2).score(rollouts, rows)
+    server.requests = []
+    rollouts.tokens[:, 0] += 1  # As on other hardware, after a resume.
+    teacher = teacher_of(server, tmp_path, student, retries=2)
+    teacher.hooks = Hooks(notice=notices.append)
+    assert len(teacher.score(rollouts, rows).rows) == 2
+    assert len(server.requests) == 2
+    (notice,) = notices
+    assert "4 of 6 selected rows" in notice
+    assert "has sent 8 requests: one for each row and 2 more" in notice
+
+
 @pytest.mark.parametrize(
     "line", ["{}", "[1]", '{"step": 1, "row": 2, "key": "k", "tokens": -1}', "{"]
 )
