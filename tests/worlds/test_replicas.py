@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import Train, in_world
 from run_states import assert_same_end
 from small_models import build_small_model
@@ -18,6 +20,7 @@ from test_runs import assert_ended, assert_same_run, assert_sound
 from test_step import TOLERANCE, Case, Found, difference, take_step
 
 from bas_opd.compute.world import World
+from bas_opd.errors import RankError
 from bas_opd.run.manifest import published
 
 
@@ -66,6 +69,25 @@ def _apart(case: Case, world: World) -> Found:
 def test_a_sum_that_stays_within_a_group_would_show(case: Case, alone: Found) -> None:
     found = in_world(4, partial(_apart, case))[0]
     assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
+
+
+def test_groups_wait_no_longer_than_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[Any] = []
+    monkeypatch.setattr(dist, "new_group", lambda _, **options: waits.append(options["timeout"]))
+    world = World(rank=1, size=4, timeout_minutes=3)
+    world.replicated(2)
+    assert waits == [timedelta(minutes=3)] * 4
+
+    def fail(*_: Any, **options: Any) -> None:
+        raise RuntimeError("Connection closed by peer.")
+
+    monkeypatch.setattr(dist, "new_group", fail)
+    monkeypatch.setenv("MASTER_ADDR", "host")
+    monkeypatch.setenv("MASTER_PORT", "29400")
+    with pytest.raises(
+        RankError, match=r"Rank 1 of 4 .* did not reach the others within 3 minutes"
+    ):
+        world.replicated(2)
 
 
 def trained(train: Train, size: int, run: Path, replicas: int, *overrides: str) -> None:

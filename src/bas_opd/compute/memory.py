@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -59,6 +60,18 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def clear_frames(error: BaseException) -> None:
+    """Let go of what the frames of an error hold, and those of what it came from."""
+    known: set[int] = set()
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in known:
+            known.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            found += [each.__cause__, each.__context__]
 
 
 def free_host_memory(root: Path = Path("/")) -> int | None:

@@ -42,6 +42,8 @@ class World:
     size: int = 1
     local_rank: int = 0
     """Number of this process on its machine."""
+    timeout_minutes: float = TIMEOUT_MINUTES
+    """Longest wait for the others."""
     objects: Any = None
     writers: Any = None
     """Groups for Python objects: of the main thread, and of the thread that writes checkpoints."""
@@ -69,17 +71,12 @@ class World:
         has_gpu = device == "cuda" and local < torch.cuda.device_count()
         if has_gpu:
             torch.cuda.set_device(local)
-        try:
+        world = cls(rank=rank, size=size, local_rank=local, timeout_minutes=timeout_minutes)
+        with world._meeting():
             dist.init_process_group("nccl" if has_gpu else "gloo", timeout=wait)
             # Whether each rank has a GPU is not known yet, so the first words need none.
             objects, writers = (dist.new_group(backend="gloo", timeout=wait) for _ in range(2))
-        except (RuntimeError, ValueError) as error:
-            raise RankError(
-                f"Rank {rank} of {size} on {socket.gethostname()} did not reach the others within "
-                f"{timeout_minutes:g} minutes: {error} Check that all of them were started, and "
-                f"that {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} can be reached."
-            ) from error
-        world = cls(rank=rank, size=size, local_rank=local, objects=objects, writers=writers)
+        world = replace(world, objects=objects, writers=writers)
         try:
             world.together(lambda: _check_gpu(device, local))
             yield world
@@ -95,9 +92,13 @@ class World:
 
         parts = self.size // replicas
         groups = [list(range(first, first + parts)) for first in range(0, self.size, parts)]
-        # All ranks make all groups, in the same order.
-        within = [dist.new_group(ranks) for ranks in groups]
-        across = [dist.new_group(list(ranks)) for ranks in zip(*groups, strict=True)]
+        wait = timedelta(minutes=self.timeout_minutes)
+        with self._meeting():
+            # All ranks make all groups, in the same order.
+            within, across = (
+                [dist.new_group(list(ranks), timeout=wait) for ranks in each]
+                for each in (groups, zip(*groups, strict=True))
+            )
         return replace(
             self,
             replicas=replicas,
@@ -190,6 +191,28 @@ class World:
         )
         return own[0]
 
+    def surely(self, work: Callable[[], T]) -> T:
+        """Work where this rank cannot fail alone, as the others would wait: twice, then it ends.
+
+        Work may run out of memory before its exchange with the others, and then begins again.
+        """
+        from bas_opd.compute.memory import ran_out, release
+
+        if self.size == 1:
+            return work()
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
+                raise
+        release()
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
+                raise
+            raise self._without_memory(error) from error
+
     def merged(self, values: dict[int, T]) -> dict[int, T]:
         """Return the entries of all ranks together, by their keys; tensors come on the host."""
         if self.size == 1:
@@ -248,13 +271,37 @@ class World:
 
     def _exchange(self, act: Callable[[], object]) -> None:
         """Meet the other ranks, or say that they are gone."""
+        from bas_opd.compute.memory import ran_out
+
         try:
             act()
         except (RuntimeError, MemoryError) as error:
+            if ran_out(error):
+                raise self._without_memory(error) from error
             raise LostRanks(
                 f"Rank {self.rank} waited for the others in vain: one has ended, or did not answer "
                 f"in time ({_first_line(error)}). Its own message says why; published checkpoints "
                 "are as they were, so rerun the same command to resume."
+            ) from error
+
+    def _without_memory(self, error: Exception) -> LostRanks:
+        return LostRanks(
+            f"Rank {self.rank} has no memory left to exchange with the others "
+            f"({_first_line(error)}). Use more processes, set optim.offload=true, or train "
+            "adapters with lora.rank; published checkpoints are as they were, so rerun to resume."
+        )
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Make groups of ranks, or say that these did not come."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            raise RankError(
+                f"Rank {self.rank} of {self.size} on {socket.gethostname()} did not reach the "
+                f"others within {self.timeout_minutes:g} minutes: {error} Check that all of them "
+                f"were started, and that {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
+                "can be reached."
             ) from error
 
     def _told(self, error: Exception | None) -> Exception | None:

@@ -581,7 +581,8 @@ class ShardConfig(Section):
     reshard: bool = Field(
         default=False,
         description="Gather the layers of the student's passes one by one, and sum the gradients "
-        "of each as soon as they are there: less memory, more to exchange.",
+        "of each as soon as they are there: less memory, more to exchange. One process alone does "
+        "so with shard.always only.",
     )
     replicas: int = Field(
         default=1,

@@ -112,6 +112,10 @@ class LayerPass:
         """Make all exchanges that are left."""
         self._advance(len(self._steps))
 
+    def drop(self) -> None:
+        """Forget the gradients of calls that failed."""
+        self._leaves.clear()
+
     def _before(self, layer: nn.Module, _: Any) -> None:
         call = self._calls[layer]
         self._reach(("forward", layer, call))

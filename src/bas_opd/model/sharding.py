@@ -11,7 +11,6 @@ make the same ones (`layerwise`).
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from bas_opd.compute.memory import ran_out, release
+from bas_opd.compute.memory import clear_frames, release
 from bas_opd.compute.world import World
 from bas_opd.errors import LostRanks
 from bas_opd.model.layerwise import Exchanges, LayerPass, towers_of
@@ -126,7 +125,7 @@ class Shards:
         try:
             rows = {**self.rows, **(weights or {})}
             for bucket in (self._kept if self._is_by_layer else self._all).gathered:
-                self._gather(bucket, rows)
+                self.world.surely(partial(self._gather, bucket, rows))
             yield
         finally:
             self.drop_gradients()
@@ -169,25 +168,20 @@ class Shards:
     def _give_up(self, current: LayerPass, failure: Exception) -> None:
         """Make the exchanges of a failed pass that are left, for the other ranks."""
         # Its graph goes, and its gradients.
-        traceback.clear_frames(failure.__traceback__)
+        clear_frames(failure)
+        current.drop()
         self.drop_gradients()
         release()
-        try:
-            current.finish()
-        except (RuntimeError, MemoryError) as error:
-            if not ran_out(error):
-                raise
-            raise LostRanks(
-                f"Rank {self.world.rank} has no memory left to exchange a layer with the others: "
-                f"{error} Use more processes, set optim.offload=true, or train adapters with "
-                "lora.rank."
-            ) from error
+        self.world.surely(current.finish)
 
     @torch.no_grad()
     def whole(self, name: str, rows: Tensor) -> Tensor:
         """Return all rows of a tensor that is spread like a parameter; every rank must ask."""
         shape = self._whole[name].shape
-        parts = self.world.gather_parts(_padded(rows, self.world.most_rows(shape[0])).reshape(-1))
+        most = self.world.most_rows(shape[0])
+        parts = self.world.surely(
+            lambda: self.world.gather_parts(_padded(rows, most).reshape(-1)),
+        )
         return parts.view(-1, *shape[1:])[: shape[0]]
 
     @torch.no_grad()
@@ -202,7 +196,7 @@ class Shards:
         # A parameter without a gradient anywhere has none, as in one process: it does not decay.
         used = {name for names in self.world.gather(own) for name in names}
         for bucket in () if self._is_by_layer else self._all.summed:
-            self._sum(bucket, used)
+            self.world.surely(partial(self._sum, bucket, used))
         for name in self._begun - used:
             self.rows[name].grad = None
         self._reached.clear()
@@ -311,20 +305,19 @@ class Shards:
         self._begun.update(new)
 
     def _sum(self, bucket: Bucket, used: Container[str]) -> None:
-        """Add to the gradients of a bucket's rows."""
+        """Add to the gradients of a bucket's rows; the network has them until all are there."""
         ranks, first = self.world.parts, self._whole[bucket.names[0]]
         if self._fits_exactly(bucket) and first.grad is not None:
-            parts = _take(first).view(ranks, -1)
+            parts = _widened(first.grad).view(ranks, -1)
         else:
             shape = (ranks, sum(bucket.sizes))
             parts = torch.zeros(shape, dtype=torch.float32, device=first.device)
             for name, piece in bucket.pieces(parts):
-                if self._whole[name].grad is not None:
-                    whole = _take(self._whole[name])
-                    rows = ranks * self.world.most_rows(len(whole))
-                    piece.copy_(_padded(whole, rows).view(ranks, -1))
+                if (gradient := self._whole[name].grad) is not None:
+                    rows = ranks * self.world.most_rows(len(gradient))
+                    piece.copy_(_padded(_widened(gradient), rows).view(ranks, -1))
         for name, piece in bucket.pieces(self.world.sum_parts(parts)):
-            rows = self.rows[name]
+            rows, self._whole[name].grad = self.rows[name], None
             if name in used:
                 found = piece[: rows.numel()].view_as(rows)
                 rows.grad = found if rows.grad is None else rows.grad.add_(found)
@@ -382,15 +375,14 @@ def _fill(whole: Tensor, parts: Tensor, rows: int) -> None:
         rest.copy_(parts[full, : len(rest)])
 
 
-def _take(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient of a parameter in fp32; the parameter has none any more."""
-    gradient, parameter.grad = parameter.grad, None
-    assert gradient is not None
+def _widened(gradient: Tensor) -> Tensor:
     return gradient.float().contiguous()
 
 
 def _allocate(parameter: nn.Parameter) -> None:
-    parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+    size = parameter.numel() * parameter.element_size()
+    if parameter.untyped_storage().nbytes() != size:  # Another try may have made it.
+        parameter.untyped_storage().resize_(size)
 
 
 def _free(parameter: nn.Parameter) -> None:

@@ -76,11 +76,13 @@ class ShadowWeights:
         """Let the network compute with this set; the live weights are put back in any case."""
         if self._is_lent:
             raise RuntimeError("These weights are in the network already; lending does not nest.")
-        weights = self._tensors if self._host is None else self._host.on_device()
-        if self._model.shards is not None:
+        shards, host = self._model.shards, self._host
+        if shards is not None:
+            weights = self._tensors if host is None else shards.world.surely(host.on_device)
             with self._model.gathered(weights):
                 yield
             return
+        weights = self._tensors if host is None else host.on_device()
         live = self._model.trainable()
         own = {name: live[name].data for name in weights}
         self._put(weights)
@@ -120,8 +122,13 @@ class ShadowWeights:
             for local, candidate in head.named_parameters()
             if parameter is candidate and name in tensors
         }
+        if self._model.shards is None:
+            return self._head_of(own)
+        return self._model.shards.world.surely(lambda: self._head_of(own))
+
+    def _head_of(self, own: Mapping[str, Tensor]) -> HeadWeights | Head:
         if (fast := self._model.fast_head) is None:
-            device = self._model.device
+            head, device = self._model.head, self._model.device
             return HeadWeights(head, {local: weight.to(device) for local, weight in own.items()})
         if not own:
             return fast
