@@ -2,10 +2,12 @@
 
     python benchmarks/large_step.py --json step.json
     python benchmarks/large_step.py --tokens 1024 --ends --json step.json
+    python benchmarks/large_step.py --reshard --json step.json
 
 Prints seconds per phase and peak memory. The weights are random, so responses never end by
 themselves. All reach the length limit; with --ends four do, and the ends of the others are forced:
-their lengths are geometric with mean 70.
+their lengths are geometric with mean 70. With --shard or --reshard one process treats its
+parameters like several, which shows what that costs without a network between them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGenerat
 from bas_opd import disk
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
+from bas_opd.compute.world import World
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
@@ -119,6 +122,8 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
     parser.add_argument("--unshared", action="store_true", help="a prompt for each of its rows")
     parser.add_argument("--offload", action="store_true", help="moments and teacher in host memory")
+    parser.add_argument("--shard", action="store_true", help="gather weights for each phase")
+    parser.add_argument("--reshard", action="store_true", help="and layers one by one to learn")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--profile", help="write what one more step spends time on to this file")
     arguments = parser.parse_args()
@@ -133,6 +138,8 @@ def main() -> None:
         if arguments.checkpointing:
             recompute_layers(model.network)
         parameters = sum(p.numel() for p in model.network.parameters())
+        if arguments.shard or arguments.reshard:
+            model.shard(World(), by_layer=arguments.reshard)
         print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
         examples = pictures(folder, arguments.prompts, arguments.side)
         sampler = Sampler(

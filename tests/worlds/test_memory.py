@@ -14,12 +14,14 @@ from ranks import in_world
 from run_fixtures import tiny
 from small_models import build_small_model
 from stage_fixtures import crop_teacher, make_examples, make_model
+from test_reshard import Live
 from torch import Tensor
 
 from bas_opd.compute.world import World
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.learn.eight_bit import UNPACKED, EightBitAdamW
 from bas_opd.model import sharding
 from bas_opd.model.activations import SAMPLE, activations, count_kept
 from bas_opd.model.loading import LoraSettings, open_model
@@ -158,19 +160,28 @@ def held_by_layers(
 ) -> dict[str, int]:
     """Take a step that gathers layers one by one, and return the most bytes of its passes."""
     most = {"pass_weights": 0, "pass_gradients": 0, "exchanged": 0}
-    gather, add, act = Shards._gather, Shards._sum, World.sum_parts
+    gather, add = Shards._gather, Shards._sum
+    act, act_gather, learns = World.sum_parts, World.gather_parts, False
 
     def see(name: str, count: int) -> None:
         most[name] = max(most[name], count)
 
-    def gathering(shards: Shards, *arguments: Any) -> None:
-        gather(shards, *arguments)
+    def gathering(shards: Shards, bucket: Any, *arguments: Any) -> None:
+        nonlocal learns
+        learns = shards.is_by_layer and bucket not in shards._kept.gathered
+        gather(shards, bucket, *arguments)
         if shards.is_by_layer:
             see("pass_weights", sum(p.untyped_storage().nbytes() for p in shards._whole.values()))
 
     def adding(shards: Shards, *arguments: Any) -> None:
         see("pass_gradients", size_of(p.grad for p in shards._whole.values()))
         add(shards, *arguments)
+
+    def gathering_parts(own: World, part: Tensor, out: Tensor | None = None) -> Tensor:
+        parts = act_gather(own, part, out)
+        if learns and out is None:
+            see("exchanged", size_of([part, parts]))
+        return parts
 
     def exchanging(own: World, parts: Tensor) -> Tensor:
         part = act(own, parts)
@@ -181,6 +192,7 @@ def held_by_layers(
         patch.setattr(Shards, "_gather", gathering)
         patch.setattr(Shards, "_sum", adding)
         patch.setattr(World, "sum_parts", exchanging)
+        patch.setattr(World, "gather_parts", gathering_parts)
         model = make_model(folder, precision=precision, lora=lora)
         model.shard(world, by_layer=True)
         sampling = SamplingSettings(per_prompt=2, max_response_tokens=3)
@@ -293,6 +305,16 @@ def test_what_a_pass_keeps_is_counted_without_memory_as_with_it(
     assert counted.checkpointed == (sum(inputs) + max(layers)) // SAMPLE
     assert inputs == [4 * SAMPLE * 32] * len(core.layers)
     assert counted.checkpointed < counted.whole or len(layers) < 3
+
+
+def test_a_step_with_moments_in_8_bits_takes_no_more_than_a_plan_counts() -> None:
+    weight = torch.nn.Parameter(torch.randn(512, 512))
+    weight.grad = torch.randn(512, 512)
+    optimizer = EightBitAdamW([weight])
+    optimizer.step()  # The next one finds moments.
+    with Live([]) as live:
+        optimizer.step()
+    assert UNPACKED / 2 < live.most / weight.numel() < UNPACKED
 
 
 def test_the_memory_of_one_process_is_the_same_function(tmp_path: Path) -> None:

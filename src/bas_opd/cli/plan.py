@@ -185,7 +185,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("gathered network", size.gathered, f", while {phase}"),
         ("one layer of it", size.pass_weights if own.reshard else 0, ", and what is in none"),
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
-        ("  their sum", size.exchanged, ", for a while"),
+        ("  an exchange", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
         ("micro-batch", own.micro_batch, f", about, of {own.tokens:,} tokens"),
     ):

@@ -24,6 +24,8 @@ class Form:
     """One choice of the settings that decide memory, and what a GPU then holds."""
 
     gpus: int
+    replicas: int | None
+    """Into how many groups they are cut; None if the run asks for one."""
     reshard: bool | None
     """Whether the student's passes gather one layer at a time; None if nothing is gathered."""
     offload: bool
@@ -51,9 +53,9 @@ class Form:
 
     @property
     def _chosen(self) -> dict[str, bool | int]:
-        reshard = {} if self.reshard is None else {"shard.reshard": self.reshard}
+        spread = {"shard.replicas": self.replicas, "shard.reshard": self.reshard}
         return {
-            **reshard,
+            **{name: value for name, value in spread.items() if value is not None},
             "optim.offload": self.offload,
             "model.gradient_checkpointing": self.checkpointing,
             "lora.rank": self.lora_rank,
@@ -71,8 +73,8 @@ class Fit:
     forms: tuple[Form, ...]
     """The configured one first."""
     advice: tuple[Form, ...] = ()
-    """What fits with the fewest changes, if memory was given: on these GPUs, and on one GPU where
-    that takes fewer changes. Micro-batches may be smaller than those of `forms`."""
+    """What fits with the fewest changes, if memory was given: on these GPUs, perhaps in one group,
+    and on one GPU where that takes fewer changes. Micro-batches may be smaller than in `forms`."""
 
     def holds(self, form: Form) -> bool:
         """Return whether a form fits."""
@@ -83,14 +85,17 @@ def fit(config: Config, *, gpus: int, room: int | None = None) -> Fit:
     """Compute what one of so many GPUs holds, in each form of the settings."""
     check_groups(config, gpus)
     kept = activations(config.model.path, precision=precision_of(config, is_gpu=True))
-    forms, replicas = tuple(_forms(config, gpus, kept)), config.shard.replicas
+    replicas = config.shard.replicas
+    forms = tuple(_forms(config, gpus, replicas, kept))
     found = Fit(gpus=gpus, replicas=replicas, room=room, forms=forms)
     if room is None:
         return found
     own, advice = found.forms[0], []
     # One process gathers nothing, so one GPU may do where each of two does not.
     for count in dict.fromkeys((gpus, 1)):
-        forms = found.forms if count == gpus else _forms(config, count, kept)
+        forms = found.forms if count == gpus else ()
+        if (count, 1) != (gpus, replicas):
+            forms = (*forms, *_forms(config, count, 1, kept))
         fitting = [small for form in forms for small in _halved(form) if found.holds(small)]
         best = min(fitting, key=lambda form: _distance(own, form), default=None)
         if best and not (advice and _distance(own, advice[0]) <= _distance(own, best)):
@@ -108,11 +113,9 @@ def _halved(form: Form) -> Iterator[Form]:
         yield form
 
 
-def _forms(config: Config, gpus: int, kept: Activations) -> Iterator[Form]:
+def _forms(config: Config, gpus: int, replicas: int, kept: Activations) -> Iterator[Form]:
     tokens = config.optim.tokens_per_micro_batch
-    # A group holds everything; one GPU, where several were asked for, is the only one.
-    parts = max(1, gpus // config.shard.replicas)
-    ranks = parts if gpus > 1 or config.shard.always else None
+    ranks = gpus // replicas if gpus > 1 or config.shard.always else None
     own = (
         config.lora.rank,
         None if ranks is None else config.shard.reshard,
@@ -131,6 +134,7 @@ def _forms(config: Config, gpus: int, kept: Activations) -> Iterator[Form]:
     for rank, reshard, offload, checkpointing in chosen:
         yield Form(
             gpus=gpus,
+            replicas=None if config.shard.replicas == 1 else replicas,
             tokens=tokens,
             reshard=reshard,
             offload=offload,

@@ -15,6 +15,8 @@ from bas_opd.learn.adamw import move
 
 PIECE = 2**22
 """Elements whose moments are unpacked at once."""
+UNPACKED = 64
+"""Bytes for each of them while they move, at most: both in fp32, noise, and what packing takes."""
 
 
 class EightBitAdamW(torch.optim.AdamW):

@@ -204,9 +204,11 @@ class Shards:
 
     @property
     def exchanged(self) -> int:
-        """Most bytes that a sum of gradients over ranks takes for a while, in fp32."""
-        parts = (self._kept, *self._layers.values())
-        return max((self._summed_bytes(b) for part in parts for b in part.summed), default=0)
+        """Most bytes that an exchange between ranks takes for a while in a pass that learns."""
+        layers = tuple(self._layers.values())
+        gathers = (self._gathering_bytes(b) for part in layers for b in part.gathered)
+        sums = (self._summed_bytes(b) for part in (self._kept, *layers) for b in part.summed)
+        return max((*gathers, *sums), default=0)
 
     @property
     def gathered_bytes(self) -> int:
@@ -334,6 +336,18 @@ class Shards:
             for p, size in zip(whole, bucket.sizes, strict=True)
         ]
         return fp32 * (part + ranks * part + max(map(sum, zip(widened, padded, strict=True))))
+
+    def _gathering_bytes(self, bucket: Bucket) -> int:
+        """Return the bytes of `_gather` besides the parameters: rows, copied, and all parts."""
+        part, whole = sum(bucket.sizes), [self._whole[name] for name in bucket.names]
+        copied = sum(
+            size
+            for name, size, p in zip(bucket.names, bucket.sizes, whole, strict=True)
+            if self.rows[name].dtype is not p.dtype
+        )
+        if not self._fits_exactly(bucket):
+            copied += part + self.world.parts * part
+        return whole[0].element_size() * copied
 
     def _fits_exactly(self, bucket: Bucket) -> bool:
         """Return whether a bucket is one parameter without padding: it needs no copy."""

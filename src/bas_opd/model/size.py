@@ -45,7 +45,7 @@ class ModelSize:
     pass_gradients: int = 0
     """Of several processes: gradients of one micro-batch on that."""
     exchanged: int = 0
-    """Of several processes: the largest sum of gradients over them."""
+    """Of several processes: the largest exchange in a pass that learns."""
 
 
 def model_size(

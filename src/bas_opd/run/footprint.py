@@ -9,6 +9,7 @@ import torch
 from bas_opd.compute.memory import free_host_memory
 from bas_opd.config.schema import Config
 from bas_opd.errors import OutOfMemory
+from bas_opd.learn.eight_bit import PIECE, UNPACKED
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.size import ModelSize, model_size
 
@@ -31,6 +32,8 @@ class Memory(ModelSize):
     """Whether AdamW and teacher are in host memory."""
     is_packed: bool = False
     """Whether AdamW's moments are kept in 8 bits; these stay on the device."""
+    unpacked: int = 0
+    """Bytes that a step with such moments takes for those that it unpacks at a time."""
     own_teacher: int = 0
     """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
     gathered_teacher: int = 0
@@ -63,9 +66,11 @@ class Memory(ModelSize):
         """
         weights = self.weights + self.own_teacher
         learning = self.pass_weights + self.pass_gradients + self.exchanged + micro_batch
-        passes = self.casts + max(self.gradients + learning, self.gathered, self.gathered_teacher)
-        if offload and self.is_packed:
-            return weights + self.adamw + passes
+        scoring = self.gathered + (self.teacher if offload else 0)
+        passes = self.casts + max(self.gradients + learning, scoring, self.gathered_teacher)
+        if self.is_packed:
+            kept = self.adamw + (0 if offload else self.teacher)
+            return weights + kept + max(passes, self.gradients + self.unpacked)
         if offload:
             return weights + max(passes, self.gradients + 2 * FP32 * self.in_flight)
         return weights + self.adamw + self.teacher + passes
@@ -107,6 +112,7 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
         host_copy=trained + adamw + teacher,
         is_offloaded=config.optim.offload,
         is_packed=is_packed,
+        unpacked=UNPACKED * min(PIECE, size.own_trained) if is_packed else 0,
         own_teacher=own_teacher,
         gathered_teacher=gathered_teacher,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from bas_opd.commands.fitting import Fit
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.errors import ConfigError, DataError
+from bas_opd.learn.eight_bit import UNPACKED
 from bas_opd.model.size import model_size
 from bas_opd.run import footprint
 from bas_opd.run.checkpoint import retain
-from bas_opd.run.footprint import Memory
+from bas_opd.run.footprint import Memory, measure
 from bas_opd.run.loop import train
 
 SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "run.keep_every=4")
@@ -332,6 +334,47 @@ def test_a_gpu_of_a_group_holds_what_one_of_so_many_does(
     assert "On each of 6 GPUs, in 2 groups, with" in "\n".join(lines(grouped))
     with pytest.raises(ConfigError, match="does not cut 5 processes into equal groups"):
         plan(config, gpus=5)
+
+
+def test_one_group_is_proposed_where_that_makes_a_run_fit(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    settings = ("lora.rank=2", "optim.tokens_per_micro_batch=1", "shard.replicas=2")
+    config = small_config(tmp_path, small_qwen3vl, *settings)
+    several = small_config(tmp_path, small_qwen3vl, *settings[:2])
+    # One GPU holds less than each of two, and is one group.
+    room = round(fitted(several, gpus=1, room=10**12).forms[0].device / 0.899)
+    assert "would fit on 1 GPU with shard.replicas=1 optim.offload" in said(config, 2, room)
+    settings = ("optim.offload=true", *settings[1:])
+    config = small_config(tmp_path, small_qwen3vl, *settings)
+    several = small_config(tmp_path, small_qwen3vl, *settings[:2])
+    room = round(fitted(several, gpus=16, room=10**12).forms[0].device / 0.899)
+    assert "would fit with shard.replicas=1 shard.reshard=false" in said(config, 16, room)
+    assert "shard.replicas" not in said(several, 16, room)
+
+
+def said(config: Config, gpus: int, room: int) -> str:
+    return "\n".join(lines(plan(config, gpus=gpus, room=room))).partition("together")[2]
+
+
+def test_moments_in_8_bits_are_counted_while_they_are_unpacked(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    memory = measure(small_config(tmp_path, small_qwen3vl, "optim.moments=8bit"))
+    state = memory.weights + memory.adamw + memory.teacher + memory.gradients
+    assert memory.device == state + memory.unpacked
+    assert memory.unpacked == UNPACKED * memory.own_trained
+
+
+def test_the_rows_of_an_offloaded_teacher_are_counted_while_it_scores(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    settings = ("shard.reshard=true", "optim.offload=true")
+    memory = measure(small_config(tmp_path, small_qwen3vl, *settings), ranks=2)
+    least = memory.weights + memory.casts + memory.gathered + memory.teacher
+    assert memory.device >= least
+    whole = replace(memory, gathered=10 * memory.gathered)
+    assert whole.device == least + 9 * memory.gathered
 
 
 def with_reshard(config: Config) -> Config:
