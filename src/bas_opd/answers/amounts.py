@@ -34,8 +34,8 @@ _OF_ANOTHER = re.compile(
 """What stands before a number of something else: "the 2 cars", "after 1945", "f(3)"."""
 _NAME = re.compile(r"\b(?:for|on|in|at|by|with|of|near|the|this|that|an?) ([a-z]{3,15}) $")
 """What stands before a number that is a name: "for bus 12"."""
-_LONE_NAME = re.compile(r"([a-z]{3,15}) $")
-"""All that stands before a number that is a name: "page 4"."""
+_PLACE = re.compile(r"(?:page|figure|step|question|chapter|section|example) $")
+"""All that stands before the number of a part of a text: "page 4"."""
 _ENDS = re.compile(
     r"(?:[ -]?(?:%|°[cf]?|(?!is\b|are\b|was\b|were\b)[^\W\d_]{1,20}(?:/[a-z]{1,4})?))?"
     r"(?: (?:long|tall|high|wide|deep|thick|left|away|in total))?\W{0,3}$"
@@ -147,9 +147,11 @@ def _is_told(here: Number, goal: Number, said: str) -> bool:
     if _OF_ANOTHER.search(before):
         return False
     words = _WORD.findall(before)
-    is_framed = all(word in _FRAME_WORDS for word in words[-3:]) and words[-1] not in ("in", "on")
+    is_year = all(1000 <= each.value < 2100 for each in (here, goal))
+    is_set = words[-1] in ("in", "on") and not is_year  # "in 3 seconds the light turns green"
+    is_framed = all(word in _FRAME_WORDS for word in words[-3:]) and not is_set
     if is_framed or _HAN_FRAME.search(said):
         return words[-1:] != ["number"]
-    name = _NAME.search(before) or _LONE_NAME.match(before)
-    is_name = name is not None and name[1] not in _FRAME_WORDS
+    name = _NAME.search(before)
+    is_name = _PLACE.match(before) or (name is not None and name[1] not in _FRAME_WORDS)
     return not is_name and _ENDS.match(said, here.end) is not None

@@ -28,7 +28,7 @@ from bas_opd.answers.verdicts import elected
 from bas_opd.answers.wording import by_words
 
 _WHOLE = re.compile(
-    r"^\W{0,3}(?:(?:the )?(?:option|choice|answer|letter|选项?"
+    r"^\W{0,3}(?:(?:the (?!answer))?(?:option|choice|answer|letter|选项?"
     r"|答案)\s?:?\s?)?[(\[]?([A-Za-z])[)\].,:;!?]{0,3}$",
     re.I,
 )
@@ -55,7 +55,6 @@ _SMALL_LINE = re.compile(r"^[a-z][.)]?\n", re.M)
 _SMALL_HEAD = re.compile(r"([a-z])\. ")
 _OFFERS = re.compile(r"\W{0,3}(?:would|do|should|can|could|are|may) (?:you|i)\b")
 """A closing offer: "Do you want to know more about the red car?"."""
-_HAND = re.compile(r"(?<=[Ll]eft|ight)-hand(?= side)")
 _DIALOGUE = re.compile(r"^(?:q|question): [^\n]{1,2000}\na: ", re.I)
 _TEXT_LEAD_END = re.compile(
     r"(?: [-\u2013\u2014] |[.!;] |\n| \()(?!or\b|maybe\b|perhaps\b|possibly\b)"
@@ -116,7 +115,7 @@ def _read(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         return whole if _WHOLE.match(text) or not was_cut else NONE
     if _only_letters(text, ballot):
         return DEFERRED
-    text = _without_echo(_DIALOGUE.sub("", ballot.plain(_HAND.sub("", text))), ballot)
+    text = _without_echo(_DIALOGUE.sub("", ballot.plain(text)), ballot)
     small = _SMALL_HEAD.match(text)
     if small and small[1].upper() in ballot.keys and not ballot.is_ambiguous(small[1]):
         text = text[0].upper() + text[1:]

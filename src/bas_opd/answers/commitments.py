@@ -145,6 +145,8 @@ class Reader:
             return True
         if cues.SUPPOSED.search(self._low, max(0, start - 140), start):
             return True
+        if cues.CHOOSE_IF.search(self._low, start, end + 80):
+            return True
         ending = cues.SENTENCE_MARK.search(self._text, end, end + 200)
         if ending is None or ending[0] != "?":
             return False

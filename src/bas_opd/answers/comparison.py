@@ -77,8 +77,7 @@ def compare(phrase: str, reference: str) -> bool | None:
         return True
     corrected = _CORRECTED.match(said)
     if corrected:
-        verdict = compare(said[corrected.end() :], reference)
-        return False if verdict is None and is_named(corrected[0], reference) else verdict
+        return compare(said[corrected.end() :], reference)
     if due in (f"not {said}", f"no {said}"):
         return None
     # "the one" must keep its article, or it would count.

@@ -87,7 +87,7 @@ RIGHT_AFTER_TEXT = re.compile(
     r" ?(?:[-\u2013\u2014:(,] ?)?(?:is )?(?:(?:correct|right|true)\b|[✅✓✔])"
 )
 _IF = (
-    r"(?:if (?:by that )?you (?:mean|are asking|see|want|prefer|think|find|notice)"
+    r"(?:if (?:by that )?you (?:mean|are asking)"
     r"|if (?!i\b|we\b|you\b|forced\b|pressed\b|anything\b))"
 )
 _UNLESS = r"unless\b(?! i(?:'m| am)\b)"
@@ -100,7 +100,12 @@ _SUPPOSES = (
     rf"(?:\b(?:{_UNLESS}|assuming\b(?! the question)|suppos(?:e|ing)\b|{_IF})"
     r"|(?:^|[.;!?\n] ?)(?:had|should|were) (?:it|the|this|that|they|you)\b)"
 )
-SUPPOSITION = re.compile(_SUPPOSES)
+CHOOSE_IF = re.compile(
+    r"(?<!\bi'd )(?<!\bi would )\b(?:choose|pick|select)\b[^.,;!?\n]{1,60}"
+    r" if you (?:see|want|prefer|think|find|notice)\b"
+)
+"""What leaves the choice to others: "choose A if you see a red car"."""
+SUPPOSITION = re.compile(rf"{_SUPPOSES}|{CHOOSE_IF.pattern}")
 SUPPOSED = re.compile(
     rf"{_SUPPOSES}[^.;!?\n]{{1,120}}, "
     r"(?:(?!\bbut\b|\bso\b|\bhowever\b)[^.;!?\n]){0,40}$"

@@ -13,7 +13,7 @@ _LABEL = re.compile(
     r"|(?<![A-Za-z0-9_\u00c0-\u024f\u00b0&'\u2220\u25b3-])(?<!\w\.)(?<!\w/)([A-Z])"
     r"(?![A-Za-z0-9_\u00c0-\u024f\u00b0+&#]|'[a-z]|-\w|\.[A-Za-z0-9]|/[A-Z]\b)"
     r"|(?<![\w(])([a-z])(?=\))"
-    r"|(?<=[Oo]ption )([a-z])(?= (?:is|was)\b|[.,:;\n]|$)"
+    r"|(?<=[Oo]ption )([a-z])(?= (?:is|was)\b|[.:;\n]|$)"
 )
 _SEPARATOR = re.compile(
     r"[.):,\]]{0,3}(?: ?[\u2013\u2014:=] ?| ?-(?!\d) ?|\s|$)?[\"'(]?"
@@ -74,7 +74,7 @@ def label_at(text: str, low: str, start: int, ballot: Ballot) -> Label | None:
         letter=(match[1] or match[2] or match[3] or match[4]).upper(),
         start=match.start(),
         end=match.end(),
-        is_bracketed=match[2] is None,
+        is_bracketed=match[2] is None and match[4] is None,
     )
     is_none = _is_word(text, low, label, ballot) or _is_part(low, label, ballot)
     return None if is_none else label

@@ -167,13 +167,23 @@ def after_refusal(text: str) -> str:
         return text
     turn = _TURN.search(low, last[0].end())
     if turn is None and _CONCEDED.search(low, 0, last[0].start()):
-        turn = _COMMA.search(low, last[0].end())
+        turn = _COMMITS.match(low, last[0].end())
     return text[turn.end() :].strip() if turn else ""
 
 
 _CONCEDED = re.compile(r"\b(?:although|though|while|even if)\b[^.,;!?\n]{0,120}$")
 """What makes doubts an aside: "although it is hard to tell, it is red"."""
-_COMMA = re.compile(r"[,.;!?\n]")
+_COMMITS = re.compile(
+    r"[^,.;!?\n]{0,80},(?= (?:"
+    r"(?:i(?:'m| am) (?:\w{2,12} )?(?:confident|sure|certain) (?:that )?|i(?:'d| would) say "
+    r"|i think )?"
+    r"(?:it's|it is|that's|they're|they are)(?: most)?(?: (?:likely|probably|clearly|definitely))?"
+    r"(?: in| on)?(?: an?| the)?(?! (?:not|maybe|perhaps|either|often|\w{2,12}ly)\b)"
+    r"(?: [\w-]{1,20}){1,2}\W{0,3}$"
+    r"|(?:the answer is )?(?:option )?[(\[]?[a-z][)\]]?\W{0,3}$"
+    r"|(?:yes|no)\b(?=[,.!]|$)(?![^\n]{0,200}\b(?:might|could|may|possibly|perhaps|maybe)\b)))"
+)
+"""What ends such an aside: a short answer, and nothing after it."""
 _TURN = re.compile(r"\b(?:but|however|though|still|nevertheless|that said|if i had to)\b")
 
 

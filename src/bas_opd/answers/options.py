@@ -24,8 +24,6 @@ _FORMULA = re.compile(r"[√π^\\]")
 _FORMULA_MARKS = tuple("√π^²³")
 _NO_THING = re.compile(r"\bthere (?:is|are)(?=(?: not any| no)\b)|^(?=none\b)")
 _LOOSE = re.compile(r"\b(?:at least|at most|up to|over|under|nearly|almost) $")
-_OPENS = re.compile(r"(?:^|[.,;\n] ?)(?:in|on|at|within|for|after|before|during|by|every) $")
-_GOES_ON = re.compile(r"(?: [\w'-]{1,20}){2}")
 _BESIDE = re.compile(
     r"\W{1,3}(?:(?:and|or|nor|not|maybe|perhaps|possibly|rather than|instead of|the)\W{1,2}){0,4}"
 )
@@ -33,6 +31,7 @@ _OPEN = re.compile(r"\b(?:or|might|could|may|maybe|perhaps|possibly|if|whether)\
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _SMALL = "a an the is are was were be being been his her their its my your this that"
 _SMALL_WORDS = frozenset(_SMALL.split())
+_HAND = re.compile(r"\b(left|right)[- ]hand(?= side\b)", re.I)
 _FIRST_BEYOND_WORDS = 0x2E80  # scripts from here on put no spaces between words
 
 
@@ -48,7 +47,7 @@ class Mention:
 def normal(text: str) -> str:
     """Return a phrase in lower case, without outer punctuation and leading article."""
     low = lowered(plain(clean(text) or "")).replace("\n", " ").strip(_EDGES)
-    return _ARTICLE.sub("", low)
+    return _ARTICLE.sub("", _HAND.sub(r"\1", low))
 
 
 def is_bounded(text: str, start: int, end: int) -> bool:
@@ -105,7 +104,8 @@ class Ballot:
         return {key: text for key, text in self.texts.items() if len(text) > 1 or text.isdigit()}
 
     def plain(self, text: str) -> str:
-        """Return a text in which options called "Point A" have no brackets around the letter."""
+        """Return a text that calls "Point (A)" and "left-hand side" by their plain names."""
+        text = _HAND.sub(r"\1", text)
         nouns = {value.rpartition(" ")[0] for value in self._all.values()}
         noun = nouns.pop() if len(nouns) == 1 else ""
         is_lettered = noun and all(
@@ -178,14 +178,13 @@ class Ballot:
                 held[place] = held[place + 1] = held[place] or held[place + 1]
         return [each for each, holds in zip(found, held, strict=True) if holds]
 
-    def kin(self, low: str) -> list[Mention]:
-        """Find words that name the colour, side or material of an option otherwise ("wooden")."""
-        owners = {KIND_OF[text]: key for key, text in self.texts.items() if text in KIND_OF}
-        return [
-            Mention(start=word.start(), end=word.end(), key=owners[KIND_OF[word[0]]])
-            for word in (_WORD.finditer(low) if owners else ())
-            if names_quality(word[0]) and KIND_OF[word[0]] in owners
-        ]
+    def rivals(self, low: str, key: str) -> list[tuple[int, int]]:
+        """Find words for the colour, side or material of the other options ("wooden")."""
+        kinds = {KIND_OF[text] for text in self.texts.values() if names_quality(text)}
+        kinds = {kind for kind in kinds if kind[0] != KIND_OF["man"][0]}  # "a girl among men"
+        kinds.discard(KIND_OF.get(self.texts.get(key, ""), (-1, -1)))
+        words = _WORD.finditer(low) if kinds else ()
+        return [word.span() for word in words if KIND_OF.get(word[0]) in kinds]
 
     def told(self, low: str) -> str | None:
         """Return the one option that a sentence states in other words ("is riding a bike")."""
@@ -200,7 +199,7 @@ class Ballot:
         found = [
             Mention(start=each.start, end=each.end, key=self._owner(low, each))
             for each in numbers(low)
-            if not each.is_ordinal and not _is_setting(low, each)
+            if not each.is_ordinal
         ]
         empty = None if found else _NO_THING.search(low)
         if empty and Fraction(0) in self.values:
@@ -215,12 +214,6 @@ class Ballot:
         if is_other or is_bound or amount.is_range:
             return ""
         return self.values.get(amount.value, "")
-
-
-def _is_setting(low: str, amount: Number) -> bool:
-    """Return whether an amount only says when or where: "in 3 seconds the light turns green"."""
-    before = _OPENS.search(low, max(0, amount.start - 20), amount.start)
-    return before is not None and _GOES_ON.match(low, amount.end) is not None
 
 
 def _overlaps(core: Mention, whole: list[Mention]) -> bool:

@@ -66,6 +66,10 @@ _PREDICATE = re.compile(
     r"^(?: (?:side|colou?r|one|part|half|direction|in colou?r))?"
     r"(?: (?:in|of) (?:the|this) (?:image|picture|photo|scene))?\W{0,3}$"
 )
+_NEARBY = re.compile(
+    r"\b(?:on|next to|beside|behind|under|near|above|below|against|in front of) (?:an?|the|his|her"
+    r"|its|their|some|two|three|\d) (?:\w{1,20} )?$"
+)
 _REMARK = re.compile(r", (?:not \w{1,20}|i (?:think|believe|guess))\W{0,2}$")
 _WEIGHS = re.compile(
     r"\b(?:look(?:ing)? at|compar\w{1,4}|consider\w{0,4}|examin\w{1,4}|check\w{0,4}"
@@ -101,12 +105,11 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     clauses = Clauses(low)
     spoken = ballot.mentions(low)
 
-    def is_spoken(found: Mention | Label) -> bool:
-        before = bisect_left(spoken, found.end, key=lambda each: each.start)
-        return before > 0 and found.start < spoken[before - 1].end
+    def is_spoken(start: int, end: int) -> bool:
+        before = bisect_left(spoken, end, key=lambda each: each.start)
+        return before > 0 and start < spoken[before - 1].end
 
-    kin = [each for each in ballot.kin(low) if not is_spoken(each)]
-    every = [label for label in labels(text, low, ballot) if not is_spoken(label)]
+    every = [label for label in labels(text, low, ballot) if not is_spoken(label.start, label.end)]
 
     def is_dropped(start: int, end: int, unreal: re.Pattern[str]) -> bool:
         return clauses.deny(start, end) or bool(unreal.search(clauses.around(start, end)[0]))
@@ -142,8 +145,10 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
         told = told or _preferred(low, bounds, places)
         return answered(told) if told else DEFERRED
     key = (keys | letters).pop()
-    if any(each.key != key and not clauses.deny(each.start, each.end) for each in kin):
-        return DEFERRED  # "wooden, with metal legs"
+    rivals = [span for span in ballot.rivals(low, key) if not is_spoken(*span)]
+    starts = sorted(places)
+    if any(_is_beside(span, starts, clauses) for span in rivals):
+        return DEFERRED  # "wooden with metal legs"
     is_fragment = len(low.split()) <= 3 and not (letters or ballot.is_numeric)
     after = _REMARK.sub("", low[mentions[-1].end :]) if is_fragment else ""
     is_described = is_fragment and _ARTICLE.match(low) and names_quality(low.split()[1])
@@ -157,6 +162,14 @@ def by_words(text: str, ballot: Ballot, was_cut: bool | None) -> Answer:
     is_concluded |= bool(ends_with_label) and named[-1].start >= bounds[-1][0]
     is_concluded |= _preferred(low, bounds, places) == key
     return answered(key) if is_concluded else DEFERRED
+
+
+def _is_beside(span: tuple[int, int], places: list[int], clauses: Clauses) -> bool:
+    """Return whether a clause says another word of an option, and not of a thing nearby."""
+    before, after = clauses.around(*span)
+    named = bisect_left(places, span[0] - len(before))
+    is_together = named < len(places) and places[named] < span[1] + len(after)
+    return is_together and not _NEARBY.search(before) and not clauses.deny(*span)
 
 
 def _is_unended(text: str, was_cut: bool | None, mentions: list[Mention]) -> bool:

@@ -33,6 +33,10 @@ OPTIONS = {
     "MAT": {"A": "cotton", "B": "wood", "C": "metal", "D": "glass"},
     "MOOD": {"A": "happy", "B": "sad", "C": "angry", "D": "tired"},
     "NUM": {"A": "2", "B": "3", "C": "4", "D": "5"},
+    "YEAR": {"A": "1990", "B": "1995", "C": "2000", "D": "2005"},
+    "GRAY": {"A": "red", "B": "blue", "C": "gray", "D": "black"},
+    "WHO": {"A": "man", "B": "woman", "C": "boy", "D": "girl"},
+    "HAND": {"A": "Left-hand side", "B": "Right-hand side", "C": "In the middle"},
     "SIDE": {"A": "left", "B": "right"},
     "TASK": {"A": "The man is walking a dog.", "B": "The man is riding a bike."},
     "MED": {
