@@ -105,7 +105,6 @@ class Grpo:
                     settings=self.settings.clip,
                     advantages=dict(enumerate(found)),
                     weights=self._weights(rollouts, part),
-                    sampled=_by_row(rollouts, rows),
                     old=old,
                     reference=reference,
                     measured=measured,

@@ -73,6 +73,13 @@ def step_event(
             "rescored_tokens": engine.tokens,
             "logprob_gap": engine.logprob_gap,
         }
+    if (found := update.importance) is not None:
+        closing["importance"] = {
+            "tokens": found.tokens,
+            "mean_difference": found.total_difference / max(1, found.tokens),
+            "max_difference": found.max_difference,
+            "truncated": found.truncated,
+        }
     if report.queries is None:
         own = _policy(report.policy) if report.policy else {}
         if report.generation:

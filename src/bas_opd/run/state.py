@@ -25,7 +25,14 @@ from bas_opd.data.records import grades_by_last_word, read_manifest
 from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, ConfigError, ModelError
-from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
+from bas_opd.learn import (
+    ClipSettings,
+    Correction,
+    Distillation,
+    Learner,
+    OptimizerSettings,
+    TokenLogprobs,
+)
 from bas_opd.methods import (
     BasOpd,
     Dapo,
@@ -177,6 +184,9 @@ def build_method(
         head=model.logits,
         fast_head=model.fast_head,
         settings=DistillSettings(**config.distill.model_dump()),
+        correction=None
+        if (cap := config.importance_cap) is None
+        else Correction(logprobs=_drawn_logprobs(config, model), cap=cap),
     )
     if name == "opsd":
         return opsd(
@@ -222,11 +232,19 @@ def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
         updates_per_step=grpo.updates_per_step,
         max_response_tokens=rollout.max_response_tokens,
         scale=grpo.scale,
-        clip=ClipSettings(**grpo.model_dump(exclude={"scale", "updates_per_step"})),
-        logprobs=TokenLogprobs(
-            temperature=rollout.temperature, suppressed=tuple(model.processor.suppressed_ids)
+        clip=ClipSettings(
+            **grpo.model_dump(exclude={"scale", "updates_per_step"}),
+            importance_cap=config.importance_cap,
         ),
+        logprobs=_drawn_logprobs(config, model),
         tokens_per_chunk=config.distill.tokens_per_chunk,
+    )
+
+
+def _drawn_logprobs(config: Config, model: VisionLanguageModel) -> TokenLogprobs:
+    """Return log p of what the rollouts are drawn from."""
+    return TokenLogprobs(
+        temperature=config.rollout.temperature, suppressed=tuple(model.processor.suppressed_ids)
     )
 
 

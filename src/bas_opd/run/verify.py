@@ -115,6 +115,7 @@ def verify(
     order, cost = _StepCheck(_order()), _StepCheck(_cost)
     examples = _StepCheck(order_check(config, found) if config and found else _nothing)
     budget, selection = _StepCheck(_nothing), _StepCheck(_nothing)
+    drawn = _StepCheck(_drawing(config) if config else _nothing)
     requests = _Requests(outline, config)
     if config and select and rule:
         budget = _StepCheck(_queries(_budget(config, select)))
@@ -122,7 +123,7 @@ def verify(
     checkpoints = published(outline.directory.checkpoints) if files else []
     sums = _Sums(at=frozenset(map(step_of, checkpoints)))
     for step in outline.read_steps(damage.append) if steps is None else steps:
-        for check in (foreign, order, examples, learned, budget, selection, cost, requests):
+        for check in (foreign, order, examples, drawn, learned, budget, selection, cost, requests):
             check.add(step)
         sums.add(step)
 
@@ -139,6 +140,8 @@ def verify(
     else:
         scope = "in the order of the data" if found else "not checked: the data is not there"
         checks.append(_check("examples", examples.problems, scope))
+        if drawn.problems or config.importance_cap is not None:
+            checks.append(_check("rollouts", drawn.problems, _drawing_note(config)))
     if config and select and rule:
         checks += [
             _check("budget", budget.problems, _budget_note(select)),
@@ -236,6 +239,31 @@ def _foreign(config: Config | None) -> StepProblems:
     kind = KINDS[name]
     problem = "candidates is missing." if kind is QueryRecord else f"it is no step of {name}."
     return lambda step: () if type(step) is kind else (problem,)
+
+
+def _drawing(config: Config) -> StepProblems:
+    """Find steps without the importance weights that the settings ask for, or of other tokens."""
+
+    def problems(step: StepRecord) -> Iterator[str]:
+        rows = step.scored if isinstance(step, QueryRecord) else step.rows or []
+        found = step.importance
+        if (found is not None) != (config.importance_cap is not None and bool(rows)):
+            yield f"importance is {'missing' if found is None else 'on record, but not in use'}."
+        if found is None or not set(rows) <= set(range(len(step.response_tokens))):
+            return
+        if found.tokens != (tokens := sum(step.response_tokens[row] for row in rows)):
+            yield f"importance is of {found.tokens} tokens, but its rows have {tokens}."
+        if not 0 <= found.truncated <= found.tokens:
+            yield f"importance has {found.truncated} of {found.tokens} weights truncated."
+        mean, most = found.mean_difference, found.max_difference
+        if mean is not None and most is not None and not 0 <= mean <= most * (1 + 1e-6):
+            yield f"importance has a mean difference of {mean} and a largest one of {most}."
+
+    return problems
+
+
+def _drawing_note(config: Config) -> str:
+    return f"importance weights up to {config.importance_cap:g}"
 
 
 def _learning(outline: RunOutline, config: Config | None) -> StepProblems:
