@@ -184,6 +184,9 @@ class Rollouts:
     entropies: Tensor | None  # [row, token] fp32 nats; None where the engine cannot give it
     engine: EngineReport | None = None
     """Where another engine than the trainer's own sampler drew them."""
+    sampled_at: int | None = None
+    """Steps that were taken before the weights that drew them, where that may be fewer than
+    `step`."""
 
     def __post_init__(self) -> None:
         rows = len(self.examples) * self.per_prompt

@@ -36,6 +36,7 @@ FREE = frozenset(
         "rollout.prompts_per_batch",
         "rollout.engine_cache_gib",
         "rollout.logprob_tolerance",
+        "rollout.overlap",
         "distill.tokens_per_chunk",
         "teacher.tokens_per_batch",
         "teacher.server",

@@ -170,6 +170,16 @@ class RolloutConfig(Section):
         description="Largest mean distance between the log-probs of vLLM and of the trainer before "
         "a run stops; unset: 0.001 in float32, 0.1 in bfloat16.",
     )
+    ahead: Literal[0, 1] = Field(
+        default=0,
+        description="1: the rollouts of a step are drawn before the update of the step before it, "
+        "one update late (docs/engines.md). 0: after it, as in the paper.",
+    )
+    overlap: bool = Field(
+        default=False,
+        description="With ahead=1, draw while the student is trained, by a copy of its network. "
+        "It takes memory for that; in float32 it changes no number.",
+    )
     correct: bool | Literal["auto"] = Field(
         default="auto",
         description="Weigh each token by the trainer's probability over that under which it was "
@@ -189,6 +199,16 @@ class RolloutConfig(Section):
                     f"rollout.{name} is {value}, but rollout.engine is sampler, which does not use "
                     "it. Remove it, or set rollout.engine=vllm."
                 )
+        if self.overlap and (not self.ahead or self.engine == "vllm"):
+            why = (
+                "rollout.engine is vllm, which shares the GPU with the trainer step by step"
+                if self.ahead
+                else "rollout.ahead is 0: nothing is drawn ahead"
+            )
+            raise ValueError(
+                f"rollout.overlap is true, but {why}. Set rollout.overlap=false, or "
+                "rollout.ahead=1 with rollout.engine=sampler."
+            )
         if self.engine == "vllm" and self.prompts_per_batch is not None:
             raise ValueError(
                 f"rollout.prompts_per_batch is {self.prompts_per_batch}, but rollout.engine is "
@@ -684,6 +704,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "sft": frozenset({"sft"}),
     "judge": frozenset({"grpo", "dapo", "sft"}),
     "rollout.correct": frozenset({"bas-opd", "opsd", "grpo", "dapo"}),
+    "rollout.ahead": frozenset({"bas-opd", "opsd", "grpo", "dapo"}),
 }
 """Section or setting -> the methods that use it; all others are used by every method."""
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -736,7 +757,7 @@ class Config(Section):
         """Largest importance weight of a token; None where tokens have none."""
         rollout, corrects = self.rollout, self.rollout.correct
         if corrects == "auto":
-            is_other = rollout.engine != "sampler"
+            is_other = rollout.engine != "sampler" or rollout.ahead > 0
             has_ratio = self.method.name in ("grpo", "dapo") and rollout.top_p == 1
             corrects = is_other and has_ratio
         return rollout.correct_cap if corrects else None
@@ -828,6 +849,16 @@ class Config(Section):
             raise ValueError(
                 f"rollout.correct_cap is {rollout.correct_cap:g}, but no token has an importance "
                 "weight in this run. Remove it, or set rollout.correct=true."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _next_batch_is_known(self) -> Config:
+        if self.method.name == "dapo" and self.rollout.ahead and self.dapo.rounds > 1:
+            raise ValueError(
+                f"rollout.ahead is 1 and dapo.rounds is {self.dapo.rounds}, but how many batches a "
+                "step draws is known when they are graded, so the next one cannot be drawn before. "
+                "Set rollout.ahead=0 or dapo.rounds=1."
             )
         return self
 

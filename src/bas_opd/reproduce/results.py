@@ -229,6 +229,8 @@ LATER = (
     ("rollout.engine", "sampler"),
     ("rollout.engine_cache_gib", 4.0),
     ("rollout.logprob_tolerance", None),
+    ("rollout.ahead", 0),
+    ("rollout.overlap", False),
     ("rollout.correct", "auto"),
     ("rollout.correct_cap", 2.0),
     ("optim.decay_until", None),

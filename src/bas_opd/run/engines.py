@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT_SAMPLING = {
     *("prompts_per_step", "engine", "engine_cache_gib", "logprob_tolerance"),
-    *("correct", "correct_cap"),
+    *("correct", "correct_cap", "ahead", "overlap"),
 }
 """Settings of `RolloutConfig` that say nothing of how responses are drawn."""
 

@@ -35,6 +35,7 @@ def step_event(
     core = {
         "event": "step",
         "step": rollouts.step,
+        **({} if rollouts.sampled_at is None else {"sampled_at": rollouts.sampled_at}),
         "examples": [example.id for example in rollouts.examples],
         "per_prompt": rollouts.per_prompt,
         "prompt_tokens": prompts,

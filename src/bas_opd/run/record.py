@@ -182,6 +182,8 @@ class StepRecord(Record):
     """Rows that the student learned from; a step with queries has them as `selected`."""
     engine: EngineRecord | None = None
     """Where another engine than the trainer's own sampler drew the rollouts."""
+    sampled_at: int | None = None
+    """Steps that were taken before the weights that drew the rollouts; None: all before it."""
     importance: ImportanceRecord | None = None
     """Where tokens had importance weights."""
 

@@ -51,7 +51,9 @@ from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
-from bas_opd.rollout import RolloutEngine, Sampler
+from bas_opd.rollout import AheadEngine, RolloutEngine, Sampler
+from bas_opd.rollout.ahead import Beside
+from bas_opd.rollout.sampler import CopySampler, encode
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.engines import sampling_settings, vllm_engine
@@ -117,6 +119,21 @@ def build_method(
             return vllm_engine(config, model, encoder(view), hooks, world)
         return Sampler(model, view, sampling_settings(config), hooks, world, encoder(view))
 
+    def policy() -> RolloutEngine:
+        if run is None or not config.rollout.ahead:
+            return sampler(full_view)
+        # Not the encoder of the engine, which may encode in a thread meanwhile.
+        again = ViewEncoder(model.processor, full_view, clock)
+        prompt = partial(encode, again, most=config.data.max_prompt_tokens)
+        if not config.rollout.overlap:
+            return AheadEngine(sampler(full_view), prompt)
+        beside = Beside(model.device)
+        copy = load_policy(config, world, is_copy=True)
+        views = ViewEncoder(copy.processor, full_view, threads=threads)
+        drawing = beside.hooks(hooks)
+        engine = CopySampler(copy, full_view, sampling_settings(config), drawing, views=views)
+        return AheadEngine(engine, prompt, beside=beside)
+
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
             return served_teacher(config, model, view, run, hooks, world)
@@ -167,7 +184,7 @@ def build_method(
     if name in ("grpo", "dapo"):
         common: dict[str, Any] = {
             "model": model,
-            "policy": sampler(full_view),
+            "policy": policy(),
             "reward": reward(),
             "learner": learner,
             "clock": clock,
@@ -191,7 +208,7 @@ def build_method(
     if name == "opsd":
         return opsd(
             model=model,
-            policy=sampler(full_view),
+            policy=policy(),
             teacher=teacher(answer_view),
             learner=learner,
             objective=objective,
@@ -203,7 +220,7 @@ def build_method(
         query_ratio=config.select.query_ratio,
         budget=config.select.budget,
         stages=Stages(
-            policy=sampler(full_view),
+            policy=policy(),
             selector=selector if world.size == 1 else LedSelector(selector, world),
             teacher=teacher(crop_view, crop_size),
             learner=learner,
@@ -474,10 +491,12 @@ def prompt_lengths(config: Config) -> tuple[PromptLength, PromptLength | None]:
     return student.prompt_length, teacher and teacher.prompt_length
 
 
-def load_policy(config: Config, world: World | None = None) -> VisionLanguageModel:
+def load_policy(
+    config: Config, world: World | None = None, *, is_copy: bool = False
+) -> VisionLanguageModel:
     """Load the model of a configuration on its device, in its precision.
 
-    Each process of a machine has a GPU of its own.
+    Each process of a machine has a GPU of its own. A copy samples only, with weights that it gets.
     """
     lora = None
     if config.lora.rank:
@@ -485,4 +504,6 @@ def load_policy(config: Config, world: World | None = None) -> VisionLanguageMod
     settings = config.model.model_dump()
     if world is not None and world.size > 1 and wants_gpu(config):
         settings["device"] = f"cuda:{world.local_rank}"
+    if is_copy:
+        settings |= FROZEN
     return open_model(**settings, lora=lora)

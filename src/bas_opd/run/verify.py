@@ -115,7 +115,7 @@ def verify(
     order, cost = _StepCheck(_order()), _StepCheck(_cost)
     examples = _StepCheck(order_check(config, found) if config and found else _nothing)
     budget, selection = _StepCheck(_nothing), _StepCheck(_nothing)
-    drawn = _StepCheck(_drawing(config) if config else _nothing)
+    drawn = _StepCheck(_drawing(outline, config) if config else _nothing)
     requests = _Requests(outline, config)
     if config and select and rule:
         budget = _StepCheck(_queries(_budget(config, select)))
@@ -140,7 +140,7 @@ def verify(
     else:
         scope = "in the order of the data" if found else "not checked: the data is not there"
         checks.append(_check("examples", examples.problems, scope))
-        if drawn.problems or config.importance_cap is not None:
+        if drawn.problems or config.importance_cap is not None or config.rollout.ahead:
             checks.append(_check("rollouts", drawn.problems, _drawing_note(config)))
     if config and select and rule:
         checks += [
@@ -241,10 +241,16 @@ def _foreign(config: Config | None) -> StepProblems:
     return lambda step: () if type(step) is kind else (problem,)
 
 
-def _drawing(config: Config) -> StepProblems:
-    """Find steps without the importance weights that the settings ask for, or of other tokens."""
+def _drawing(outline: RunOutline, config: Config) -> StepProblems:
+    """Find steps whose rollouts are drawn or weighed otherwise than the settings say."""
+    # A run that is prolonged has drawn nothing for the step after its first end.
+    ends = {each.steps for each in (outline.started, *outline.resumed) if each is not None}
 
     def problems(step: StepRecord) -> Iterator[str]:
+        ahead, number = config.rollout.ahead, step.step
+        drawn_at = {max(0, number - 1), *({number} & ends)} if ahead else {None}
+        if step.examples and step.sampled_at not in drawn_at:
+            yield f"sampled_at is {step.sampled_at}, which is not what rollout.ahead={ahead} says."
         rows = step.scored if isinstance(step, QueryRecord) else step.rows or []
         found = step.importance
         if (found is not None) != (config.importance_cap is not None and bool(rows)):
@@ -263,7 +269,9 @@ def _drawing(config: Config) -> StepProblems:
 
 
 def _drawing_note(config: Config) -> str:
-    return f"importance weights up to {config.importance_cap:g}"
+    cap = config.importance_cap
+    parts = ["one step ahead"] if config.rollout.ahead else []
+    return ", ".join([*parts, *([] if cap is None else [f"importance weights up to {cap:g}"])])
 
 
 def _learning(outline: RunOutline, config: Config | None) -> StepProblems:
