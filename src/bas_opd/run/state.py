@@ -129,8 +129,8 @@ def build_method(
             return AheadEngine(sampler(full_view), prompt)
         beside = Beside(model.device)
         copy = load_policy(config, world, is_copy=True)
-        views = ViewEncoder(copy.processor, full_view, threads=threads)
         drawing = beside.hooks(hooks)
+        views = ViewEncoder(copy.processor, full_view, threads=threads, poll=drawing.poll)
         engine = CopySampler(copy, full_view, sampling_settings(config), drawing, views=views)
         return AheadEngine(engine, prompt, beside=beside)
 
