@@ -283,7 +283,7 @@ def test_what_cannot_be_drawn_ahead_is_refused(
 
 
 def test_overlap_with_several_processes_is_refused(config: Make) -> None:
-    with pytest.raises(ConfigError, match="which works with one process yet, and there are 2"):
+    with pytest.raises(ConfigError, match="which works with one process only, and there are 2"):
         ranks._check_size(config("run", OVERLAP), 2, is_gpu=False)
 
 
