@@ -91,7 +91,8 @@ class PromptBatch:
     round: int = 0
     """Which batch of its step this is; batches of one step draw different noise."""
     upcoming: tuple[Example, ...] = ()
-    """The examples of the batch after it, whose pictures can be opened meanwhile."""
+    """The examples of the batch after it: meanwhile their pictures can be opened, or their
+    rollouts drawn."""
 
     def only(self, is_wanted: Callable[[Example], bool]) -> PromptBatch:
         """Return the batch with the examples that a method can learn from."""

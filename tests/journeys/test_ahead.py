@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from baseline_fixtures import reward_even_tokens, short_config
+from PIL import Image
 from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
 from run_states import assert_same_end
 from shapes import make_pictures
@@ -19,10 +21,17 @@ from bas_opd.config import Config, load_config, preset
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import full_view
-from bas_opd.errors import BasOpdError, ConfigError, ModelError, PreemptionError
+from bas_opd.errors import (
+    BasOpdError,
+    CheckpointError,
+    ConfigError,
+    ModelError,
+    PreemptionError,
+)
 from bas_opd.learn import Learner
 from bas_opd.model.weights import StudentWeights
-from bas_opd.rollout import Sampler
+from bas_opd.rollout import AheadEngine, Sampler
+from bas_opd.rollout.ahead import Beside
 from bas_opd.run import loop, ranks
 from bas_opd.run.checkpoint import published, read_checkpoint
 from bas_opd.run.engines import sampling_settings
@@ -162,8 +171,8 @@ def test_a_run_that_is_prolonged_before_its_end_is_the_longer_one(
 ) -> None:
     whole = train(config("whole"))
     with monkeypatch.context() as patch:
-        stop_at(patch, 14)
-        with pytest.raises(PreemptionError):
+        stop_at(patch, 27)
+        with pytest.raises(PreemptionError, match="after step 2 of 3"):
             train(config("run", "run.steps=3"))
     assert_same_end(train(config("run")), whole)
 
@@ -220,37 +229,118 @@ def test_it_draws_while_the_student_is_trained(
     assert_same_end(run, train(config("other")))
 
 
-@pytest.mark.parametrize("poll", [5, 12])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("first", "poll", "step"),
+    [(True, 5, 0), (True, 13, 1), (True, 17, 2), (False, 5, 0), (False, 20, 1), (False, 27, 2)],
+)
 def test_a_run_is_resumed_with_and_without_overlap(
-    first: bool, poll: int, config: Make, monkeypatch: pytest.MonkeyPatch
+    first: bool, poll: int, step: int, config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(config("whole", "run.checkpoint_every=3"))
     forms = [(OVERLAP,), ()] if first else [(), (OVERLAP,)]
     with monkeypatch.context() as patch:
         stop_at(patch, poll)
-        with pytest.raises(PreemptionError):
+        with pytest.raises(PreemptionError, match=f"after step {step} of"):
             train(config("run", "run.checkpoint_every=3", *forms[0]))
     assert_same_end(train(config("run", "run.checkpoint_every=3", *forms[1])), whole)
     assert not [each for each in threading.enumerate() if each.name == "rollouts"]
 
 
+@pytest.mark.parametrize("every", [1, 100])
+@pytest.mark.parametrize("step", [1, 2, 3])
 def test_an_error_of_the_thread_ends_the_run_which_resumes(
-    config: Make, monkeypatch: pytest.MonkeyPatch
+    step: int, every: int, config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(config("whole"))
+    """No checkpoint is written without the rollouts that were not drawn."""
+    settings = (OVERLAP, f"run.checkpoint_every={every}")
+    whole = train(config("whole", *settings))
     generate = Sampler.generate
 
     def failing(sampler: Sampler, batch: PromptBatch) -> Rollouts:
-        if batch.step == 3:
+        if batch.step == step:
             raise ModelError("The weights are damaged.")
         return generate(sampler, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "generate", failing)
         with pytest.raises(BasOpdError, match="The weights are damaged"):
-            train(config("run", OVERLAP))
-    assert_same_end(train(config("run", OVERLAP)), whole)
+            train(config("run", *settings))
+    assert_same_end(train(config("run", *settings)), whole)
+    assert_sound(whole.parent / "run")
+
+
+def test_an_error_of_the_training_ends_the_thread(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It polls with every token, and the run waits for it."""
+    drawing, poll = threading.Event(), Beside.poll
+
+    def slow_poll(beside: Beside) -> None:
+        if threading.current_thread().name == "rollouts":
+            drawing.set()
+            time.sleep(0.2)
+        poll(beside)
+
+    def failing(learner: Learner, *args: Any) -> StudentUpdate:
+        assert drawing.wait(60)
+        raise RuntimeError("The driver is gone.")
+
+    monkeypatch.setattr(Beside, "poll", slow_poll)
+    monkeypatch.setattr(Learner, "update", failing)
+    with pytest.raises(RuntimeError, match="The driver is gone"):
+        train(config("run", OVERLAP, "rollout.max_response_tokens=200"))
+    assert not [each for each in threading.enumerate() if each.name == "rollouts"]
+
+
+def test_a_stop_while_the_first_batch_is_drawn_does_not_wait_for_it(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    generate = Sampler.generate
+
+    def noting(sampler: Sampler, batch: PromptBatch) -> Rollouts:
+        found = generate(sampler, batch)
+        drawn.append(batch.step)
+        return found
+
+    monkeypatch.setattr(Sampler, "generate", noting)
+    stop_at(monkeypatch, 3)
+    with pytest.raises(PreemptionError):
+        train(config("run", OVERLAP))
+    assert not drawn
+
+
+def test_a_picture_of_another_size_under_saved_rollouts_is_refused_by_name(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config("run")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 27)
+        with pytest.raises(PreemptionError):
+            train(settings)
+    data = PreparedSet.load(Path(settings.data.path))
+    prompts = PromptStream(data.examples, per_step=4, seed=settings.run.seed, steps=4)
+    prompts.cursor = 2
+    example = prompts.take().examples[1]
+    before = example.image.read_bytes()
+    with Image.open(example.image) as picture:
+        picture.resize((2 * picture.width, 2 * picture.height)).save(example.image)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=f"'{example.id}' for step 2, whose prompt had"):
+            loop.train(settings, Silent(), accept_changes=True)
+    example.image.write_bytes(before)
+    run = loop.train(settings, Silent(), accept_changes=True).directory
+    assert_same_end(run, train(config("whole")))
+
+
+def test_rollouts_of_another_number_of_prompts_are_refused(config: Make) -> None:
+    run = train(config("run", "run.steps=2"))
+    saved = read_checkpoint(published(run / "checkpoints")[0]).tensors["rollouts"]
+    engine = AheadEngine(None, None, lambda example: 0)  # type: ignore[arg-type]
+    engine.load_state_dict(saved)
+    step = min(int(key.partition(".")[0]) for key in saved)
+    with pytest.raises(CheckpointError, match=f"of 4 prompts for step {step}, which has 0"):
+        engine.generate(PromptBatch(step=step, examples=()))
 
 
 def test_verify_names_rollouts_of_other_weights(config: Make) -> None:

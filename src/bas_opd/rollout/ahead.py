@@ -22,7 +22,6 @@ from bas_opd.types import (
     DistantPrompt,
     EngineReport,
     Example,
-    Hooks,
     Part,
     Prompt,
     PromptBatch,
@@ -46,14 +45,17 @@ class AheadEngine:
         self,
         engine: RolloutEngine,
         encode: Callable[[Example], Prompt],
+        prompt_length: Callable[[Example], int],
         *,
         beside: Beside | None = None,
     ) -> None:
-        """`encode` returns the prompt of an example that a checkpoint does not hold.
+        """`encode` returns the prompt of an example, which a checkpoint does not hold.
 
-        `beside` runs the engine, which must have a network of its own, in a thread.
+        `prompt_length` is asked first, and must need no pixels. `beside` runs the engine, which
+        must have a network of its own, in a thread.
         """
         self._engine, self._encode, self._beside = engine, encode, beside
+        self._prompt_length = prompt_length
         self._weights: tuple[Mapping[str, Tensor], int] | None = None
         self._held: dict[int, Rollouts | Saved | Future[Rollouts]] = {}
         """Step -> its rollouts: of the step in progress, and of the one after it."""
@@ -65,9 +67,9 @@ class AheadEngine:
     def generate(self, batch: PromptBatch) -> Rollouts:
         """Return the rollouts of a batch, and begin with those of the batch after it."""
         step = batch.step
-        held = self._held.pop(step, None)
+        # What cannot be had stays held: no checkpoint is written without it.
+        held, coming = self._held.get(step), self._held.get(step + 1)
         rollouts = self._drawn(batch) if held is None else self._whole(held, batch)
-        coming = self._held.pop(step + 1, None)
         self._held = {step: rollouts}
         if batch.upcoming:
             following = PromptBatch(step=step + 1, examples=batch.upcoming)
@@ -75,11 +77,10 @@ class AheadEngine:
         return rollouts
 
     def close(self) -> None:
-        """Give up what is being drawn, and free the engine."""
-        if self._beside is not None:
-            self._beside.close()
+        """Give up what is being drawn, and free the engine unless it still draws."""
         self._held.clear()
-        self._engine.close()
+        if self._beside is None or self._beside.close():
+            self._engine.close()
 
     def parts(self) -> dict[str, Part]:
         """Return itself: a checkpoint holds the rollouts that are still to be used."""
@@ -109,6 +110,7 @@ class AheadEngine:
     def _begun(self, batch: PromptBatch) -> Rollouts | Future[Rollouts]:
         if self._beside is None:
             return self._drawn(batch)
+        self._beside.poll()  # A run that must stop does not begin with another batch.
         version = self._load()
         return self._beside.start(lambda: replace(self._engine.generate(batch), sampled_at=version))
 
@@ -121,61 +123,60 @@ class AheadEngine:
     def _whole(self, held: Rollouts | Saved | Future[Rollouts], batch: PromptBatch) -> Rollouts:
         if isinstance(held, Future):
             return held.result()
-        return held if isinstance(held, Rollouts) else _restored(held, batch, self._encode)
+        if isinstance(held, Rollouts):
+            return held
+        return _restored(held, batch, self._encode, self._prompt_length)
 
 
 class Beside:
     """Runs work in a thread, on a GPU in a stream of its own."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, stop: Callable[[], None] = lambda: None) -> None:
+        """`stop` raises if the run must stop."""
+        self._device, self._stop = device, stop
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def hooks(self, hooks: Hooks) -> Hooks:
-        """Return the callbacks of work in the thread.
+    def poll(self) -> None:
+        """Raise if the work is given up, or if the run must stop.
 
-        A request to stop does not end it: the step that goes on meanwhile may be finished, and then
-        the weights that draw here are gone.
+        A request to stop does not end work in the thread: the step that goes on meanwhile may be
+        finished, and then the weights that draw here are gone.
         """
-        return Hooks(poll=self._poll, notice=hooks.notice)
+        if self._is_closed:
+            raise BasOpdError("Sampling ahead was given up, because the run ends.")
+        if threading.current_thread() is not self._thread:
+            self._stop()
 
     def start(self, work: Callable[[], Rollouts]) -> Future[Rollouts]:
         """Start work after what this thread has asked of the GPU so far."""
         future: Future[Rollouts] = Future()
-        stream = self._stream()
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._thread = threading.Thread(
-            target=self._run, args=(work, stream, future), name="rollouts", daemon=True
+            target=self._run, args=(work, future), name="rollouts", daemon=True
         )
         self._thread.start()
         return future
 
-    def close(self) -> None:
-        """Give up the work, and wait a short time for its end."""
+    def close(self) -> bool:
+        """Give up the work and wait a short time for its end; return whether it has ended."""
         self._is_closed = True
-        if self._thread is not None:
-            self._thread.join(PATIENCE_SECONDS)
+        if self._thread is None:
+            return True
+        self._thread.join(PATIENCE_SECONDS)
+        return not self._thread.is_alive()
 
-    def _stream(self) -> Any:
-        if self._device.type != "cuda":
-            return None
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        return stream
-
-    def _run(self, work: Callable[[], Rollouts], stream: Any, future: Future[Rollouts]) -> None:
+    def _run(self, work: Callable[[], Rollouts], future: Future[Rollouts]) -> None:
         context: AbstractContextManager[Any] = nullcontext()
-        if stream is not None:
-            context = torch.cuda.stream(stream)
+        if self._stream is not None:
+            context = torch.cuda.stream(self._stream)
         try:
             with context:
                 future.set_result(work())
         except BaseException as error:
             future.set_exception(error)
-
-    def _poll(self) -> None:
-        if self._is_closed:
-            raise BasOpdError("Sampling ahead was given up, because the run ends.")
 
 
 def _saved(rollouts: Rollouts) -> dict[str, Tensor]:
@@ -195,7 +196,12 @@ def _saved(rollouts: Rollouts) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in found.items()}
 
 
-def _restored(saved: Saved, batch: PromptBatch, encode: Callable[[Example], Prompt]) -> Rollouts:
+def _restored(
+    saved: Saved,
+    batch: PromptBatch,
+    encode: Callable[[Example], Prompt],
+    prompt_length: Callable[[Example], int],
+) -> Rollouts:
     """Return saved rollouts of a batch; prompts are encoded again when they are computed with."""
     lengths, engine = saved["prompt_tokens"].tolist(), None
     if len(lengths) != len(batch.examples):
@@ -203,6 +209,14 @@ def _restored(saved: Saved, batch: PromptBatch, encode: Callable[[Example], Prom
             f"The checkpoint holds rollouts of {len(lengths)} prompts for step {batch.step}, which "
             f"has {len(batch.examples)}. Restore the data of the run."
         )
+    for example, length in zip(batch.examples, lengths, strict=True):
+        if (now := prompt_length(example)) != length:
+            raise CheckpointError(
+                f"The checkpoint holds rollouts of example {example.id!r} for step {batch.step}, "
+                f"whose prompt had {length:,} tokens, image included, and now has {now:,}. Restore "
+                f"{example.image} as it was and resume with --accept-changes once more, or start "
+                "over in another run.output."
+            )
     if "engine_rows" in saved:
         version, tokens = saved["engine_counts"].tolist()
         engine = EngineReport(

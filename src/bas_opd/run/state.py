@@ -20,6 +20,7 @@ from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config, overlong_cache
+from bas_opd.data.images import image_size
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
 from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
@@ -65,7 +66,7 @@ from bas_opd.select import build_selector
 from bas_opd.select.led import LedSelector
 from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
-from bas_opd.types import Grade, Hooks, Part, Rollouts, View
+from bas_opd.types import Example, Grade, Hooks, Part, Rollouts, View
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
@@ -125,14 +126,18 @@ def build_method(
         # Not the encoder of the engine, which may encode in a thread meanwhile.
         again = ViewEncoder(model.processor, full_view, clock)
         prompt = partial(encode, again, most=config.data.max_prompt_tokens)
+
+        def length(example: Example) -> int:
+            return model.processor.prompt_length(image_size(example.image), example.question)
+
         if not config.rollout.overlap:
-            return AheadEngine(sampler(full_view), prompt)
-        beside = Beside(model.device)
+            return AheadEngine(sampler(full_view), prompt, length)
+        beside = Beside(model.device, hooks.poll)
         copy = load_policy(config, world, is_copy=True)
-        drawing = beside.hooks(hooks)
+        drawing = Hooks(poll=beside.poll, notice=hooks.notice)
         views = ViewEncoder(copy.processor, full_view, threads=threads, poll=drawing.poll)
         engine = CopySampler(copy, full_view, sampling_settings(config), drawing, views=views)
-        return AheadEngine(engine, prompt, beside=beside)
+        return AheadEngine(engine, prompt, length, beside=beside)
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
