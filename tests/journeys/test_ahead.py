@@ -355,6 +355,18 @@ def test_verify_names_rollouts_of_other_weights(config: Make) -> None:
         assert problem.startswith(f"step {step}: sampled_at is {other}")
 
 
+def test_verify_compares_the_weights_of_the_engine(config: Make) -> None:
+    run = train(config("run"))
+    events = events_of(run)
+    step = next(event for event in events if event["event"] == "step" and event["step"] == 2)
+    report = {"rescored_rows": [0], "rescored_tokens": 1, "logprob_gap": 0.0}
+    for version, problems in ((1, ()), (2, ("step 2: sampled_at is 1, but the engine had 2.",))):
+        step["engine"] = {"version": version, **report}
+        rewrite(run, events)
+        (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
+        assert check.problems == problems
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [

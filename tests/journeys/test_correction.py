@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from baseline_fixtures import reward_even_tokens, short_config
 from run_fixtures import Silent, events_of, rewrite
 
 from bas_opd.config import load_config, preset
+from bas_opd.config.loading import differences, dump, recorded_config
 from bas_opd.errors import ConfigError
 from bas_opd.run import loop
 from bas_opd.run.curves import drawn_curves
@@ -57,11 +59,13 @@ def test_verify_names_weights_that_are_missing_or_of_other_tokens(
     reward_even_tokens(monkeypatch)
     run = loop.train(short_config("grpo", tmp_path, small_qwen35, "run", ON), Silent()).directory
     events = events_of(run)
+    first = next(event for event in events if event["event"] == "step")
 
-    def found(**changes: Any) -> list[str]:
+    def found(others: dict[str, Any] | None = None, **changes: Any) -> list[str]:
         changed = [dict(event) for event in events]
         first = next(event for event in changed if event["event"] == "step")
         first["importance"] = {**first["importance"], **changes} if changes else None
+        first.update(others or {})
         rewrite(run, changed)
         (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
         return list(check.problems)
@@ -71,6 +75,46 @@ def test_verify_names_weights_that_are_missing_or_of_other_tokens(
     assert problem.startswith("step 0: importance is of 3 tokens, but its rows have ")
     assert "weights truncated" in found(truncated=10**6)[0]
     assert "largest one" in found(max_difference=0.0)[0]
+    apart, tokens = math.log(2), first["importance"]["tokens"]
+    assert found(truncated=1, mean_difference=apart / tokens, max_difference=apart) == []
+    assert found(truncated=1, mean_difference=0.5, max_difference=0.6)[0].startswith(
+        "step 0: importance has 1 weights truncated, but a mean difference of 0.5 and"
+    )
+    assert found(truncated=2, mean_difference=1.5 * apart / tokens, max_difference=1.0) != []
+    for name in ("mean_difference", "max_difference"):
+        assert found(**{name: None}) == [
+            "step 0: importance has no differences, but the loss is finite."
+        ]
+    assert found({"loss": None}, mean_difference=None, max_difference=None) == []
+
+
+def test_verify_names_weights_that_were_not_asked_for(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_even_tokens(monkeypatch)
+    run = loop.train(short_config("grpo", tmp_path, small_qwen35, "run"), Silent()).directory
+    events = events_of(run)
+    first = next(event for event in events if event["event"] == "step")
+    tokens = sum(first["response_tokens"][row] for row in first["rows"])
+    found = {"mean_difference": 0.1, "max_difference": 0.2, "truncated": 0}
+    first["importance"] = {"tokens": tokens, **found}
+    rewrite(run, events)
+    (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
+    assert check.problems == ("step 0: importance is on record, but not in use.",)
+
+
+def test_a_run_of_before_there_were_weights_has_none() -> None:
+    for name, engine in (("grpo", "vllm"), ("grpo", "sampler"), ("learned25", "vllm")):
+        config = load_config(preset(name), [*PATHS, f"rollout.engine={engine}"])
+        settings = dump(config)
+        assert recorded_config(settings) == config
+        later = ("correct", "correct_cap", "ahead", "overlap")
+        rollout = {k: v for k, v in settings["rollout"].items() if k not in later}
+        found = recorded_config({**settings, "rollout": rollout})
+        assert found.importance_cap is None
+        changes = differences(dump(found), settings)
+        has_weights = config.importance_cap is not None
+        assert changes == ["rollout.correct: was False, is now auto"] * has_weights
 
 
 def test_auto_corrects_policies_of_another_engine_only() -> None:

@@ -127,6 +127,18 @@ def load_config(
         raise ConfigError("\n".join(sentences.values())) from None
 
 
+def recorded_config(settings: Mapping[str, Any]) -> Config:
+    """Return the settings that a run has on record, or raise ValidationError.
+
+    A run that was started before there were importance weights has none.
+    """
+    config = Config.model_validate(settings)
+    if config.importance_cap is None or "correct" in settings.get("rollout", {}):
+        return config
+    rollout = config.rollout.model_copy(update={"correct": False})
+    return config.model_copy(update={"rollout": rollout})
+
+
 def dump(config: Config) -> dict[str, Any]:
     """Return all settings as JSON data that `Config` can read; exact decimals are text."""
     return config.model_dump(mode="json")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bas_opd.learn.importance import importance_report, importance_weights
+from bas_opd.learn.importance import importance_report, truncated_ratios
 from bas_opd.learn.likelihood import TokenLogprobs
 from bas_opd.learn.objective import ObjectivePart, PackedRows, backward_in_chunks
 from bas_opd.learn.policy_loss import Aggregate, clipped_terms, clipped_tokens, k3
@@ -62,7 +62,6 @@ class ClippedPolicy:
                 return torch.zeros(len(packed.tokens), device=device)
             return torch.cat([values[row].to(device) for row in packed.rows])
 
-        assert packed.sampled is not None
         columns = (
             packed.tokens.to(device),
             spread(self.advantages),
@@ -86,7 +85,7 @@ class ClippedPolicy:
             terms = clipped_terms(logprobs, before, advantages, **clips)
             clipped = clipped_tokens(now, before, advantages, **clips).float()
             if settings.importance_cap is not None:
-                terms = terms * importance_weights(before, sampled, cap=settings.importance_cap)
+                terms = terms * truncated_ratios(before - sampled, settings.importance_cap)
             apart = torch.zeros_like(now)
             if settings.beta:
                 penalty = k3(logprobs, reference)

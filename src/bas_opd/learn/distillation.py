@@ -13,7 +13,7 @@ from bas_opd.distill.divergence import divergence_on, student_topk
 from bas_opd.distill.explicit import compare
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import token_utility
-from bas_opd.learn.importance import Correction, importance_report
+from bas_opd.learn.importance import Correction, importance_report, truncated_ratios
 from bas_opd.learn.objective import ObjectivePart, PackedRows, backward_in_chunks
 from bas_opd.model.head import Head
 from bas_opd.types import FullLogits, ImportanceReport, TeacherScores, TokenScores
@@ -80,7 +80,6 @@ class _Weigher:
     """The importance weights of packed tokens, chunk after chunk."""
 
     def __init__(self, correction: Correction, packed: PackedRows, size: int) -> None:
-        assert packed.sampled is not None
         self._correction = correction
         self._chunks = zip(packed.tokens.split(size), packed.sampled.split(size), strict=True)
         self._apart: list[Tensor] = []
@@ -89,7 +88,7 @@ class _Weigher:
         """Return the weights of the next chunk `[token]`, from its logits."""
         apart = self._correction.apart(logits, *next(self._chunks))
         self._apart.append(apart)
-        return self._correction.weights(apart)
+        return truncated_ratios(apart, self._correction.cap)
 
     def report(self) -> ImportanceReport:
         """Return what the weights were."""

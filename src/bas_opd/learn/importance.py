@@ -20,7 +20,12 @@ def importance_weights(logprobs: Tensor, sampled_logprobs: Tensor, *, cap: float
     """
     if not cap > 0:
         raise ValueError(f"cap must be above 0, not {cap}.")
-    return (logprobs - sampled_logprobs).detach().exp().clamp_max(cap)
+    return truncated_ratios(logprobs - sampled_logprobs, cap)
+
+
+def truncated_ratios(apart: Tensor, cap: float) -> Tensor:
+    """Return min(p / q, cap) from log p - log q, detached."""
+    return apart.detach().exp().clamp_max(cap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +40,6 @@ class Correction:
     def apart(self, logits: Tensor, tokens: Tensor, sampled: Tensor) -> Tensor:
         """Return log p - log q of packed tokens `[token]`."""
         return self.logprobs(logits, tokens) - sampled.to(logits.device)
-
-    def weights(self, apart: Tensor) -> Tensor:
-        """Return min(p / q, cap) from log p - log q."""
-        return importance_weights(apart, torch.zeros_like(apart), cap=self.cap)
 
 
 def importance_report(apart: Tensor, cap: float) -> ImportanceReport:

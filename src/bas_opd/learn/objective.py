@@ -19,8 +19,7 @@ class PackedRows:
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     tokens: Tensor  # [token] response token ids, CPU
-    sampled: Tensor | None = None
-    """Log-probs under which they were drawn, `[token]`; objectives without a ratio need none."""
+    sampled: Tensor  # [token] log-probs under which they were drawn, CPU
 
     def row_means(self, per_token: Tensor) -> Tensor:
         """Return the mean of packed values `[token]` over each row, `[row]`."""

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bas_opd.budget import query_budget
-from bas_opd.config.loading import differences, dump
+from bas_opd.config.loading import differences, dump, recorded_config
 from bas_opd.config.schema import Config, MethodName, SelectConfig
 from bas_opd.data.records import grades_by_last_word
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
@@ -251,6 +251,8 @@ def _drawing(outline: RunOutline, config: Config) -> StepProblems:
         drawn_at = {max(0, number - 1), *({number} & ends)} if ahead else {None}
         if step.examples and step.sampled_at not in drawn_at:
             yield f"sampled_at is {step.sampled_at}, which is not what rollout.ahead={ahead} says."
+        if step.engine and step.sampled_at not in (None, step.engine.version):
+            yield f"sampled_at is {step.sampled_at}, but the engine had {step.engine.version}."
         rows = step.scored if isinstance(step, QueryRecord) else step.rows or []
         found = step.importance
         if (found is not None) != (config.importance_cap is not None and bool(rows)):
@@ -262,8 +264,19 @@ def _drawing(outline: RunOutline, config: Config) -> StepProblems:
         if not 0 <= found.truncated <= found.tokens:
             yield f"importance has {found.truncated} of {found.tokens} weights truncated."
         mean, most = found.mean_difference, found.max_difference
-        if mean is not None and most is not None and not 0 <= mean <= most * (1 + 1e-6):
+        if mean is None or most is None:
+            if step.loss is not None:
+                yield "importance has no differences, but the loss is finite."
+            return
+        if not 0 <= mean <= most * (1 + 1e-6):
             yield f"importance has a mean difference of {mean} and a largest one of {most}."
+        # A weight is truncated where log p - log q is above the logarithm of the cap.
+        least = math.log(config.importance_cap or 1) - 1e-5
+        if found.truncated and (most < least or mean * found.tokens < found.truncated * least):
+            yield (
+                f"importance has {found.truncated} weights truncated, but a mean difference of "
+                f"{mean} and a largest one of {most}."
+            )
 
     return problems
 
@@ -350,7 +363,7 @@ def _settings(outline: RunOutline) -> tuple[Config | None, list[str]]:
     first: Config | None = None
     for place, settings, claimed in sources:
         try:
-            config = Config.model_validate(settings)
+            config = recorded_config(settings)
         except ValidationError as error:
             problems.append(f"config of {place} is not valid: {first_problem(error)}.")
             continue
@@ -622,7 +635,7 @@ def _configs(outline: RunOutline) -> Iterator[Config]:
     for opening in (outline.started, *outline.resumed):
         with suppress(ValidationError):
             if opening is not None and opening.config is not None:
-                yield Config.model_validate(opening.config)
+                yield recorded_config(opening.config)
 
 
 def _ledger(outline: RunOutline, ledger: Ledger) -> Iterator[str]:

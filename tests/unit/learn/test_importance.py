@@ -225,6 +225,45 @@ def test_micro_batches_of_a_policy_have_their_weights_and_one_report(
     assert mean == pytest.approx(float(valid.abs().mean()), rel=1e-4)
 
 
+def test_weights_are_of_the_old_log_probs_and_leave_the_penalty_alone() -> None:
+    generator = torch.Generator().manual_seed(5)
+
+    def apart() -> Tensor:
+        return 0.6 * torch.randn(10, generator=generator)
+
+    weight = torch.randn(50, 12, generator=generator)
+    hidden = torch.randn(10, 12, generator=generator)
+    tokens = torch.randint(0, 50, (10,), generator=generator)
+    now = (hidden @ weight.T).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    old, sampled, reference = now + apart(), now + apart(), now + apart()
+    advantages = torch.tensor([1.0, -0.5]).repeat_interleave(torch.tensor([4, 6]))
+    objective = ClippedPolicy(
+        head=lambda states: states @ weight.T,
+        logprobs=TokenLogprobs(),
+        settings=ClipSettings(beta=0.3, importance_cap=1.5),
+        advantages={0: 1.0, 1: -0.5},
+        weights={0: 0.1, 1: 0.1},
+        old={0: old[:4], 1: old[4:]},
+        reference={0: reference[:4], 1: reference[4:]},
+        chunk=3,
+    )
+    packed = PackedRows(rows=(0, 1), lengths=(4, 6), tokens=tokens, sampled=sampled)
+    ours, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    part = objective(ours, packed)
+
+    new = (theirs @ weight.T).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    ratio = (new - old).exp()
+    surrogate = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    penalty = (reference - new).exp() - (reference - new) - 1
+    loss = ((old - sampled).exp().clamp_max(1.5) * surrogate + 0.3 * penalty).sum() * 0.1
+    loss.backward()
+    assert float(part.loss) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    assert part.importance == importance_report(old - sampled, 1.5)
+
+
 def test_a_step_without_weights_reports_none(small_qwen35: Path, tmp_path: Path) -> None:
     model = make_model(small_qwen35)
     rollouts = draw(model, make_examples(tmp_path))
