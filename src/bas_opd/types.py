@@ -91,7 +91,8 @@ class PromptBatch:
     round: int = 0
     """Which batch of its step this is; batches of one step draw different noise."""
     upcoming: tuple[Example, ...] = ()
-    """The examples of the batch after it, whose pictures can be opened meanwhile."""
+    """The examples of the batch after it: meanwhile their pictures can be opened, or their
+    rollouts drawn."""
 
     def only(self, is_wanted: Callable[[Example], bool]) -> PromptBatch:
         """Return the batch with the examples that a method can learn from."""
@@ -184,6 +185,9 @@ class Rollouts:
     entropies: Tensor | None  # [row, token] fp32 nats; None where the engine cannot give it
     engine: EngineReport | None = None
     """Where another engine than the trainer's own sampler drew them."""
+    sampled_at: int | None = None
+    """Steps that were taken before the weights that drew them, where that may be fewer than
+    `step`."""
 
     def __post_init__(self) -> None:
         rows = len(self.examples) * self.per_prompt
@@ -471,6 +475,31 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportanceReport:
+    """How far the trainer's log-probs were from those under which tokens were drawn."""
+
+    tokens: int
+    total_difference: float
+    """Sum over tokens of the distance."""
+    max_difference: float
+    truncated: int
+    """Tokens whose weight was above the cap."""
+
+    @classmethod
+    def joined(cls, parts: Iterable[ImportanceReport | None]) -> ImportanceReport | None:
+        """Return several as one; None if there is none."""
+        found = [each for each in parts if each is not None]
+        if not found:
+            return None
+        return cls(
+            tokens=sum(each.tokens for each in found),
+            total_difference=sum(each.total_difference for each in found),
+            max_difference=max(each.max_difference for each in found),
+            truncated=sum(each.truncated for each in found),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudentUpdate:
     """What one optimizer update did (Alg. 1, lines 12-13)."""
 
@@ -489,6 +518,8 @@ class StudentUpdate:
     """Of these, what each process of the run computed."""
     idle_passes: int | None = None
     """Passes without rows, for the exchanges of others; None where no pass has exchanges."""
+    importance: ImportanceReport | None = None
+    """Where tokens had importance weights."""
 
 
 def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
@@ -510,6 +541,7 @@ def as_one_update(updates: Sequence[StudentUpdate]) -> StudentUpdate:
             sum(tokens) for tokens in zip(*(each.tokens_of_ranks for each in tried), strict=True)
         ),
         idle_passes=sum(idle) if idle else None,
+        importance=ImportanceReport.joined(each.importance for each in updates),
     )
 
 

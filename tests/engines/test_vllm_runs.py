@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -66,6 +67,31 @@ def test_so_does_every_other_method(
     assert choices(runs[1]) == choices(runs[0])
     assert all(step["engine"]["logprob_gap"] < 1e-5 for step in step_records(runs[1]))
     assert verify(runs[1]).is_sound
+
+
+@pytest.mark.parametrize("preset", ["grpo", "opsd"])
+def test_one_step_ahead_it_draws_what_the_sampler_draws_and_is_weighed(
+    preset: str, small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_even_tokens(monkeypatch)
+    runs = []
+    for name, overrides in (("sampler", ()), ("vllm", VLLM)):
+        settings = ("rollout.ahead=1", *overrides)
+        made = short_config(preset, tmp_path, small_qwen3vl, name, *settings)
+        runs.append(loop.train(made, Silent()).directory)
+    assert choices(runs[1]) == choices(runs[0])
+    steps = step_records(runs[1])
+    assert [step["sampled_at"] for step in steps] == [0, 0, 1]
+    assert [step["engine"]["version"] for step in steps] == [0, 0, 1]
+    assert all(("importance" in step) == (preset == "grpo") for step in steps)
+    assert verify(runs[1]).is_sound
+    for path in published(runs[1] / "checkpoints"):
+        if path.name > "step-00000001":
+            shutil.rmtree(path)
+    shutil.rmtree(runs[1] / "model")
+    again = short_config(preset, tmp_path, small_qwen3vl, "vllm", "rollout.ahead=1", *VLLM)
+    loop.train(again, Silent())
+    assert step_records(runs[1]) == steps
 
 
 def started(*arguments: object) -> subprocess.Popen[str]:

@@ -19,7 +19,7 @@ from bas_opd.learn import Learner, OptimizerSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
-from bas_opd.types import PromptBatch, Rollouts, StepReport
+from bas_opd.types import Part, PromptBatch, Rollouts, StepReport
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,6 +37,9 @@ class Replayed:
         return self.rollouts
 
     def load_weights(self, named: Mapping[str, Tensor], version: int) -> None: ...
+    def parts(self) -> dict[str, Part]:
+        return {}
+
     def close(self) -> None: ...
 
 

@@ -138,7 +138,9 @@ def test_chunks_change_neither_value_nor_gradient(support: Support, tokens_per_c
         chunks=lambda _, size: (FullLogits(teacher_head(part)) for part in other.split(size)),
     )
     settings = DistillSettings(k=5, support=support, tokens_per_chunk=tokens_per_chunk)
-    packed = PackedRows(rows=(0,), lengths=(11,), tokens=torch.zeros(11).long())
+    packed = PackedRows(
+        rows=(0,), lengths=(11,), tokens=torch.zeros(11).long(), sampled=torch.zeros(11)
+    )
     part = Distillation(scores, student_head, settings)(chunked * 1.0, packed)
     assert part.observed is not None
     torch.testing.assert_close(part.loss, loss.detach())

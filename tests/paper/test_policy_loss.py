@@ -18,7 +18,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bas_opd.learn import clipped_policy_loss, group_advantages, k3, overlong_penalty
+from bas_opd.learn import (
+    clipped_policy_loss,
+    group_advantages,
+    importance_weights,
+    k3,
+    overlong_penalty,
+)
 from bas_opd.rewards import advantages, mixed_groups
 
 VERL: dict[str, Any] = json.loads(Path(__file__).with_name("verl_policy_loss.json").read_text())
@@ -92,7 +98,8 @@ def trl_loss(kind: str, new: Tensor, batch: dict[str, Tensor], **settings: Any) 
         epsilon_low=settings["low"],
         epsilon_high=settings["high"],
         loss_type=kind,
-        use_vllm=False,
+        use_vllm="importance_sampling_ratio" in batch,
+        vllm_importance_sampling_correction=True,
         model=SimpleNamespace(training=True),
         current_gradient_accumulation_steps=1,
         _entropy_bonus_enabled=False,
@@ -137,6 +144,54 @@ def test_loss_and_gradient_equal_those_of_trl(
     batch = {"completion_mask": mask.double(), "advantages": a, "ref_per_token_logps": reference}
     if not is_first:
         batch["old_per_token_logps"] = old
+    expected = trl_loss(kind, theirs, batch, low=0.2, high=0.28, beta=beta)
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
+    (gradient,) = torch.autograd.grad(loss, ours)
+    torch.testing.assert_close(
+        gradient, *torch.autograd.grad(expected, theirs), rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("kind", "aggregate"), [("grpo", "sequence"), ("bnpo", "token")])
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_importance_weights_stand_where_trl_puts_them(
+    kind: str, aggregate: Any, beta: float
+) -> None:
+    """On the policy's term and not on the KL, from the log-probs before the first update."""
+    torch.manual_seed(7)
+    mask = mask_of(torch.tensor([6, 1, 3, 6]), 6)
+    old = -3 * torch.rand(4, 6, dtype=torch.float64)
+    sampled = old + 0.5 * torch.randn(4, 6, dtype=torch.float64)
+    reference = old + 0.3 * torch.randn(4, 6, dtype=torch.float64)
+    start = old + 0.3 * torch.randn(4, 6, dtype=torch.float64)
+    a = group_advantages(torch.tensor([1, 0, 0, 1]), 4)
+    # token_truncate of TRL's _generate_and_score_completions, line for line
+    ratio = torch.clamp(torch.exp((old - sampled) * mask), min=None, max=2.0)
+    weights = importance_weights(old, sampled, cap=2.0)
+    torch.testing.assert_close(weights[mask], ratio[mask], rtol=1e-12, atol=0)
+    assert (weights == 2.0).any()
+    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    loss = clipped_policy_loss(
+        ours,
+        old,
+        a,
+        mask,
+        epsilon_low=0.2,
+        epsilon_high=0.28,
+        aggregate=aggregate,
+        importance=weights,
+    )
+    if beta:
+        m = mask.double()
+        share = m / m.sum() if aggregate == "token" else m / m.sum(1, keepdim=True) / 4
+        loss = loss + beta * (k3(ours, reference) * share).sum()
+    batch = {
+        "completion_mask": mask.double(),
+        "advantages": a,
+        "old_per_token_logps": old,
+        "ref_per_token_logps": reference,
+        "importance_sampling_ratio": ratio,
+    }
     expected = trl_loss(kind, theirs, batch, low=0.2, high=0.28, beta=beta)
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
     (gradient,) = torch.autograd.grad(loss, ours)

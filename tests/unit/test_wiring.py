@@ -141,7 +141,9 @@ def test_chunks_obey_every_setting(change: dict[str, Any]) -> None:
         scored_tokens=9,
         chunks=lambda _, size: (FullLogits(teacher(part)) for part in crop.split(size)),
     )
-    packed = PackedRows(rows=(3,), lengths=(7,), tokens=torch.zeros(7).long())
+    packed = PackedRows(
+        rows=(3,), lengths=(7,), tokens=torch.zeros(7).long(), sampled=torch.zeros(7)
+    )
     part = Distillation(scores, student, settings)(hidden, packed)
     loss, utility = part.loss, part.observed
     assert utility is not None

@@ -97,6 +97,28 @@ def test_any_number_of_processes_resumes_what_any_number_has_saved(
         assert_same_end(run, whole[before])
 
 
+def test_rollouts_one_step_ahead_are_those_of_one_process_and_any_number_resumes(
+    train: Train, tmp_path: Path
+) -> None:
+    for size in (1, 2):
+        ended = train(size, tmp_path / str(size), "rollout.ahead=1")
+        assert [each.code for each in ended] == [0] * size, ended
+        assert_sound(tmp_path / str(size))
+    assert [step["sampled_at"] for step in steps_of(tmp_path / "2")] == [0, 0, 1, 2]
+    assert_same_run(tmp_path / "2", tmp_path / "1")
+    # The fourth batch is drawn in the third step.
+    stop = on_last(at(Sampler, "generate", ask_to_stop, call=4, before=True))
+    stopped = train(2, tmp_path / "stopped", "rollout.ahead=1", fault=stop)
+    assert [each.code for each in stopped] == [75] * 2, stopped
+    for size in (1, 2):
+        run = shutil.copytree(tmp_path / "stopped", tmp_path / f"resumed-{size}")
+        words = train(size, run, "rollout.ahead=1", f"run.output={run}")
+        assert [each.code for each in words] == [0] * size, words
+        assert "Resuming after step 2 of 4" in words[0].output
+        assert_same_run(run, tmp_path / "1")
+    assert_same_end(tmp_path / "resumed-2", tmp_path / "2")
+
+
 def test_one_process_reads_the_checkpoint_of_three_and_so_does_torch(
     whole: dict[int, Path],
 ) -> None:

@@ -87,7 +87,10 @@ class _Setup:
         self.hidden = torch.randn(tokens, width, device=device).to(precision)
         self.crop = self.hidden + 0.1 * torch.randn_like(self.hidden)
         self.packed = PackedRows(
-            rows=(0,), lengths=(tokens,), tokens=torch.zeros(tokens, dtype=torch.long)
+            rows=(0,),
+            lengths=(tokens,),
+            tokens=torch.zeros(tokens, dtype=torch.long),
+            sampled=torch.zeros(tokens),
         )
 
     def sides(self, settings: DistillSettings) -> list[Side]:

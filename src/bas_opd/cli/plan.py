@@ -136,7 +136,7 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
     if memory := plan.memory:
         yield "parameters", f"{memory.parameters:,}, {memory.trained:,} of them trained"
         second = SECOND_MODEL.get(plan.method, "teacher")
-        for name in ("weights", "gradients", "adamw", "teacher", "own_teacher", "casts"):
+        for name in ("weights", "gradients", "adamw", "teacher", "own_teacher", "sampler", "casts"):
             if size := getattr(memory, name):
                 yield f"  {second if name.endswith('teacher') else name}", _bytes(size)
         yield "device memory", f"{_bytes(memory.device)}, and activations"
@@ -181,6 +181,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("adamw", size.adamw, where),
         (second, size.teacher, where),
         (second, size.own_teacher, ""),
+        ("sampler", size.sampler, ""),
         ("gathered teacher", size.gathered_teacher, ", while it scores"),
         ("gathered network", size.gathered, f", while {phase}"),
         ("one layer of it", size.pass_weights if own.reshard else 0, ", and what is in none"),

@@ -36,6 +36,7 @@ FREE = frozenset(
         "rollout.prompts_per_batch",
         "rollout.engine_cache_gib",
         "rollout.logprob_tolerance",
+        "rollout.overlap",
         "distill.tokens_per_chunk",
         "teacher.tokens_per_batch",
         "teacher.server",
@@ -124,6 +125,18 @@ def load_config(
         # A field of several types reports one error for each; the last names them all.
         sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
         raise ConfigError("\n".join(sentences.values())) from None
+
+
+def recorded_config(settings: Mapping[str, Any]) -> Config:
+    """Return the settings that a run has on record, or raise ValidationError.
+
+    A run that was started before there were importance weights has none.
+    """
+    config = Config.model_validate(settings)
+    if config.importance_cap is None or "correct" in settings.get("rollout", {}):
+        return config
+    rollout = config.rollout.model_copy(update={"correct": False})
+    return config.model_copy(update={"rollout": rollout})
 
 
 def dump(config: Config) -> dict[str, Any]:

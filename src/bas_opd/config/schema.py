@@ -170,6 +170,25 @@ class RolloutConfig(Section):
         description="Largest mean distance between the log-probs of vLLM and of the trainer before "
         "a run stops; unset: 0.001 in float32, 0.1 in bfloat16.",
     )
+    ahead: Literal[0, 1] = Field(
+        default=0,
+        description="1: the rollouts of a step are drawn before the update of the step before it, "
+        "one update late (docs/engines.md). 0: after it, as in the paper.",
+    )
+    overlap: bool = Field(
+        default=False,
+        description="With ahead=1, draw while the student is trained, by a copy of its network. "
+        "It takes memory for that; in float32 it changes no number.",
+    )
+    correct: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Weigh each token by the trainer's probability over that under which it was "
+        "drawn, at most correct_cap (docs/engines.md). auto: for grpo and dapo where rollouts are "
+        "not drawn by the trainer's own network with its present weights, and top_p is 1.",
+    )
+    correct_cap: float = Field(
+        default=2.0, gt=0, description="Largest such weight; 2 in the released base code."
+    )
 
     @model_validator(mode="after")
     def _engine_settings_are_used(self) -> RolloutConfig:
@@ -180,6 +199,16 @@ class RolloutConfig(Section):
                     f"rollout.{name} is {value}, but rollout.engine is sampler, which does not use "
                     "it. Remove it, or set rollout.engine=vllm."
                 )
+        if self.overlap and (not self.ahead or self.engine == "vllm"):
+            why = (
+                "rollout.engine is vllm, which shares the GPU with the trainer step by step"
+                if self.ahead
+                else "rollout.ahead is 0: nothing is drawn ahead"
+            )
+            raise ValueError(
+                f"rollout.overlap is true, but {why}. Set rollout.overlap=false, or "
+                "rollout.ahead=1 with rollout.engine=sampler."
+            )
         if self.engine == "vllm" and self.prompts_per_batch is not None:
             raise ValueError(
                 f"rollout.prompts_per_batch is {self.prompts_per_batch}, but rollout.engine is "
@@ -675,6 +704,8 @@ USED_BY: dict[str, frozenset[str]] = {
     "dapo": frozenset({"dapo"}),
     "sft": frozenset({"sft"}),
     "judge": frozenset({"grpo", "dapo", "sft"}),
+    "rollout.correct": frozenset({"bas-opd", "opsd", "grpo", "dapo"}),
+    "rollout.ahead": frozenset({"bas-opd", "opsd", "grpo", "dapo"}),
 }
 """Section or setting -> the methods that use it; all others are used by every method."""
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -723,6 +754,16 @@ class Config(Section):
         return self.select if self.method.name == "bas-opd" else None
 
     @property
+    def importance_cap(self) -> float | None:
+        """Largest importance weight of a token; None where tokens have none."""
+        rollout, corrects = self.rollout, self.rollout.correct
+        if corrects == "auto":
+            is_other = rollout.engine != "sampler" or rollout.ahead > 0
+            has_ratio = self.method.name in ("grpo", "dapo") and rollout.top_p == 1
+            corrects = is_other and has_ratio
+        return rollout.correct_cap if corrects else None
+
+    @property
     def keeps_second_weights(self) -> bool:
         """Whether a teacher or a reference has a second set of the student's weights."""
         if self.queries is not None:
@@ -764,7 +805,7 @@ class Config(Section):
             for key, value in getattr(self, section):
                 setting = f"{section}.{key}"
                 if not self.uses(setting) and value != getattr(default, key):
-                    users = USED_BY.get(setting, USED_BY[section])
+                    users = USED_BY.get(setting) or USED_BY[section]
                     raise ValueError(
                         f"{setting} is {value}, but the method {name} does not use it; it belongs "
                         f"to {', '.join(sorted(users))}. Remove it, or choose another method.name."
@@ -792,6 +833,33 @@ class Config(Section):
                 f"rollout.top_p is {rollout.top_p:g} and grpo.updates_per_step is {updates}, but "
                 "ratios of probabilities are not known where sampling cuts the distribution. Set "
                 "rollout.top_p=1 or grpo.updates_per_step=1."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_known_and_used(self) -> Config:
+        rollout = self.rollout
+        if rollout.correct is True and rollout.top_p < 1:
+            raise ValueError(
+                f"rollout.correct is true and rollout.top_p is {rollout.top_p:g}, but ratios of "
+                "probabilities are not known where sampling cuts the distribution. Set "
+                "rollout.top_p=1 or rollout.correct=false."
+            )
+        default = RolloutConfig.model_fields["correct_cap"].default
+        if self.importance_cap is None and rollout.correct_cap != default:
+            raise ValueError(
+                f"rollout.correct_cap is {rollout.correct_cap:g}, but no token has an importance "
+                "weight in this run. Remove it, or set rollout.correct=true."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _next_batch_is_known(self) -> Config:
+        if self.method.name == "dapo" and self.rollout.ahead and self.dapo.rounds > 1:
+            raise ValueError(
+                f"rollout.ahead is 1 and dapo.rounds is {self.dapo.rounds}, but how many batches a "
+                "step draws is known when they are graded, so the next one cannot be drawn before. "
+                "Set rollout.ahead=0 or dapo.rounds=1."
             )
         return self
 
@@ -827,8 +895,9 @@ _DEFAULT_SECTIONS: dict[str, Section] = {
     "dapo": DapoConfig(),
     "sft": SftConfig(),
     "judge": JudgeConfig(),
+    "rollout": RolloutConfig(),
 }
-"""Sections that not every method uses, as they are where nothing was set."""
+"""Sections of which not every method uses all, as they are where nothing was set."""
 
 
 def overlong_cache(config: Config) -> int:

@@ -35,12 +35,13 @@ class Compared:
     at_rest: Tensor | None  # [token] gradient at it
 
     def gradient(self, others: Tensor, scale: Tensor | float, dtype: torch.dtype) -> Gradient:
-        """Return scale * dD/dlogits.
+        """Return scale * dD/dlogits; the scale is one for all tokens, or `[token]`.
 
         `others` are the student's logits as `compare` leaves them: -inf at the top-k. Without a
         tail the gradient is zero everywhere else, so it is over the ids of all top-k sets only.
         """
-        at_index = (scale * self.at_index).to(dtype)
+        each = scale[..., None] if isinstance(scale, Tensor) else scale
+        at_index = (each * self.at_index).to(dtype)
         if self.rest is None or self.at_rest is None:
             ids, place = self.index.unique(return_inverse=True)
             values = torch.zeros(len(others), len(ids), dtype=dtype, device=others.device)

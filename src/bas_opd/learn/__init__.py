@@ -2,6 +2,7 @@
 
 from bas_opd.learn.clipped_policy import ClippedPolicy, ClipSettings
 from bas_opd.learn.distillation import Distillation
+from bas_opd.learn.importance import Correction, importance_weights
 from bas_opd.learn.learner import Learner, OptimizerSettings
 from bas_opd.learn.likelihood import Likelihood, Reading, TokenLogprobs
 from bas_opd.learn.objective import Objective, ObjectivePart, PackedRows, backward_in_chunks
@@ -16,6 +17,7 @@ from bas_opd.learn.policy_loss import (
 __all__ = [
     "ClipSettings",
     "ClippedPolicy",
+    "Correction",
     "Distillation",
     "Learner",
     "Likelihood",
@@ -28,6 +30,7 @@ __all__ = [
     "backward_in_chunks",
     "clipped_policy_loss",
     "group_advantages",
+    "importance_weights",
     "k3",
     "overlong_penalty",
     "token_weights",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bas_opd.learn.importance import importance_report, truncated_ratios
 from bas_opd.learn.likelihood import TokenLogprobs
 from bas_opd.learn.objective import ObjectivePart, PackedRows, backward_in_chunks
 from bas_opd.learn.policy_loss import Aggregate, clipped_terms, clipped_tokens, k3
@@ -23,12 +24,15 @@ class ClipSettings:
     beta: float = 0.0
     """Weight of k3 against the reference."""
     aggregate: Aggregate = "token"
+    importance_cap: float | None = None
+    """Largest importance weight of a token; None: no token has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedPolicy:
     """f = -min(ratio A, clip(ratio) A) + beta k3 of every token, times its weight in the mean.
 
+    With `importance_cap` the first term also has the importance weight of its token.
     It observes the mean distance of a row's log-probs from those of the sampler.
     """
 
@@ -38,8 +42,6 @@ class ClippedPolicy:
     advantages: Mapping[int, float]
     weights: Mapping[int, float]
     """Row -> what each of its tokens weighs; of the whole mini-batch, never of a micro-batch."""
-    sampled: Mapping[int, Tensor]
-    """Row -> log-probs of the sampler."""
     old: Mapping[int, Tensor] | None = None
     """Row -> log-probs before the first update; None: this is the first, and the ratio is 1."""
     reference: Mapping[int, Tensor] | None = None
@@ -64,7 +66,7 @@ class ClippedPolicy:
             packed.tokens.to(device),
             spread(self.advantages),
             spread(self.weights),
-            joined(self.sampled),
+            packed.sampled.to(device),
             joined(self.old),
             joined(self.reference),
         )
@@ -82,14 +84,22 @@ class ClippedPolicy:
             }
             terms = clipped_terms(logprobs, before, advantages, **clips)
             clipped = clipped_tokens(now, before, advantages, **clips).float()
+            if settings.importance_cap is not None:
+                terms = terms * truncated_ratios(before - sampled, settings.importance_cap)
             apart = torch.zeros_like(now)
             if settings.beta:
                 penalty = k3(logprobs, reference)
                 terms, apart = terms + settings.beta * penalty, penalty.detach()
-            return (terms * weights).sum(), torch.stack(((now - sampled).abs(), apart, clipped), 1)
+            values = (apart, clipped, (now - sampled).abs(), before - sampled)
+            return (terms * weights).sum(), torch.stack(values, 1)
 
         loss, values = backward_in_chunks(hidden, self.chunk, compute)
-        sums = torch.stack([part.sum(0) for part in values[:, 1:].split(packed.lengths)])
+        sums = torch.stack([part.sum(0) for part in values[:, :2].split(packed.lengths)])
         for row, (apart, clipped) in zip(packed.rows, sums.tolist(), strict=True):
             self.measured[row] = (apart, clipped)
-        return ObjectivePart(loss=loss, observed=packed.row_means(values[:, 0].contiguous()))
+        cap = settings.importance_cap
+        return ObjectivePart(
+            loss=loss,
+            observed=packed.row_means(values[:, 2].contiguous()),
+            importance=None if cap is None else importance_report(values[:, 3], cap),
+        )

@@ -25,7 +25,7 @@ from bas_opd.model.batches import (
     shares,
 )
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.types import Hooks, Rollouts, StudentUpdate
+from bas_opd.types import Hooks, ImportanceReport, Rollouts, StudentUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class Pass:
     tokens_of_ranks: tuple[int, ...]
     idle_passes: int | None = None
     """Passes of ranks without rows; None where ranks compute without one another."""
+    importance: ImportanceReport | None = None
 
     @property
     def processed_tokens(self) -> int:
@@ -131,6 +132,7 @@ class Learner:
             processed_tokens=found.processed_tokens,
             tokens_of_ranks=found.tokens_of_ranks,
             idle_passes=found.idle_passes,
+            importance=found.importance,
         )
 
     def accumulate(self, rollouts: Rollouts, rows: Sequence[int], objective: Objective) -> Pass:
@@ -211,6 +213,7 @@ class Learner:
         loss = torch.zeros((), device=self.model.device)
         observed: dict[int, float] = {}
         processed = [0] * self.world.size
+        importance: ImportanceReport | None = None
         turns = max(map(len, dealt))
         with self.model.gathered(learns=torch.is_grad_enabled()):
             meets = shards is not None and shards.is_by_layer
@@ -222,6 +225,7 @@ class Learner:
                     loss += part.loss.to(loss.device)
                     observed |= part.observed
                     processed[number] += part.processed_tokens
+                    importance = ImportanceReport.joined((importance, part.importance))
                 if shards is not None and torch.is_grad_enabled():
                     shards.sum_gradients()
         return Pass(
@@ -229,6 +233,7 @@ class Learner:
             observed=observed,
             tokens_of_ranks=tuple(processed),
             idle_passes=sum(turns - len(part) for part in dealt) if meets else None,
+            importance=importance,
         )
 
     def _turn(
@@ -243,18 +248,24 @@ class Learner:
     def _computed(
         self, rollouts: Rollouts, batches: Sequence[MicroBatch], objective: Objective
     ) -> Pass:
-        loss, processed = torch.zeros(()), 0
+        loss, processed, importance = torch.zeros(()), 0, None
         observed: dict[int, float] = {}
         for batch in batches:
             self.hooks.poll()
             part = self._micro_batch(rollouts, batch, objective)
             # Between ranks it travels over the host.
             loss = part.loss if self.world.size == 1 else part.loss.cpu()
+            importance = part.importance
             if part.observed is not None:
                 observed.update(zip(batch.rows, part.observed.tolist(), strict=True))
             share = self.settings.share_prompts
             processed = batch.shared_tokens(rollouts) if share else batch.unshared_tokens(rollouts)
-        return Pass(loss=loss, observed=observed, tokens_of_ranks=(processed,))
+        return Pass(
+            loss=loss,
+            observed=observed,
+            tokens_of_ranks=(processed,),
+            importance=importance,
+        )
 
     def _micro_batch(
         self, rollouts: Rollouts, batch: MicroBatch, objective: Objective
@@ -272,6 +283,7 @@ class Learner:
             rows=tuple(batch.rows),
             lengths=tuple(len(response) for response in responses),
             tokens=torch.cat(responses),
+            sampled=torch.cat([rollouts.logprobs[r, : rollouts.lengths[r]] for r in batch.rows]),
         )
         return objective(hidden, packed)
 

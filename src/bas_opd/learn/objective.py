@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bas_opd.types import ImportanceReport
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
@@ -17,6 +19,7 @@ class PackedRows:
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     tokens: Tensor  # [token] response token ids, CPU
+    sampled: Tensor  # [token] log-probs under which they were drawn, CPU
 
     def row_means(self, per_token: Tensor) -> Tensor:
         """Return the mean of packed values `[token]` over each row, `[row]`."""
@@ -31,6 +34,8 @@ class ObjectivePart:
     """Its share of the loss: the denominator is that of the whole step."""
     observed: Tensor | None = None  # [row]
     """What the objective measured on each row, if anything."""
+    importance: ImportanceReport | None = None
+    """Where tokens had importance weights."""
 
 
 class Objective(Protocol):

@@ -45,11 +45,13 @@ def clipped_policy_loss(
     epsilon_high: float,
     dual_clip: float | None = None,
     aggregate: Aggregate = "token",
+    importance: Tensor | None = None,
 ) -> Tensor:
     """Return the mean of -min(ratio A, clip(ratio, 1 - low, 1 + high) A) over valid tokens.
 
     Log-probs and mask are `[row, token]`, advantages `[row]`. `token` is the mean of all tokens,
-    `sequence` that of the token means of rows; a row without tokens counts in neither.
+    `sequence` that of the token means of rows; a row without tokens counts in neither. `importance`
+    are weights `[row, token]` of another engine's tokens (`importance_weights`).
     """
     valid = mask.bool()
     terms = clipped_terms(
@@ -60,6 +62,8 @@ def clipped_policy_loss(
         epsilon_high=epsilon_high,
         dual_clip=dual_clip,
     )
+    if importance is not None:
+        terms = terms * importance.where(valid, 0.0)
     weights = token_weights(valid.sum(1), aggregate)[:, None].to(terms.dtype)
     return (terms.where(valid, 0.0) * weights).sum()
 

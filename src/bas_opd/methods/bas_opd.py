@@ -49,10 +49,11 @@ class BasOpd:
         self.stages.policy.close()
 
     def parts(self) -> dict[str, Part]:
-        """Return the student, its optimizer state, the teacher and the selector."""
+        """Return the student, its optimizer state, teacher, selector, and rollouts ahead."""
         return {
             "student": StudentWeights(self.model),
             "optimiser": self.stages.learner,
             **self.stages.teacher.parts(),
             "selector": self.stages.selector,
+            **self.stages.policy.parts(),
         }

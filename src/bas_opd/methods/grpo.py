@@ -105,7 +105,6 @@ class Grpo:
                     settings=self.settings.clip,
                     advantages=dict(enumerate(found)),
                     weights=self._weights(rollouts, part),
-                    sampled=_by_row(rollouts, rows),
                     old=old,
                     reference=reference,
                     measured=measured,
@@ -172,9 +171,13 @@ class Grpo:
         self.policy.close()
 
     def parts(self) -> dict[str, Part]:
-        """Return the student, its optimizer state and, if there is one, the reference."""
-        reference = self.reference.parts() if self.reference else {}
-        return {"student": StudentWeights(self.model), "optimiser": self.learner, **reference}
+        """Return the student, its optimizer state, and if there are any, reference and rollouts."""
+        return {
+            "student": StudentWeights(self.model),
+            "optimiser": self.learner,
+            **(self.reference.parts() if self.reference else {}),
+            **self.policy.parts(),
+        }
 
     def _mini_batches(self, kept: Sequence[int]) -> list[Sequence[int]]:
         """Cut the prompts into mini-batches; fewer prompts make fewer of them, not smaller ones."""

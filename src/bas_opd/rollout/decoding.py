@@ -346,7 +346,7 @@ class FixedSteps:
         with (
             self._no_kept_casts(),
             self._rounded(),
-            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool=pool, stream=start, capture_error_mode="thread_local"),
         ):
             self._step()
         return graph

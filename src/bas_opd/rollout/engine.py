@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bas_opd.types import PromptBatch, Rollouts
+from bas_opd.types import Part, PromptBatch, Rollouts
 
 
 class RolloutEngine(Protocol):
@@ -19,6 +19,10 @@ class RolloutEngine(Protocol):
 
     def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:
         """Take over the student's weights; `version` is the step that they are about to sample."""
+        ...
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return what a checkpoint must hold of it, by the name of its file."""
         ...
 
     def close(self) -> None:

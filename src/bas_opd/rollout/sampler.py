@@ -19,7 +19,16 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.rollout.draws import row_keys
 from bas_opd.rollout.race import Race
-from bas_opd.types import DistantPrompt, Example, Hooks, Prompt, PromptBatch, Rollouts, View
+from bas_opd.types import (
+    DistantPrompt,
+    Example,
+    Hooks,
+    Part,
+    Prompt,
+    PromptBatch,
+    Rollouts,
+    View,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +154,10 @@ class Sampler:
     def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:
         """Nothing to load: the sampler computes with the student's own parameters."""
 
+    def parts(self) -> dict[str, Part]:
+        """Return nothing: every draw has an address."""
+        return {}
+
     def close(self) -> None:
         """Free the caches that decoding keeps, and open no further picture."""
         self._decode.release()
@@ -194,6 +207,19 @@ class Sampler:
             logprobs=self._race.logprobs[:rows].masked_fill(beyond, 0.0),
             entropies=self._race.entropies[:rows].masked_fill(beyond, 0.0),
         )
+
+
+class CopySampler(Sampler):
+    """A sampler with a network of its own, which can draw while the student is trained."""
+
+    @torch.no_grad()
+    def load_weights(self, named: Mapping[str, Tensor], version: int) -> None:
+        """Copy the student's weights into the network."""
+        own = dict(self.model.network.named_parameters())
+        for name, weight in named.items():
+            own[name].copy_(weight.detach())
+        if self.model.fast_head is not None:
+            self.model.fast_head.forget()
 
 
 def dealt(

@@ -42,7 +42,7 @@ from bas_opd.rollout.sampler import (
     dealt,
     encode,
 )
-from bas_opd.types import EngineReport, Example, Hooks, Prompt, PromptBatch, Rollouts
+from bas_opd.types import EngineReport, Example, Hooks, Part, Prompt, PromptBatch, Rollouts
 
 SUPPORTED = ">=0.32,<0.33"
 """Versions of vLLM whose interfaces are used here; they change from one to the next."""
@@ -190,6 +190,10 @@ class VllmEngine:
             entropies=drawn.entropies,
             engine=EngineReport.joined(reports),
         )
+
+    def parts(self) -> dict[str, Part]:
+        """Return nothing: every draw has an address."""
+        return {}
 
     def close(self) -> None:
         """Stop vLLM, free what it holds, and open no further picture."""

@@ -91,6 +91,10 @@ def _policy(name: str) -> Callable[[StepRecord], float | None]:
     return lambda step: getattr(step, name) if isinstance(step, PolicyRecord) else None
 
 
+def _importance(name: str) -> Callable[[StepRecord], float | None]:
+    return lambda step: None if step.importance is None else getattr(step.importance, name)
+
+
 def _token_share(step: StepRecord) -> float | None:
     if not isinstance(step, QueryRecord) or not step.candidate_tokens:
         return None
@@ -165,6 +169,24 @@ CURVES = (
         value=_policy("clip_share"),
         idle=0.0,
         idle_words="No token was clipped.",
+        is_share=True,
+    ),
+    Curve(
+        key="importance/difference",
+        name="log-prob difference",
+        title="Distance from the distribution that drew",
+        unit="mean over tokens, nats",
+        note="Between the log-probs of the trainer before its update and those of the draw.",
+        value=_importance("mean_difference"),
+    ),
+    Curve(
+        key="importance/truncated",
+        name="truncated weights",
+        title="Importance weights that were truncated",
+        unit="share of tokens",
+        value=_importance("truncated_share"),
+        idle=0.0,
+        idle_words="No importance weight was truncated.",
         is_share=True,
     ),
     Curve(

@@ -13,8 +13,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bas_opd import disk
-from bas_opd.config.loading import differences, dump
-from bas_opd.config.schema import Config
+from bas_opd.config.loading import differences, dump, recorded_config
 from bas_opd.data.records import MANIFEST, PreparedSet
 from bas_opd.errors import (
     BasOpdError,
@@ -241,7 +240,7 @@ class RunDirectory:
         before = self.read_identity()
         try:
             # Read through the schema, so that a setting it did not have yet has its default.
-            old = dump(Config.model_validate(before.config))
+            old = dump(recorded_config(before.config))
         except ValidationError as error:
             raise self._not_understood(error) from error
         if changes := differences(old, mine["config"]):

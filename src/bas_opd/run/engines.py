@@ -21,7 +21,10 @@ from bas_opd.types import Hooks
 if TYPE_CHECKING:
     from bas_opd.rollout.vllm_engine import VllmEngine
 
-NOT_SAMPLING = {"prompts_per_step", "engine", "engine_cache_gib", "logprob_tolerance"}
+NOT_SAMPLING = {
+    *("prompts_per_step", "engine", "engine_cache_gib", "logprob_tolerance"),
+    *("correct", "correct_cap", "ahead", "overlap"),
+}
 """Settings of `RolloutConfig` that say nothing of how responses are drawn."""
 
 

@@ -35,6 +35,7 @@ def step_event(
     core = {
         "event": "step",
         "step": rollouts.step,
+        **({} if rollouts.sampled_at is None else {"sampled_at": rollouts.sampled_at}),
         "examples": [example.id for example in rollouts.examples],
         "per_prompt": rollouts.per_prompt,
         "prompt_tokens": prompts,
@@ -72,6 +73,13 @@ def step_event(
             "rescored_rows": list(engine.rows),
             "rescored_tokens": engine.tokens,
             "logprob_gap": engine.logprob_gap,
+        }
+    if (found := update.importance) is not None:
+        closing["importance"] = {
+            "tokens": found.tokens,
+            "mean_difference": found.total_difference / max(1, found.tokens),
+            "max_difference": found.max_difference,
+            "truncated": found.truncated,
         }
     if report.queries is None:
         own = _policy(report.policy) if report.policy else {}

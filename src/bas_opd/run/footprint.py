@@ -38,6 +38,8 @@ class Memory(ModelSize):
     """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
     gathered_teacher: int = 0
     """Of several processes: its whole network, while it scores."""
+    sampler: int = 0
+    """Bytes of a second network that samples while the student is trained."""
 
     @property
     def device(self) -> int:
@@ -64,7 +66,7 @@ class Memory(ModelSize):
         The teacher's weights come to the device before there are gradients, and moments after what
         a pass needs has gone.
         """
-        weights = self.weights + self.own_teacher
+        weights = self.weights + self.own_teacher + self.sampler
         learning = self.pass_weights + self.pass_gradients + self.exchanged + micro_batch
         scoring = self.gathered + (self.teacher if offload else 0)
         passes = self.casts + max(self.gradients + learning, scoring, self.gathered_teacher)
@@ -100,6 +102,12 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
     if config.teacher.path is not None:
         frozen = model_size(config.teacher.path, precision=precision, frozen=True, ranks=ranks)
         own_teacher, gathered_teacher = frozen.weights + frozen.casts, frozen.gathered
+    sampler = 0
+    if config.rollout.overlap:
+        copy = model_size(
+            config.model.path, lora=adapters(config), precision=precision, frozen=True
+        )
+        sampler = copy.weights + copy.casts
     trained = FP32 * size.own_trained
     teacher = trained if config.keeps_second_weights else 0
     is_packed = config.optim.moments == "8bit"
@@ -115,6 +123,7 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
         unpacked=UNPACKED * min(PIECE, size.own_trained) if is_packed else 0,
         own_teacher=own_teacher,
         gathered_teacher=gathered_teacher,
+        sampler=sampler,
     )
 
 

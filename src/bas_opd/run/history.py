@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
+from bas_opd.config.loading import recorded_config
 from bas_opd.config.schema import Config
 from bas_opd.errors import CheckpointError, DataError, explain_failure
 from bas_opd.run.directory import RunDirectory
@@ -74,7 +75,7 @@ class RunOutline:
     def config(self) -> Config:
         """Return the settings that the run was started with."""
         try:
-            return Config.model_validate(self.opening().config)
+            return recorded_config(self.opening().config)
         except ValidationError as error:
             raise DataError(
                 f"This version does not know the settings in {self.directory.records} "

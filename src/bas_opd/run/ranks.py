@@ -34,6 +34,13 @@ def _check_size(config: Config, size: int, *, is_gpu: bool) -> None:
             "its own. Set model.device=auto."
         )
     check_groups(config, size)
+    if (size > 1 or config.shard.always) and config.rollout.overlap:
+        how = f"there are {size}" if size > 1 else "shard.always is true"
+        raise ConfigError(
+            f"rollout.overlap is true, which works with one process only, and {how}: two threads "
+            "of a process cannot both exchange weights with others. Set rollout.overlap=false; "
+            "rollout.ahead works with several."
+        )
 
 
 def check_groups(config: Config, size: int) -> None:

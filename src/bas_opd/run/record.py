@@ -140,6 +140,21 @@ class EngineRecord(Record):
     logprob_gap: float
 
 
+class ImportanceRecord(Record):
+    """How far the trainer's log-probs were from those under which the learned tokens were drawn."""
+
+    tokens: int
+    mean_difference: float | None
+    max_difference: float | None
+    truncated: int
+    """Tokens whose importance weight was above the cap."""
+
+    @property
+    def truncated_share(self) -> float:
+        """Share of the tokens whose weight was above the cap."""
+        return self.truncated / max(1, self.tokens)
+
+
 class StepRecord(Record):
     """The core of a step, whatever the method."""
 
@@ -167,6 +182,10 @@ class StepRecord(Record):
     """Rows that the student learned from; a step with queries has them as `selected`."""
     engine: EngineRecord | None = None
     """Where another engine than the trainer's own sampler drew the rollouts."""
+    sampled_at: int | None = None
+    """Steps that were taken before the weights that drew the rollouts; None: all before it."""
+    importance: ImportanceRecord | None = None
+    """Where tokens had importance weights."""
 
     def slim(self, **changes: Any) -> Self:
         """Return what pages show of it: they keep every step of a run."""

@@ -20,12 +20,20 @@ from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config, overlong_cache
+from bas_opd.data.images import image_size
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
 from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, ConfigError, ModelError
-from bas_opd.learn import ClipSettings, Distillation, Learner, OptimizerSettings, TokenLogprobs
+from bas_opd.learn import (
+    ClipSettings,
+    Correction,
+    Distillation,
+    Learner,
+    OptimizerSettings,
+    TokenLogprobs,
+)
 from bas_opd.methods import (
     BasOpd,
     Dapo,
@@ -44,7 +52,9 @@ from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
-from bas_opd.rollout import RolloutEngine, Sampler
+from bas_opd.rollout import AheadEngine, RolloutEngine, Sampler
+from bas_opd.rollout.ahead import Beside
+from bas_opd.rollout.sampler import CopySampler, encode
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.engines import sampling_settings, vllm_engine
@@ -56,7 +66,7 @@ from bas_opd.select import build_selector
 from bas_opd.select.led import LedSelector
 from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
-from bas_opd.types import Grade, Hooks, Part, Rollouts, View
+from bas_opd.types import Example, Grade, Hooks, Part, Rollouts, View
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
@@ -110,6 +120,25 @@ def build_method(
             return vllm_engine(config, model, encoder(view), hooks, world)
         return Sampler(model, view, sampling_settings(config), hooks, world, encoder(view))
 
+    def policy() -> RolloutEngine:
+        if run is None or not config.rollout.ahead:
+            return sampler(full_view)
+        # Not the encoder of the engine, which may encode in a thread meanwhile.
+        again = ViewEncoder(model.processor, full_view, clock)
+        prompt = partial(encode, again, most=config.data.max_prompt_tokens)
+
+        def length(example: Example) -> int:
+            return model.processor.prompt_length(image_size(example.image), example.question)
+
+        if not config.rollout.overlap:
+            return AheadEngine(sampler(full_view), prompt, length)
+        beside = Beside(model.device, hooks.poll)
+        copy = load_policy(config, world, is_copy=True)
+        drawing = Hooks(poll=beside.poll, notice=hooks.notice)
+        views = ViewEncoder(copy.processor, full_view, threads=threads, poll=drawing.poll)
+        engine = CopySampler(copy, full_view, sampling_settings(config), drawing, views=views)
+        return AheadEngine(engine, prompt, length, beside=beside)
+
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
             return served_teacher(config, model, view, run, hooks, world)
@@ -160,7 +189,7 @@ def build_method(
     if name in ("grpo", "dapo"):
         common: dict[str, Any] = {
             "model": model,
-            "policy": sampler(full_view),
+            "policy": policy(),
             "reward": reward(),
             "learner": learner,
             "clock": clock,
@@ -177,11 +206,14 @@ def build_method(
         head=model.logits,
         fast_head=model.fast_head,
         settings=DistillSettings(**config.distill.model_dump()),
+        correction=None
+        if (cap := config.importance_cap) is None
+        else Correction(logprobs=_drawn_logprobs(config, model), cap=cap),
     )
     if name == "opsd":
         return opsd(
             model=model,
-            policy=sampler(full_view),
+            policy=policy(),
             teacher=teacher(answer_view),
             learner=learner,
             objective=objective,
@@ -193,7 +225,7 @@ def build_method(
         query_ratio=config.select.query_ratio,
         budget=config.select.budget,
         stages=Stages(
-            policy=sampler(full_view),
+            policy=policy(),
             selector=selector if world.size == 1 else LedSelector(selector, world),
             teacher=teacher(crop_view, crop_size),
             learner=learner,
@@ -222,11 +254,19 @@ def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
         updates_per_step=grpo.updates_per_step,
         max_response_tokens=rollout.max_response_tokens,
         scale=grpo.scale,
-        clip=ClipSettings(**grpo.model_dump(exclude={"scale", "updates_per_step"})),
-        logprobs=TokenLogprobs(
-            temperature=rollout.temperature, suppressed=tuple(model.processor.suppressed_ids)
+        clip=ClipSettings(
+            **grpo.model_dump(exclude={"scale", "updates_per_step"}),
+            importance_cap=config.importance_cap,
         ),
+        logprobs=_drawn_logprobs(config, model),
         tokens_per_chunk=config.distill.tokens_per_chunk,
+    )
+
+
+def _drawn_logprobs(config: Config, model: VisionLanguageModel) -> TokenLogprobs:
+    """Return log p of what the rollouts are drawn from."""
+    return TokenLogprobs(
+        temperature=config.rollout.temperature, suppressed=tuple(model.processor.suppressed_ids)
     )
 
 
@@ -456,10 +496,12 @@ def prompt_lengths(config: Config) -> tuple[PromptLength, PromptLength | None]:
     return student.prompt_length, teacher and teacher.prompt_length
 
 
-def load_policy(config: Config, world: World | None = None) -> VisionLanguageModel:
+def load_policy(
+    config: Config, world: World | None = None, *, is_copy: bool = False
+) -> VisionLanguageModel:
     """Load the model of a configuration on its device, in its precision.
 
-    Each process of a machine has a GPU of its own.
+    Each process of a machine has a GPU of its own. A copy samples only, with weights that it gets.
     """
     lora = None
     if config.lora.rank:
@@ -467,4 +509,6 @@ def load_policy(config: Config, world: World | None = None) -> VisionLanguageMod
     settings = config.model.model_dump()
     if world is not None and world.size > 1 and wants_gpu(config):
         settings["device"] = f"cuda:{world.local_rank}"
+    if is_copy:
+        settings |= FROZEN
     return open_model(**settings, lora=lora)

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bas_opd.budget import query_budget
-from bas_opd.config.loading import differences, dump
+from bas_opd.config.loading import differences, dump, recorded_config
 from bas_opd.config.schema import Config, MethodName, SelectConfig
 from bas_opd.data.records import grades_by_last_word
 from bas_opd.errors import BasOpdError, CheckpointError, DataError
@@ -115,6 +115,7 @@ def verify(
     order, cost = _StepCheck(_order()), _StepCheck(_cost)
     examples = _StepCheck(order_check(config, found) if config and found else _nothing)
     budget, selection = _StepCheck(_nothing), _StepCheck(_nothing)
+    drawn = _StepCheck(_drawing(outline, config) if config else _nothing)
     requests = _Requests(outline, config)
     if config and select and rule:
         budget = _StepCheck(_queries(_budget(config, select)))
@@ -122,7 +123,7 @@ def verify(
     checkpoints = published(outline.directory.checkpoints) if files else []
     sums = _Sums(at=frozenset(map(step_of, checkpoints)))
     for step in outline.read_steps(damage.append) if steps is None else steps:
-        for check in (foreign, order, examples, learned, budget, selection, cost, requests):
+        for check in (foreign, order, examples, drawn, learned, budget, selection, cost, requests):
             check.add(step)
         sums.add(step)
 
@@ -139,6 +140,8 @@ def verify(
     else:
         scope = "in the order of the data" if found else "not checked: the data is not there"
         checks.append(_check("examples", examples.problems, scope))
+        if drawn.problems or config.importance_cap is not None or config.rollout.ahead:
+            checks.append(_check("rollouts", drawn.problems, _drawing_note(config)))
     if config and select and rule:
         checks += [
             _check("budget", budget.problems, _budget_note(select)),
@@ -238,6 +241,52 @@ def _foreign(config: Config | None) -> StepProblems:
     return lambda step: () if type(step) is kind else (problem,)
 
 
+def _drawing(outline: RunOutline, config: Config) -> StepProblems:
+    """Find steps whose rollouts are drawn or weighed otherwise than the settings say."""
+    # A run that is prolonged has drawn nothing for the step after its first end.
+    ends = {each.steps for each in (outline.started, *outline.resumed) if each is not None}
+
+    def problems(step: StepRecord) -> Iterator[str]:
+        ahead, number = config.rollout.ahead, step.step
+        drawn_at = {max(0, number - 1), *({number} & ends)} if ahead else {None}
+        if step.examples and step.sampled_at not in drawn_at:
+            yield f"sampled_at is {step.sampled_at}, which is not what rollout.ahead={ahead} says."
+        if step.engine and step.sampled_at not in (None, step.engine.version):
+            yield f"sampled_at is {step.sampled_at}, but the engine had {step.engine.version}."
+        rows = step.scored if isinstance(step, QueryRecord) else step.rows or []
+        found = step.importance
+        if (found is not None) != (config.importance_cap is not None and bool(rows)):
+            yield f"importance is {'missing' if found is None else 'on record, but not in use'}."
+        if found is None or not set(rows) <= set(range(len(step.response_tokens))):
+            return
+        if found.tokens != (tokens := sum(step.response_tokens[row] for row in rows)):
+            yield f"importance is of {found.tokens} tokens, but its rows have {tokens}."
+        if not 0 <= found.truncated <= found.tokens:
+            yield f"importance has {found.truncated} of {found.tokens} weights truncated."
+        mean, most = found.mean_difference, found.max_difference
+        if mean is None or most is None:
+            if step.loss is not None:
+                yield "importance has no differences, but the loss is finite."
+            return
+        if not 0 <= mean <= most * (1 + 1e-6):
+            yield f"importance has a mean difference of {mean} and a largest one of {most}."
+        # A weight is truncated where log p - log q is above the logarithm of the cap.
+        least = math.log(config.importance_cap or 1) - 1e-5
+        if found.truncated and (most < least or mean * found.tokens < found.truncated * least):
+            yield (
+                f"importance has {found.truncated} weights truncated, but a mean difference of "
+                f"{mean} and a largest one of {most}."
+            )
+
+    return problems
+
+
+def _drawing_note(config: Config) -> str:
+    cap = config.importance_cap
+    parts = ["one step ahead"] if config.rollout.ahead else []
+    return ", ".join([*parts, *([] if cap is None else [f"importance weights up to {cap:g}"])])
+
+
 def _learning(outline: RunOutline, config: Config | None) -> StepProblems:
     """Find what a method without queries should not have learned from."""
     if config is None or config.queries:
@@ -314,7 +363,7 @@ def _settings(outline: RunOutline) -> tuple[Config | None, list[str]]:
     first: Config | None = None
     for place, settings, claimed in sources:
         try:
-            config = Config.model_validate(settings)
+            config = recorded_config(settings)
         except ValidationError as error:
             problems.append(f"config of {place} is not valid: {first_problem(error)}.")
             continue
@@ -586,7 +635,7 @@ def _configs(outline: RunOutline) -> Iterator[Config]:
     for opening in (outline.started, *outline.resumed):
         with suppress(ValidationError):
             if opening is not None and opening.config is not None:
-                yield Config.model_validate(opening.config)
+                yield recorded_config(opening.config)
 
 
 def _ledger(outline: RunOutline, ledger: Ledger) -> Iterator[str]:

@@ -203,7 +203,6 @@ def test_the_policy_objective_equals_the_loss_that_equals_trls(
         settings=ClipSettings(clip_high=0.28, dual_clip=3.0, beta=beta, aggregate=aggregate),
         advantages=dict(enumerate(advantages.tolist())),
         weights=dict(enumerate(weights.tolist())),
-        sampled=by_row(rollouts.logprobs),
         old=by_row(old),
         reference=by_row(reference),
         chunk=7,

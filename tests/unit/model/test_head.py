@@ -84,7 +84,12 @@ def test_the_explicit_gradient_is_that_of_autograd(support: str, chunk: int) -> 
     projection = head()
     hidden = states(19, seed=2)
     teacher = Scores(projection.logits(hidden + 0.5 * states(19, seed=3)).detach())
-    packed = PackedRows(rows=(0, 1), lengths=(7, 12), tokens=torch.zeros(19, dtype=torch.long))
+    packed = PackedRows(
+        rows=(0, 1),
+        lengths=(7, 12),
+        tokens=torch.zeros(19, dtype=torch.long),
+        sampled=torch.zeros(19),
+    )
     settings = DistillSettings(k=30, support=support, tokens_per_chunk=chunk)  # type: ignore[arg-type]
     found = []
     for fast in (None, projection):
@@ -120,7 +125,12 @@ def test_no_chunk_of_logits_outlives_its_turn(fast: bool) -> None:
                 del logits
 
     teacher = Watched(projection.logits(states(12, seed=3)).detach())
-    packed = PackedRows(rows=(0, 1), lengths=(4, 8), tokens=torch.zeros(12, dtype=torch.long))
+    packed = PackedRows(
+        rows=(0, 1),
+        lengths=(4, 8),
+        tokens=torch.zeros(12, dtype=torch.long),
+        sampled=torch.zeros(12),
+    )
     settings = DistillSettings(k=9, tokens_per_chunk=3)
     fast_head = projection if fast else None
     Distillation(teacher, projection.logits, settings, fast_head)(hidden * 1.0, packed)
@@ -130,7 +140,9 @@ def test_no_chunk_of_logits_outlives_its_turn(fast: bool) -> None:
 def test_measuring_leaves_no_gradient() -> None:
     projection, hidden = head(), states(6, seed=2)
     teacher = Scores(projection.logits(states(6, seed=3)).detach())
-    packed = PackedRows(rows=(0, 1), lengths=(2, 4), tokens=torch.zeros(6, dtype=torch.long))
+    packed = PackedRows(
+        rows=(0, 1), lengths=(2, 4), tokens=torch.zeros(6, dtype=torch.long), sampled=torch.zeros(6)
+    )
     part = Distillation(teacher, projection.logits, DistillSettings(k=9), projection)(
         hidden, packed
     )

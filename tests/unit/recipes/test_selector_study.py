@@ -248,6 +248,7 @@ def test_a_log_says_what_was_trained_on_but_not_where_it_lay(
         later = {"select.budget", "select.coverage", "select.correctness"}
         later |= {"optim.decay_until", "optim.offload", "optim.moments", "data.workers"}
         later |= {"rollout.engine", "rollout.engine_cache_gib", "rollout.logprob_tolerance"}
+        later |= {"rollout.correct", "rollout.correct_cap", "rollout.ahead", "rollout.overlap"}
         sections = ("eval", "method", "sft", "grpo", "dapo", "judge", "shard")
         now = {name for name in flat(json.loads(text)) if name.split(".")[0] not in sections}
         later |= {name for name in now - flat(settings).keys() if name.startswith("teacher.")}

@@ -11,6 +11,8 @@ import pytest
 from result_fixtures import answered
 from shapes import make_pictures
 
+from bas_opd.config import dump
+from bas_opd.config.loading import flat
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import BasOpdError, ConfigError, DataError, RunDirectoryError
 from bas_opd.files import sha256
@@ -386,6 +388,22 @@ def test_a_study_that_failed_before_a_result_can_be_changed(
     file.write_text(FILE.replace("margin = 0.5", "margin = 0.6"))
     assert "11 of 11 results" in ask(file, tmp_path / "out")
     assert (tmp_path / "out/results/study.toml").read_text() == file.read_text()
+
+
+def test_the_declared_arms_one_step_ahead_differ_in_the_lag_alone() -> None:
+    study = read_study(Path(__file__).parents[3] / "docs" / "results" / "ahead" / "study.toml")
+    settings = ["model.path=x", "data.path=x", *study.overrides]
+    configs = {
+        arm.name: flat(dump(arm_config(arm, 300, settings, task=study.declared.task)))
+        for arm in study.arms
+        if arm.preset
+    }
+    assert {seeds for arm, seeds in study.arms.items() if arm.preset} == {tuple(range(300, 308))}
+    for each in study.declared.comparisons:
+        one, other = configs[each.arm], configs[each.against]
+        apart = {key: one[key] for key in one if one[key] != other[key]}
+        assert apart.pop("rollout.ahead") == 1
+        assert apart == ({"rollout.correct": True} if each.arm.endswith("corrected") else {})
 
 
 @pytest.mark.parametrize(
