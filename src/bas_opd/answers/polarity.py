@@ -153,6 +153,11 @@ SURROUNDINGS = re.compile(r"^[^\w{]{1,12}|[\s\"'*]{1,12}$")
 LISTED = re.compile(
     r", (?:an?|and|some|the) |\band (?:an?|some|several) |\b(?:instead of|rather than|only)\b"
 )
+CONCEDED = re.compile(
+    r"\W{0,3}(?:al|even )?though\b[^,.;!?\n]{1,160},|\W{0,3}(?:while|even if)\b[^,.;!?\n]{1,160},"
+)
+"""An aside that opens a sentence: "although the picture is not sharp, ..."."""
+EXISTENCE = re.compile(r"\bthere\b|\bno [\w-]{1,20} (?:is|are)\b")
 TURN = re.compile(r"\b(?:but|however|although|though|except|yet)\b")
 DOUBT = re.compile(
     r"\b(?:maybe|perhaps|possibly|might|may|(?<!that i )could(?! not\b)|either|partially|partly"

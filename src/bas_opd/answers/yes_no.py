@@ -188,6 +188,9 @@ def _described(low: str, was_cut: bool | None) -> Answer:
         return NONE
     if may_be_cut(low, was_cut):
         return DEFERRED
+    aside = _aside(low)
+    if aside and polarity.NEGATIVE.search(low, len(aside)):
+        low, aside = low[len(aside) :].lstrip(), ""
     if polarity.DOUBT.search(low) or polarity.ELSEWHERE.search(low) or _double(low):
         return DEFERRED
     bounds = list(sentences(low))
@@ -201,7 +204,7 @@ def _described(low: str, was_cut: bool | None) -> Answer:
             polarity.NEGATIVE.search(low) or polarity.LISTED.search(first)
         )
         return answered("yes") if is_alone and not polarity.DENYING.search(low) else DEFERRED
-    is_mixed = _turns_from_denial(low) or polarity.AFFIRMATION.match(first)
+    is_mixed = aside or _turns_from_denial(low) or polarity.AFFIRMATION.match(first)
     return answered("no") if is_negative and not is_mixed else DEFERRED
 
 
@@ -220,6 +223,12 @@ def _turns_from_denial(low: str) -> bool:
         polarity.NEGATIVE.search(low[: turn.start()]) is not None
         or polarity.NEGATIVE.search(low[turn.start() :]) is None
     )
+
+
+def _aside(low: str) -> str:
+    """Return how a text opens if that is an aside: "although it is not sharp, there is a dog"."""
+    found = polarity.CONCEDED.match(low)
+    return "" if found is None or polarity.EXISTENCE.search(found[0]) else found[0]
 
 
 def _double(low: str) -> bool:
