@@ -277,7 +277,11 @@ def test_a_picture_that_is_none(tmp_path: Path, image: str, says: str) -> None:
     refused("data", "prepare", "a.jsonl", "out", cwd=tmp_path, says=says)
 
 
-def test_a_command_that_is_interrupted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_is_interrupted_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
