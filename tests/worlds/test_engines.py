@@ -167,7 +167,7 @@ def test_an_engine_that_does_not_start_on_one_rank_says_why(train: Train, tmp_pa
         patch: Any = VllmEngine
         patch._started = meets
 
-    ended = train(2, tmp_path / "run", VLLM, "shard.timeout_minutes=0.1", fault=fault)
+    ended = train(2, tmp_path / "run", VLLM, "shard.timeout_minutes=0.25", fault=fault)
     assert all(each.code for each in ended), ended
     assert "It has no memory for vLLM." in ended[1].output
 
