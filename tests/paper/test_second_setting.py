@@ -1,0 +1,134 @@
+"""The page on the second setting: its table, figure and the numbers of its sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from prose import sentences, unexplained
+from study_records import StudyRecords, ends
+
+from bas_opd.model.base import small_base
+from bas_opd.reproduce.arms import BASE, arm_config
+from bas_opd.reproduce.catalogue import cost_figure
+from bas_opd.reproduce.policies import base_hash
+from bas_opd.reproduce.results import identity
+from bas_opd.reproduce.table import folder_table, replace_table
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILE = DOCS / "second-setting.md"
+FOLDER = DOCS / "results/second"
+RECORDS = StudyRecords(FOLDER)
+FIRST = StudyRecords(DOCS / "results/prompts")
+OURS = "prompts56-covering"
+OTHERS = ("full", "prompts56-random", "prompts36")
+
+
+def computed() -> Iterator[str]:
+    """Yield the parts of sentences that the records determine."""
+    gap, share = RECORDS.gap, RECORDS.share
+    steps = {len(run.steps.loss) for run in RECORDS.results if run.steps}
+    yield f"Each run has {steps.pop()} steps"
+    yield f"{ {run.jobs for run in RECORDS.results}.pop() } runs in parallel"
+    before = [f"{FIRST.gap(OURS, arm).mean:+.1f}" for arm in OTHERS]
+    yield f"smaller: {before[0]}, {before[1]} and {before[2]} points"
+    full, chance, less = (gap(OURS, arm) for arm in OTHERS)
+    gain = gap("full", BASE)
+    yield (
+        f"{full.mean:.1f} points above full querying (95 % CI {ends(full)}), which gains "
+        f"{gain.mean:.1f} points over the base (95 % CI {ends(gain)})"
+    )
+    yield (
+        f"{100 * share(OURS, 'calls'):.1f} % of the calls and has "
+        f"{100 * share(OURS, 'processed_tokens'):.1f} % of the processed tokens and "
+        f"{100 * share(OURS, 'total_tokens'):.0f} % of the total tokens"
+    )
+    yield f"{chance.mean:.1f} points above prompts56-random (95 % CI {ends(chance)})"
+    yield (
+        f"processes {share(OURS, 'processed_tokens', 'prompts56-random'):.2f} times as many "
+        "teacher tokens"
+    )
+    yield (
+        f"{less.mean:.1f} points above prompts36 (95 % CI {ends(less)}), which has "
+        f"{share('prompts36', 'total_tokens', OURS):.2f} times its total tokens"
+    )
+
+
+GIVEN = (
+    *("FineSearch 2", "One NVIDIA H200, 2026-11-16", "about 10 s of the GPU"),
+    *("prompts56-covering", "Prompts56-covering", "prompts56-random", "prompts36"),
+    *("8 rollouts of each of 28 prompts", "one rollout of each of 56 prompts"),
+    *("one rollout of each of 36 prompts", "the arms with 56 prompts have 0.0002"),
+    *("the others 0.0004", "The runs with seeds 140 to 147"),
+)
+"""Settings, names, dates, and what was timed outside the records."""
+
+
+def test_every_number_in_a_sentence_is_that_of_the_records_or_given() -> None:
+    assert unexplained(sentences(FILE), {*computed(), *GIVEN}) == []
+
+
+def test_table_and_figure_are_those_of_their_records() -> None:
+    page = FILE.read_text(encoding="utf-8")
+    assert replace_table(page, folder_table(FOLDER)) == page
+    drawn = (DOCS / "figures/second.svg").read_text(encoding="utf-8")
+    assert drawn == cost_figure(FOLDER)
+
+
+def test_the_goals_are_reported_as_the_records_have_them() -> None:
+    page = FILE.read_text(encoding="utf-8")
+    assert RECORDS.verdicts() == {(OURS, arm): True for arm in OTHERS}
+    rows = re.findall(r"^\| (.+?) \| ((?:not )?met.*|not run.*) \|$", page, re.MULTILINE)
+    verdicts = [result.split(":")[0] for _, result in rows]
+    assert verdicts == ["met", "met", "met", "not run", "met", "not met"]
+    gain = RECORDS.gap("full", BASE)
+    assert gain.mean < 12
+    assert f"not met: {gain.mean:.1f} (95 % CI {ends(gain)})" in page
+    assert f"met: {100 * RECORDS.share(OURS, 'processed_tokens'):.1f} %" in page
+    assert RECORDS.share(OURS, "calls") <= 0.125
+    assert RECORDS.share(OURS, "processed_tokens") <= 0.4
+
+
+def test_what_is_said_without_a_number_holds_too() -> None:
+    adjusted = 2.694 / 2.131  # quantiles of Student's t with 15 degrees of freedom, for 1/3 of 5 %
+    for arm in OTHERS:
+        gap = RECORDS.gap(OURS, arm)
+        assert gap.mean > adjusted * gap.half_width
+        assert gap.mean > FIRST.gap(OURS, arm).mean
+        assert FIRST.gap(OURS, arm).holds_zero == (arm != "prompts56-random")
+    lengths = {
+        arm: RECORDS.mean_cost(arm, "scored_tokens") / RECORDS.mean_cost(arm, "calls")
+        for arm in (OURS, "prompts56-random")
+    }
+    assert lengths[OURS] > lengths["prompts56-random"]
+    assert {len(RECORDS.arms[arm.name]) for arm in RECORDS.study.declared.arms} == {16}
+
+
+def test_the_readme_says_the_same() -> None:
+    full, chance, less = (RECORDS.gap(OURS, arm) for arm in OTHERS)
+    readme = sentences(DOCS.parent / "README.md")
+    assert f"better than full querying ({full.mean:+.1f}, {ends(full)})" in readme
+    assert f"than random selection ({chance.mean:+.1f}, {ends(chance)})" in readme
+    assert f"at the same total cost ({less.mean:+.1f}, {ends(less)})" in readme
+
+
+def test_it_has_the_arms_and_rates_of_the_first_setting_with_another_base() -> None:
+    first = {arm.name: arm for arm in FIRST.study.declared.arms}
+    for arm in RECORDS.study.declared.arms:
+        assert arm.model_copy(update={"seeds": first[arm.name].seeds}) == first[arm.name]
+        assert not set(arm.seeds) & set(first[arm.name].seeds)
+    assert {result.base for result in RECORDS.results} == {base_hash(RECORDS.study.base)}
+    assert base_hash(RECORDS.study.base) != base_hash(small_base("finesearch2"))
+
+
+def test_every_result_is_of_the_settings_and_the_base_it_claims() -> None:
+    places = ["model.path=x", "model.device=auto", "data.path=x", "run.output=x"]
+    for result in RECORDS.results:
+        if result.seed is None:
+            continue
+        config = arm_config(
+            result.spec, result.seed, [*result.overrides, *places], task="finesearch2"
+        )
+        wanted = {"train": result.train, "questions": result.questions, "base": result.base}
+        assert result.identity == identity(config, **wanted)
