@@ -10,6 +10,7 @@ import torch
 from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 
+from bas_opd.compute import compiling
 from bas_opd.compute.world import World
 from bas_opd.data.views import full_view
 from bas_opd.model import delta
@@ -58,6 +59,27 @@ def test_a_graph_draws_what_the_growing_cache_draws(
                 parameter.mul_(1.05)
     assert graphed._decode._steps
     assert not growing._decode._steps
+
+
+def test_reference_kernels_capture_nothing_and_draw_the_same(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = PromptBatch(step=0, examples=make_examples(tmp_path, 6))
+    settings = SamplingSettings(max_response_tokens=24)
+    drawn: list[Rollouts] = []
+    for kernels in ("auto", "reference"):
+        monkeypatch.setattr(compiling, "_chosen", kernels)
+        model = make_model(small_qwen35)
+        model = VisionLanguageModel(model.network.cuda(), model.processor)
+        sampler = Sampler(model, full_view, settings)
+        drawn.append(sampler.generate(batch))
+        assert bool(sampler._decode._steps) == (kernels == "auto")
+        rounded = VisionLanguageModel(model.network, model.processor, precision=torch.bfloat16)
+        assert (rounded.fast_head is None) == (kernels == "reference")
+    fast, plain = drawn
+    width = min(fast.tokens.shape[1], plain.tokens.shape[1])
+    same = (fast.tokens[:, :width] == plain.tokens[:, :width]).all(1)
+    assert same.float().mean() > 0.99
 
 
 @pytest.mark.parametrize("family", ["small_qwen35", "small_qwen3vl"])

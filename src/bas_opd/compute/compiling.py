@@ -1,4 +1,4 @@
-"""Whether this machine can compile and run Triton kernels."""
+"""What computes on a GPU: fast paths, or the plain operations that they are compared with."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ import functools
 import importlib
 import importlib.util
 import logging
-from typing import Any
+from typing import Any, Literal
 
 import torch
+
+Kernels = Literal["auto", "reference"]
+_chosen: Kernels = "auto"
+
+
+def choose_kernels(kernels: Kernels) -> None:
+    """Choose for this process: fast paths where the device has them, or none."""
+    global _chosen
+    _chosen = kernels
+
+
+def is_fast(device: torch.device) -> bool:
+    """Whether a device computes with CUDA graphs and kernels of our own."""
+    return device.type == "cuda" and _chosen == "auto"
 
 
 @functools.cache

@@ -49,6 +49,7 @@ FREE = frozenset(
         "optim.share_prompts",
         "optim.offload",
         "model.gradient_checkpointing",
+        "model.kernels",
         "shard.timeout_minutes",
         "shard.always",
         "shard.reshard",

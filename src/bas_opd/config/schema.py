@@ -78,6 +78,11 @@ class ModelConfig(Section):
     device: str = Field(
         default="auto", min_length=1, description="auto, cpu, cuda, or a torch device."
     )
+    kernels: Literal["auto", "reference"] = Field(
+        default="auto",
+        description="auto: CUDA graphs and kernels of its own where a GPU has them. reference: "
+        "none of them, which is slower; for comparing.",
+    )
     thinking: bool = Field(
         default=False, description="Whether responses start with thinking; not in the paper's runs."
     )

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton
+from bas_opd.compute.compiling import has_triton, is_fast
 
 CHUNK = 64
 """Tokens that are computed together."""
@@ -169,10 +169,11 @@ def register_delta_rule() -> None:
 def implementation(device: torch.device, *, learns: bool) -> str:
     """Return what computes linear attention: `reference`, `chunked` or `fla`.
 
-    On a CPU it is transformers' reference. On a GPU it is flash-linear-attention where it is
-    installed and sound; its backward pass is not on Hopper with Triton before 3.7.1.
+    On a CPU, or with reference kernels, it is what transformers takes. On a GPU it is
+    flash-linear-attention where it is installed and sound; its backward pass is not on Hopper with
+    Triton before 3.7.1.
     """
-    if device.type != "cuda":
+    if not is_fast(device):
         return "reference"
     if importlib.util.find_spec("fla") is None:
         return "chunked"
@@ -262,7 +263,7 @@ def can_decode_in_place(query: Tensor, value: Tensor, states: Tensor) -> bool:
     """Whether the kernel fits: a GPU with Triton, one token, and widths that tiles divide."""
     width, wide = query.shape[-1], value.shape[-1]
     return (
-        states.is_cuda
+        is_fast(states.device)
         and query.shape[1] == 1
         and states.dtype is torch.float32
         and states.is_contiguous()

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForImageTextToText
 
+from bas_opd.compute.compiling import Kernels, choose_kernels
 from bas_opd.compute.memory import ran_out
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.attention import register_grouped_attention
@@ -75,12 +76,15 @@ def open_model(
     adapter: Path | None = None,
     gradient_checkpointing: bool = False,
     frozen: bool = False,
+    kernels: Kernels = "auto",
 ) -> VisionLanguageModel:
     """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU.
 
-    A frozen network has nothing to train, and stores its linear layers in that precision.
+    A frozen network has nothing to train, and stores its linear layers in that precision. `kernels`
+    is chosen for all models of the process.
     """
     place = resolve_device(device)
+    choose_kernels(kernels)
     checkpoint_config(path)
     # The small files come first: a damaged one is named before weights of many gigabytes are read.
     processor = Processor.load(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig
 
 from bas_opd import disk
+from bas_opd.compute.compiling import is_fast
 from bas_opd.compute.world import World
 from bas_opd.model.cache import empty_cache, join_rows, take_rows
 from bas_opd.model.delta import register_delta_rule
@@ -91,7 +92,7 @@ class VisionLanguageModel:
         self.fast_head: Head | None = None
         """The head in half precision on a GPU; None where it is computed in fp32."""
         weight = plain_head(self.head)
-        if precision is not torch.float32 and self.device.type == "cuda" and weight is not None:
+        if precision is not torch.float32 and is_fast(self.device) and weight is not None:
             self.fast_head = Head(weight, precision)
         register_delta_rule()
         if precision is not torch.float32:

@@ -226,6 +226,7 @@ LATER = (
     ("select.correctness", False),
     ("method.name", "bas-opd"),
     ("data.workers", None),
+    ("model.kernels", "auto"),
     ("rollout.engine", "sampler"),
     ("rollout.engine_cache_gib", 4.0),
     ("rollout.logprob_tolerance", None),

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from bas_opd.compute.compiling import is_fast
 from bas_opd.compute.memory import ran_out
 from bas_opd.model.cache import cache_bytes, fill, fixed_cache, released
 from bas_opd.model.rounded import RoundedLinears
@@ -73,7 +74,7 @@ class Decoder:
         allows.
         """
         if fixed is None:
-            fixed = self.model.device.type == "cuda" and self._can_capture
+            fixed = is_fast(self.model.device) and self._can_capture
         rows = Responses(self.model, len(prefix.last_hidden), self.limit)
         if fixed:
             prefix = self._decode_fixed(prefix, rows)

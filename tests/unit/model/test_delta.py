@@ -13,6 +13,7 @@ from stage_fixtures import make_model
 from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
+from bas_opd.compute import compiling
 from bas_opd.model import delta
 from bas_opd.model.delta import chunked_delta_rule, implementation, register_delta_rule
 
@@ -117,6 +118,8 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
     assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("chunked", "fla")
     assert machine(fla=True, capability=9, triton=(3, 7, 1)) == ("fla", "fla")
     assert machine(fla=True, capability=8, triton=(3, 6, 0)) == ("fla", "fla")
+    monkeypatch.setattr(compiling, "_chosen", "reference")
+    assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("reference", "reference")
 
 
 def test_a_network_learns_the_same_with_either(

@@ -12,6 +12,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
+from bas_opd.compute import compiling
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.model.loading import LoraSettings, load_model, open_model, resolve_device
 
@@ -343,3 +344,16 @@ def test_a_template_that_fails_is_a_sentence(
     (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(ModelError, match="chat template"):
         open_model(folder, device="cpu")
+
+
+def test_kernels_are_chosen_for_every_model_that_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "_chosen", "auto")
+    gpu = torch.device("cuda")
+    assert compiling.is_fast(gpu)
+    assert not compiling.is_fast(CPU)
+    open_model(folder, device="cpu", kernels="reference")
+    assert not compiling.is_fast(gpu)
+    open_model(folder, device="cpu")
+    assert compiling.is_fast(gpu)

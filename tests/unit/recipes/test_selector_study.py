@@ -246,7 +246,13 @@ def test_a_log_says_what_was_trained_on_but_not_where_it_lay(
             settings = json.loads(str(log["settings"]))
         # Settings that came after the logs.
         later = {"select.budget", "select.coverage", "select.correctness"}
-        later |= {"optim.decay_until", "optim.offload", "optim.moments", "data.workers"}
+        later |= {
+            "optim.decay_until",
+            "optim.offload",
+            "optim.moments",
+            "data.workers",
+            "model.kernels",
+        }
         later |= {"rollout.engine", "rollout.engine_cache_gib", "rollout.logprob_tolerance"}
         later |= {"rollout.correct", "rollout.correct_cap", "rollout.ahead", "rollout.overlap"}
         sections = ("eval", "method", "sft", "grpo", "dapo", "judge", "shard")
