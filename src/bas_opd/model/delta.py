@@ -169,7 +169,7 @@ def register_delta_rule() -> None:
 def implementation(device: torch.device, *, learns: bool) -> str:
     """Return what computes linear attention: `reference`, `chunked` or `fla`.
 
-    On a CPU, or with reference kernels, it is what transformers takes. On a GPU it is
+    On a CPU, or with reference kernels, it is transformers' reference. On a GPU it is
     flash-linear-attention where it is installed and sound; its backward pass is not on Hopper with
     Triton before 3.7.1.
     """
@@ -205,6 +205,7 @@ def in_chunks() -> Iterator[None]:
 
 def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Callable[..., Any]:
     known = frozenset(inspect.signature(chunked_delta_rule).parameters)
+    plain = inspect.unwrap(reference)  # transformers wraps it so that fla replaces it.
 
     @functools.wraps(reference)
     def run(query: Tensor, *inputs: Any, **options: Any) -> Any:
@@ -212,9 +213,11 @@ def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Cal
         # Rows packed end to end are kept apart by fla alone; without it, the reference says so.
         is_packed = options.get("cu_seqlens") is not None
         chosen = "chunked" if is_chunked else implementation(query.device, learns=learns)
+        used = {name: option for name, option in options.items() if name in known}
+        if chosen == "reference" and not is_packed:
+            return plain(query, *inputs, **used)
         if is_packed or chosen != "chunked":
             return reference(query, *inputs, **options)
-        used = {name: option for name, option in options.items() if name in known}
         with torch.autocast(query.device.type, enabled=False):
             return chunked_delta_rule(query, *inputs, **used)
 
@@ -223,6 +226,8 @@ def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Cal
 
 
 def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
+    plain = inspect.unwrap(reference)
+
     @functools.wraps(reference)
     def run(
         query: Tensor,
@@ -241,7 +246,8 @@ def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
             or not use_qk_l2norm_in_kernel
             or not can_decode_in_place(query, value, initial_state)
         ):
-            return reference(
+            is_plain = not is_fast(query.device) and options.get("cu_seqlens") is None
+            return (plain if is_plain else reference)(
                 query,
                 key,
                 value,
@@ -250,7 +256,7 @@ def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
                 initial_state=initial_state,
                 output_final_state=output_final_state,
                 use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-                **options,
+                **({} if is_plain else options),
             )
         out = decoding_step(query, key, value, g, beta, initial_state)
         return out, initial_state if output_final_state else None

@@ -76,15 +76,16 @@ def open_model(
     adapter: Path | None = None,
     gradient_checkpointing: bool = False,
     frozen: bool = False,
-    kernels: Kernels = "auto",
+    kernels: Kernels | None = None,
 ) -> VisionLanguageModel:
     """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU.
 
     A frozen network has nothing to train, and stores its linear layers in that precision. `kernels`
-    is chosen for all models of the process.
+    are chosen for all models of the process; unset: as chosen before.
     """
     place = resolve_device(device)
-    choose_kernels(kernels)
+    if kernels is not None:
+        choose_kernels(kernels)
     checkpoint_config(path)
     # The small files come first: a damaged one is named before weights of many gigabytes are read.
     processor = Processor.load(

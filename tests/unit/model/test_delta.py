@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,26 @@ def test_packed_rows_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) 
     given = inputs(5)
     assert chosen(**given, cu_seqlens=torch.tensor([0, 5])) == "reference"
     assert chosen(**given, cu_seqlens=None, use_cache=True)[0].shape == given["value"].shape
+
+
+def test_the_reference_is_what_transformers_wraps() -> None:
+    """Its wrapper would take flash-linear-attention, whose backward pass may be unsound."""
+
+    @functools.wraps(chunked_delta_rule)
+    def taking_fla(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    given = inputs(5)
+    assert delta._choosing(taking_fla)(**given)[0].shape == given["value"].shape
+
+    def step(*_: Any, **options: Any) -> str:
+        return "plain " + ", ".join(options)
+
+    wrapped = functools.wraps(step)(taking_fla)
+    wrapped.__wrapped__ = step  # type: ignore[attr-defined]
+    found = delta._choosing_step(wrapped)(**given, use_cache=True)
+    assert found.startswith("plain")
+    assert "use_cache" not in found
 
 
 def test_autocast_does_not_round_it(monkeypatch: pytest.MonkeyPatch) -> None:

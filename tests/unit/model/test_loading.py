@@ -346,7 +346,7 @@ def test_a_template_that_fails_is_a_sentence(
         open_model(folder, device="cpu")
 
 
-def test_kernels_are_chosen_for_every_model_that_is_opened(
+def test_kernels_stay_as_chosen_until_a_model_asks_for_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "_chosen", "auto")
@@ -356,4 +356,6 @@ def test_kernels_are_chosen_for_every_model_that_is_opened(
     open_model(folder, device="cpu", kernels="reference")
     assert not compiling.is_fast(gpu)
     open_model(folder, device="cpu")
+    assert not compiling.is_fast(gpu)
+    open_model(folder, device="cpu", kernels="auto")
     assert compiling.is_fast(gpu)
