@@ -24,6 +24,7 @@ def unexplained(text: str, parts: Collection[str]) -> list[str]:
     A part that the text does not have is an error: it is what the records say.
     """
     for part in parts:
+        assert len(part) > 3, f"{part!r} is no part of a sentence, and would explain too much."
         assert part in text, f"The page does not say {part!r}."
     for part in sorted(parts, key=len, reverse=True):
         text = text.replace(part, "~")

@@ -152,7 +152,7 @@ GIVEN = (
         "39 % of full querying",
         "queries 24 %",
     ),
-    "one rollout of each of 56 prompts",
+    *("one rollout of each of 56 prompts", "one rollout of each of 36 prompts"),
     *("with seeds 25 to 33", "ten seeds have 80 % power at a margin of 1.2 points"),
     *("those at 0.0001", "the arms at 0.0002", "one batch size, 111 steps"),
     "0.0002 is the highest rate",
@@ -260,7 +260,7 @@ def test_the_readme_says_the_same() -> None:
     readme = sentences(DOCS.parent / "README.md")
     gains = {arm: gap(arm, BASE).mean for arm in ("full", "covering12", "random12")}
     assert f"full querying gains {gains['full']:.1f} points" in readme
-    assert f"covering selection gains {gains['covering12']:.1f} of them" in readme
+    assert f"covering selection gains {gains['covering12']:.1f} of these points" in readme
     assert f"random selection {gains['random12']:.1f}, and one" in readme
     assert f"instead of eight {gap('fewer1', BASE).mean:.1f} (" in readme
     chance, full, less = (gap("covering12", arm) for arm in ("random12", "full", "fewer3"))
