@@ -113,6 +113,10 @@ class Request:
             confirm=confirm,
         )
 
+    def questions_of(self, split: Literal["val", "test"]) -> int:
+        """Return how many questions of a split every run answers."""
+        return self.test_n if split == "test" else min(self.val_n, self.test_n)
+
     def chosen(self) -> Seeded:
         """Return the arms of the table with their seeds."""
         if self.study is None:
@@ -241,21 +245,23 @@ def ask(request: Request, missing: Sequence[str]) -> None:
     if not missing:
         return
     base, folder = request.base or small_base(request.task), request.data or request.out / "data"
-    sizes = {"train": request.train_n, "test" if request.rates is None else "val": request.test_n}
+    split = "test" if request.rates is None else "val"
+    n = request.questions_of(split)
+    sizes = {"train": request.train_n, split: n}
     settings = ["model.path=x", "data.path=x", *request.overrides]
     config = arm_config(FULL, 0, settings, task=request.task)
     steps = config.run.steps or 1
     rows = config.rollout.prompts_per_step * config.rollout.per_prompt
     study, during = request.study, 0
     if request.rates is None and study is not None and study.declared.evaluate_every:
-        each = min(study.declared.evaluate_on or request.test_n, request.test_n)
+        each = min(study.declared.evaluate_on or n, n)
         during = each * (2 + steps // study.declared.evaluate_every)
     forecast = Forecast(
         out=request.out,
         runs=len(missing),
         steps=len(missing) * steps,
         rollouts=len(missing) * steps * rows,
-        questions=len(missing) * (request.test_n + during),
+        questions=len(missing) * (n + during),
         pictures=sum(n for split, n in sizes.items() if not (folder / split).exists()),
         jobs=min(request.jobs or os.cpu_count() or 1, len(missing)),
         device=request.device,
@@ -288,12 +294,11 @@ def _claim(results: Path, study: Study | None) -> None:
 def common_inputs(request: Request, progress: Progress, *, split: Literal["val", "test"]) -> Inputs:
     """Return what all runs share; splits of FineSearch that are missing are drawn."""
     folder = request.data or request.out / "data"
-    n = request.test_n if split == "test" else min(request.val_n, request.test_n)
     return Inputs(
         request=request,
         base=request.base or small_base(request.task),
         train=_split(request.task, folder, "train", request.train_n, progress),
-        questions=_split(request.task, folder, split, n, progress),
+        questions=_split(request.task, folder, split, request.questions_of(split), progress),
         split=split,
     )
 
@@ -408,7 +413,8 @@ def plan_sweep(inputs: Inputs, results: Path, rates: Sequence[float], arms: Seed
 def sweep_table(results: Sequence[RunResult]) -> str:
     """Return the accuracies on val as a Markdown table with one row per rate, and the best rates.
 
-    Each is the mean over seeds. Of rates that are equally good, the lowest is chosen.
+    Each is the mean over seeds. Of rates that are equally good, the lowest is chosen. A rate that
+    an arm was not trained with has a dash.
     """
     base = next(result for result in results if result.arm == BASE)
     trained: dict[tuple[str, float], list[float]] = {}
@@ -420,11 +426,20 @@ def sweep_table(results: Sequence[RunResult]) -> str:
     rates = sorted({rate for _, rate in means})
     rows = [[BASE, *[f"{base.accuracy:.2%}"] * len(arms)]]
     for rate in rates:
-        reached = [means[arm, rate] for arm in arms]
+        reached = [means.get((arm, rate)) for arm in arms]
         rows.append(
-            [f"{rate:g}", *(f"{m:.2%} ({100 * (m - base.accuracy):+.2f})" for m in reached)]
+            [
+                f"{rate:g}",
+                *(
+                    "-" if mean is None else f"{mean:.2%} ({100 * (mean - base.accuracy):+.2f})"
+                    for mean in reached
+                ),
+            ]
         )
-    best = [max(rates, key=lambda rate: (means[arm, rate], -rate)) for arm in arms]
+    best = [
+        max((rate for name, rate in means if name == arm), key=lambda r: (means[arm, r], -r))
+        for arm in arms
+    ]
     rows.append(["chosen", *(f"{rate:g}" for rate in best)])
     table = markdown_table(["learning rate", *arms], rows)
     seeds = counted(max(map(len, trained.values())), "seed")
@@ -439,8 +454,12 @@ def start_worker() -> Work[Run]:
 
 
 def run_all(runs: Sequence[Run], *, jobs: int, logs: Path, progress: Progress) -> None:
-    """Make every missing result; a run that fails does not stop the others."""
+    """Make every missing result; a run that fails does not stop the others.
+
+    The longest start first: one that starts last would run alone at the end.
+    """
     missing = [run for run in runs if not is_settled(run)]
+    missing.sort(key=lambda run: run.rounds, reverse=True)
     if len(missing) < len(runs):
         progress.message(f"{len(runs) - len(missing)} of {len(runs)} results exist already.")
     jobs = max(1, min(jobs, len(missing)))

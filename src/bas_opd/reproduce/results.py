@@ -176,6 +176,11 @@ class Run:
     def steps(self) -> int:
         return 0 if self.planned.seed is None else self.config.run.steps or 0
 
+    @property
+    def rounds(self) -> int:
+        """Rounds of sampling a step, at most: what the time of a small model depends on."""
+        return self.config.dapo.rounds if self.config.method.name == "dapo" else 1
+
 
 class RunResult(Planned):
     """One run of one arm, evaluated on one set of questions; the base has no cost and steps."""

@@ -34,6 +34,9 @@ def test_it_counts_runs_steps_pictures_and_disk(tmp_path: Path) -> None:
     assert f"GB in {tmp_path / 'out'}" in forecast.text
     (tmp_path / "out/data/train").mkdir(parents=True)
     assert forecast_of(request, ["full-0"]).pictures == 20
+    swept = replace(request, rates="1e-4", val_n=5)
+    assert forecast_of(swept, ["full-0-lr0.0001"]).pictures == 5
+    assert forecast_of(swept, ["full-0-lr0.0001"]).questions == 5
     longer = forecast_of(replace(request, device="cuda"), ["full-0"])
     assert longer.seconds < forecast_of(request, ["full-0"]).seconds
 

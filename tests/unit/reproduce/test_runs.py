@@ -127,6 +127,24 @@ def test_only_what_is_missing_is_run_and_failures_are_named_at_the_end(
     assert (progress.total, progress.steps) == (6, 5)
 
 
+def test_the_longest_run_starts_first_and_the_others_keep_their_order(
+    tmp_path: Path, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def pool(tasks, *, jobs, start, logs):
+        begun.extend(run.name for run in tasks)
+        yield from ((run, "done", "fine") for run in tasks)
+
+    monkeypatch.setattr(policies, "run_side_by_side", pool)
+    arms = seeded(["base", "fewer1", "full", "sft", "dapo"], 2)
+    run_all(plan_runs(inputs, tmp_path, arms), jobs=2, logs=tmp_path, progress=Recorded())
+    assert begun == [
+        *("dapo-0", "dapo-1", "base"),
+        *("fewer1-0", "full-0", "sft-0", "fewer1-1", "full-1", "sft-1"),
+    ]
+
+
 def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
     tmp_path: Path, inputs: Inputs
 ) -> None:
@@ -147,6 +165,10 @@ def test_a_sweep_has_every_rate_once_and_its_table_names_the_gain(
     assert "| 0.0001 | 55.00% (+25.00) | 25.00% (-5.00) |" in table
     assert "| chosen | 0.0001 | 3e-05 |" in table
     assert "20 val questions, 1 seed." in table
+    lower = result("full", 0, 7, learning_rate=1e-5, split="val")
+    table = sweep_table([*made, lower])
+    assert "| 1e-05 | 55.00% (+25.00) | - |" in table
+    assert "| chosen | 1e-05 | 3e-05 |" in table
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1e-4,", "-1", "nan", "inf"])
