@@ -15,6 +15,11 @@ from bas_opd.types import Example
 
 PromptLength = Callable[[Size, str], int]
 """Returns the prompt tokens for a picture of (width, height) and a question."""
+TOLD = (
+    "{question}\n\nFor reference, the correct answer is: {answer}\n"
+    "Look at the image yourself, and answer the question above in your own words."
+)
+"""What OPSD's teacher is told. The order is the released base code's, the wording is ours."""
 
 
 def full_view(example: Example) -> tuple[Image.Image, str]:
@@ -34,10 +39,7 @@ def answer_view(example: Example) -> tuple[Image.Image, str]:
 
 def answered(example: Example) -> str:
     """Return the question followed by its answer as a hint, and the request to solve it."""
-    return (
-        f"{example.question}\n\nFor reference, the correct answer is: {example.answer.strip()}\n"
-        "Look at the image yourself, and answer the question above in your own words."
-    )
+    return TOLD.format(question=example.question, answer=example.answer.strip())
 
 
 def crop_sizes(example: Example) -> Iterator[Size]:

@@ -1,4 +1,4 @@
-"""Sizes of views, which are known without opening a picture."""
+"""Sizes of views, which are known without opening a picture, and what a told teacher reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bas_opd.data.views import crop_size, crop_sizes, view_sizes
+from bas_opd.data.views import answer_view, crop_size, crop_sizes, view_sizes
 from bas_opd.errors import DataError
 from bas_opd.types import Crop, Example
 
@@ -40,3 +40,15 @@ def test_the_full_picture_comes_first_and_a_crop_that_is_none_has_no_size(crop: 
     assert list(view_sizes(without)) == [(64, 48)]
     with pytest.raises(DataError, match="'a' has no crop"):
         crop_size(without)
+
+
+def test_a_told_teacher_reads_the_question_then_the_answer_then_the_request(crop: Path) -> None:
+    asked = "Which of {a} and {b}?"
+    example = Example(id="a", image=crop, question=asked, answer=" {b} \n")
+    picture, text = answer_view(example)
+    assert picture.size == (30, 20)
+    question, hint = text.split("\n\n")
+    assert question == asked
+    answer, request = hint.split("\n")
+    assert answer.endswith(": {b}")
+    assert request.endswith("in your own words.")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from bas_opd.data.finesearch import KINDS, VERSIONS, render, sample
 from bas_opd.data.finesearch.assets import COLOURS, SIDE, catalogue
 from bas_opd.evaluate.benchmarks import Scored
+from bas_opd.evaluate.questions import Picture, Question
 from bas_opd.model.base import LEARNT_KINDS
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
@@ -18,7 +20,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Prompt
 from recipes.small_base.compose import Painter
 from recipes.small_base.feed import COURSES, Scenes, scene_arrays
-from recipes.small_base.judge import verdict
+from recipes.small_base.judge import told, verdict
 from recipes.small_base.network import CROPS, FULL, PATCH, Labels, Views, build, token_truth
 
 CPU = torch.device("cpu")
@@ -203,3 +205,10 @@ def test_a_verdict_counts_what_was_judged_and_averages_only_what_was_learnt() ->
     assert [found[kind] for kind in ("position", "count", "digit", "pair")] == [0, 1, 0.333, 0.5]
     others = len(LEARNT_KINDS) - 2
     assert found["mean of learnt kinds"] == round((1 + 0.5 + others / 3) / len(LEARNT_KINDS), 4)
+
+
+def test_a_told_question_has_its_answer_in_the_prompt_and_is_graded_as_before() -> None:
+    picture = Picture(read=bytes, name="a.png")
+    plain = Question(id="a", picture=picture, prompt="Which?", form="short", reference="red")
+    (changed,) = told([plain], "{question} It is {answer}.")
+    assert changed == replace(plain, prompt="Which? It is red.")

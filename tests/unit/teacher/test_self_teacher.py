@@ -11,13 +11,13 @@ import torch
 from stage_fixtures import crop_teacher, draw, make_examples, make_model
 
 from bas_opd.data.images import open_crop
-from bas_opd.data.views import crop_size, crop_view
+from bas_opd.data.views import answer_view, crop_size, crop_view
 from bas_opd.errors import OutOfMemory
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.teacher import SelfTeacher, TeacherMode
-from bas_opd.types import Example
+from bas_opd.types import Example, View
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def disturb(model: VisionLanguageModel) -> None:
             parameter += 0.01
 
 
-def test_it_scores_the_same_tokens_under_the_crop(
-    model: VisionLanguageModel, tmp_path: Path
+@pytest.mark.parametrize("view", [crop_view, answer_view])
+def test_it_scores_the_same_tokens_under_its_own_prompt(
+    view: View, model: VisionLanguageModel, tmp_path: Path
 ) -> None:
     rollouts = draw(model, make_examples(tmp_path))
-    scores = crop_teacher(model).score(rollouts, (4, 0))
+    scores = SelfTeacher(model, view).score(rollouts, (4, 0))
     for row, hidden in scores.hidden.items():
-        example = rollouts.example_of(row)
-        prompt = model.processor.encode(open_crop(example), example.question)
+        prompt = model.processor.encode(*view(rollouts.example_of(row)))
         response = rollouts.tokens[row, : int(rollouts.lengths[row])]
         ids = torch.cat([prompt.input_ids, response])[None]
         logits = model.network(
