@@ -179,7 +179,7 @@ def test_the_study_of_table_2_runs_from_its_first_run_to_its_table(
     for arm in arms:
         # Accuracy, cost, what it learned from, and at equal cost.
         assert made.stdout.count(f"\n| {arm} | ") == 4, arm
-    assert made.stdout.count("superiority: ") == 5
+    assert made.stdout.count("superiority: ") == 6
     assert "not evaluated" not in made.stdout
     for each in read_results(tmp_path / "out/results"):
         assert [point.step for point in each.curve] == ([0, 2, 3] if each.cost else [])
