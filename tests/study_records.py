@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
+from bas_opd.reproduce.arms import arm_config
 from bas_opd.reproduce.comparing import difference, evaluate
 from bas_opd.reproduce.questions import read_questions
-from bas_opd.reproduce.results import RunResult, read_results
+from bas_opd.reproduce.results import RunResult, identity, read_results
 from bas_opd.reproduce.study import read_study
 from bas_opd.stats.intervals import Interval
 from bas_opd.text import ends_of, ends_text
@@ -49,6 +50,17 @@ class StudyRecords:
             (each.comparison.arm, each.comparison.against): each.is_met
             for each in evaluate(self.study, self.arms, self.questions)
         }
+
+
+def is_as_claimed(result: RunResult) -> bool:
+    """Whether a run's identity is that of its settings, data and base; the base has none."""
+    if result.seed is None:
+        return True
+    places = ["model.path=x", "model.device=auto", "data.path=x", "run.output=x"]
+    config = arm_config(result.spec, result.seed, [*result.overrides, *places], task="finesearch2")
+    return result.identity == identity(
+        config, train=result.train, questions=result.questions, base=result.base
+    )
 
 
 def ends(interval: Interval, shape: str = ".1f") -> str:
