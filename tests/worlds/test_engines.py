@@ -159,7 +159,7 @@ def test_an_engine_that_does_not_start_on_one_rank_says_why(train: Train, tmp_pa
     def meets(engine: VllmEngine) -> StandIn:
         if engine.world.rank == 1:
             raise ModelError("It has no memory for vLLM.")
-        engine.world.sum_parts(torch.zeros(2, 1))  # vLLM exchanges something while it starts.
+        engine.world.begin_sum(torch.zeros(2, 1))()  # vLLM exchanges something while it starts.
         return StandIn(engine)
 
     def fault(_: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -34,6 +34,7 @@ from bas_opd.types import Example, PromptBatch
 
 STATE = ("weights", "gradients", "adamw", "teacher", "gathered", "pass_gradients", "casts")
 LORA = LoraSettings(rank=2)
+T = TypeVar("T")
 
 
 def size_of(tensors: Iterable[Tensor | None]) -> int:
@@ -74,11 +75,13 @@ def held(
         found["gathered"] = sum(p.untyped_storage().nbytes() for p in network)
         act(own)
 
-    def in_the_sum(act: Callable[[World, Tensor], Tensor], own: World, parts: Tensor) -> Tensor:
-        part = act(own, parts)
+    def in_the_sum(
+        act: Callable[[World, Tensor], Callable[[], Tensor]], own: World, parts: Tensor
+    ) -> Callable[[], Tensor]:
+        part = act(own, parts)()
         copied = [] if parts.data_ptr() in known else [parts]
         found["exchanged"] = max(found["exchanged"], size_of([*copied, part]))
-        return part
+        return lambda: part
 
     def before_the_step(*_: Any) -> None:
         found["gradients"] = size_of(p.grad for p in learner.parameters)
@@ -86,7 +89,7 @@ def held(
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, spy in (
             (Shards, "sum_gradients", before_the_sum),
-            (World, "sum_parts", in_the_sum),
+            (World, "begin_sum", in_the_sum),
         ):
             act = getattr(owner, name)
             patch.setattr(owner, name, lambda *a, act=act, spy=spy: spy(act, *a))
@@ -160,39 +163,53 @@ def held_by_layers(
 ) -> dict[str, int]:
     """Take a step that gathers layers one by one, and return the most bytes of its passes."""
     most = {"pass_weights": 0, "pass_gradients": 0, "exchanged": 0}
-    gather, add = Shards._gather, Shards._sum
-    act, act_gather, learns = World.sum_parts, World.gather_parts, False
+    gather, add = Shards._begin_gather, Shards._begin_sum
+    act, act_gather, learns = World.begin_sum, World.begin_gather, False
+    flying: dict[int, int] = {}
 
     def see(name: str, count: int) -> None:
         most[name] = max(most[name], count)
 
-    def gathering(shards: Shards, bucket: Any, *arguments: Any) -> None:
+    def under_way(tensors: list[Tensor], end: Callable[[], T]) -> Callable[[], T]:
+        flying[id(end)] = size_of(tensors)
+        see("exchanged", sum(flying.values()))
+
+        def ended() -> T:
+            del flying[id(end)]
+            return end()
+
+        return ended
+
+    def gathering(shards: Shards, bucket: Any, rows: Any) -> Callable[[], None]:
         nonlocal learns
         learns = shards.is_by_layer and bucket not in shards._kept.gathered
-        gather(shards, bucket, *arguments)
-        if shards.is_by_layer:
-            see("pass_weights", sum(p.untyped_storage().nbytes() for p in shards._whole.values()))
+        fill = gather(shards, bucket, rows)
 
-    def adding(shards: Shards, *arguments: Any) -> None:
+        def filled() -> None:
+            fill()
+            if shards.is_by_layer:
+                whole = shards._whole.values()
+                see("pass_weights", sum(p.untyped_storage().nbytes() for p in whole))
+
+        return filled
+
+    def adding(shards: Shards, bucket: Any) -> Any:
         see("pass_gradients", size_of(p.grad for p in shards._whole.values()))
-        add(shards, *arguments)
+        return add(shards, bucket)
 
-    def gathering_parts(own: World, part: Tensor, out: Tensor | None = None) -> Tensor:
-        parts = act_gather(own, part, out)
-        if learns and out is None:
-            see("exchanged", size_of([part, parts]))
-        return parts
+    def gathering_parts(own: World, part: Tensor, out: Tensor) -> Callable[[], None]:
+        wait = act_gather(own, part, out)
+        return under_way([part, out], wait) if learns else wait
 
-    def exchanging(own: World, parts: Tensor) -> Tensor:
-        part = act(own, parts)
-        see("exchanged", size_of([parts, part]))
-        return part
+    def exchanging(own: World, parts: Tensor) -> Callable[[], Tensor]:
+        part = parts[0]  # as large as what comes
+        return under_way([parts, part], act(own, parts))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shards, "_gather", gathering)
-        patch.setattr(Shards, "_sum", adding)
-        patch.setattr(World, "sum_parts", exchanging)
-        patch.setattr(World, "gather_parts", gathering_parts)
+        patch.setattr(Shards, "_begin_gather", gathering)
+        patch.setattr(Shards, "_begin_sum", adding)
+        patch.setattr(World, "begin_sum", exchanging)
+        patch.setattr(World, "begin_gather", gathering_parts)
         model = make_model(folder, precision=precision, lora=lora)
         model.shard(world, by_layer=True)
         sampling = SamplingSettings(per_prompt=2, max_response_tokens=3)

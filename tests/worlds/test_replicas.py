@@ -60,9 +60,9 @@ def _apart(case: Case, world: World) -> Found:
     def within(own: World, parts: Any) -> Any:
         return add(World(rank=own.part, size=own.parts, within=own.within), parts)
 
-    add = World.sum_parts
+    add = World.begin_sum
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(World, "sum_parts", within)
+        patch.setattr(World, "begin_sum", within)
         return _take_step(case, 2, world)
 
 

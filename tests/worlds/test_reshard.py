@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -168,23 +169,28 @@ def _held(case: Case, mistake: tuple[Any, str, Any] | None, world: World) -> Hel
     shares: list[float] = []
     kept: list[int] = []
     layer: list[int] = []
-    gather, add, passed = Shards._gather, Shards._sum, Shards.exchanging
+    gather, add, passed = Shards._begin_gather, Shards._begin_sum, Shards.exchanging
 
     def bytes_of(shards: Shards) -> int:
         return sum(p.untyped_storage().nbytes() for p in shards._whole.values())
 
-    def gathering(shards: Shards, *arguments: Any) -> None:
-        nonlocal most
-        gather(shards, *arguments)
-        if shards.is_by_layer:
-            most = max(most, bytes_of(shards))
+    def gathering(shards: Shards, *arguments: Any) -> Callable[[], None]:
+        fill = gather(shards, *arguments)
 
-    def adding(shards: Shards, bucket: Any, used: Any) -> None:
+        def filling() -> None:
+            nonlocal most
+            fill()
+            if shards.is_by_layer:
+                most = max(most, bytes_of(shards))
+
+        return filling
+
+    def adding(shards: Shards, bucket: Any) -> Any:
         if bucket not in shards._kept.summed:
             shares.append(
                 sum(shards._whole[n].grad is not None for n in bucket.names) / len(bucket.names)
             )
-        add(shards, bucket, used)
+        return add(shards, bucket)
 
     def passing(shards: Shards, *arguments: Any, **options: Any) -> Any:
         nonlocal left
@@ -197,8 +203,8 @@ def _held(case: Case, mistake: tuple[Any, str, Any] | None, world: World) -> Hel
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shards, "_gather", gathering)
-        patch.setattr(Shards, "_sum", adding)
+        patch.setattr(Shards, "_begin_gather", gathering)
+        patch.setattr(Shards, "_begin_sum", adding)
         patch.setattr(Shards, "exchanging", passing)
         if mistake is not None:
             patch.setattr(*mistake)
@@ -217,24 +223,97 @@ def test_no_pass_holds_more_than_what_is_in_no_layer_and_one_layer(
         assert set(held.shares) == {1.0}
 
 
-def _keeping(
-    shards: Shards, bucket: Any, used: Any, add: Callable[..., None] = Shards._sum
-) -> None:
+def _keeping(shards: Shards, bucket: Any, begin: Callable[..., Any] = Shards._begin_sum) -> Any:
     kept = {name: shards._whole[name].grad for name in bucket.names}
-    add(shards, bucket, used)
+    add = begin(shards, bucket)
     for name, gradient in kept.items():
         shards._whole[name].grad = gradient
+    return add
 
 
 @pytest.mark.parametrize(
     ("mistake", "is_more"),
-    [((Shards, "_free", lambda *_: None), True), ((Shards, "_sum", _keeping), False)],
+    [((Shards, "_free", lambda *_: None), True), ((Shards, "_begin_sum", _keeping), False)],
     ids=["a layer that is not freed", "a gradient that stays on a layer"],
 )
 def test_what_a_layer_leaves_behind_would_show(mistake: Any, is_more: bool, case: Case) -> None:
     held = _held(replace(case, always=True), mistake, World())
     assert held.left
     assert (held.gathered > held.kept + held.layer) == is_more
+
+
+def _course(case: Case, world: World) -> list[tuple[str, int]]:
+    """Return what happens to the language layers in one pass, by their numbers."""
+    course: list[tuple[str, int]] = []
+    exchanges: dict[Any, tuple[str, int]] = {}
+    numbers: dict[nn.Module, int] = {}
+    gather, add, start = Shards._begin_gather, Shards._begin_early_sum, Shards.exchanging
+    reach = LayerPass._reach
+
+    def starting(shards: Shards, *arguments: Any, **options: Any) -> Any:
+        for number, layer in enumerate(cast("Any", shards)._towers[-1].layers):
+            numbers[layer] = number
+            part = shards._layers[layer]
+            exchanges.update(dict.fromkeys(part.gathered, ("gather", number)))
+            exchanges.update({("sum", bucket): ("sum", number) for bucket in part.summed})
+        return start(shards, *arguments, **options)
+
+    def told(known: Any, end: Callable[[], None]) -> Callable[[], None]:
+        if known not in exchanges:
+            return end
+        what, number = exchanges[known]
+        course.append((f"begin {what}", number))
+
+        def ended() -> None:
+            end()
+            course.append((f"end {what}", number))
+
+        return ended
+
+    def reached(current: LayerPass, moment: Any) -> None:
+        reach(current, moment)
+        if moment[1] in numbers:
+            course.append((moment[0], numbers[moment[1]]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shards, "exchanging", starting)
+        patch.setattr(
+            Shards,
+            "_begin_gather",
+            lambda own, bucket, rows: told(bucket, gather(own, bucket, rows)),
+        )
+        patch.setattr(
+            Shards, "_begin_early_sum", lambda own, bucket: told(("sum", bucket), add(own, bucket))
+        )
+        patch.setattr(LayerPass, "_reach", reached)
+        take_step(replace(case, share_prompts=False), world)
+    return course[: len(course) // 2]  # The step computes two passes.
+
+
+def assert_in_order(course: list[tuple[str, int]], *moments: tuple[str, int]) -> None:
+    places = [course.index(each) for each in moments]
+    assert places == sorted(places), (moments, course)
+
+
+def test_while_a_layer_computes_the_next_and_the_gradients_of_the_last_are_under_way(
+    case: Case,
+) -> None:
+    for course in in_world(2, partial(_course, case)):
+        last = max(number for _, number in course)
+        turn = course.index(("backward", last))
+        forward, backward = course[:turn], course[turn:]
+        for n in range(last):
+            assert_in_order(forward, ("begin gather", n + 1), ("forward", n), ("end gather", n + 1))
+        for n in range(1, last - 1):
+            assert_in_order(
+                backward, ("begin gather", n - 1), ("backward", n), ("end gather", n - 1)
+            )
+            assert_in_order(backward, ("begin sum", n + 1), ("backward", n), ("end sum", n + 1))
+        # The last layer stays for the way back, and there is never more than one under way.
+        assert course.count(("begin gather", last)) == 1
+        for what in ("gather", "sum"):
+            changes = [(did == f"begin {what}") - (did == f"end {what}") for did, _ in course]
+            assert set(itertools.accumulate(changes)) == {0, 1}
 
 
 class Live(TorchDispatchMode):
@@ -338,7 +417,7 @@ def _with_full_memory(
         (LayerPass, "_before", 2),
         (LayerPass, "_take_gradients", 3),
         (sharding, "_allocate", 80),
-        (Shards, "_sum", 5),
+        (Shards, "_begin_sum", 5),
         (LayerPass, "finish", 1),
     ],
     ids=["the vision tower", "the backward pass", "a gather", "a sum", "the end"],
@@ -357,8 +436,8 @@ def test_all_try_smaller_batches_wherever_in_a_pass_the_memory_of_one_is_full(
         (True, sharding, "_allocate", 1),
         (True, sharding, "_allocate", 9),
         (False, sharding, "_allocate", 9),
-        (True, World, "gather_parts", 1),
-        (False, World, "sum_parts", 1),
+        (True, World, "begin_gather", 1),
+        (False, World, "begin_sum", 1),
         (False, sharding, "_widened", 9),
     ],
 )

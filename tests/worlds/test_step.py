@@ -241,12 +241,13 @@ def _with_mistake(owner: Any, name: str, mistake: Any, case: Case, world: World)
         return take_step(case, world)
 
 
-def _mean(sum_parts: Callable[[World, Tensor], Tensor]) -> Callable[[World, Tensor], Tensor]:
-    return lambda world, parts: sum_parts(world, parts) / world.size
+def _mean(world: World, parts: Tensor, begin: Any = World.begin_sum) -> Callable[[], Tensor]:
+    wait = begin(world, parts)
+    return lambda: wait() / world.size
 
 
-def _own_part(world: World, parts: Tensor) -> Tensor:
-    return parts[world.rank]
+def _own_part(world: World, parts: Tensor) -> Callable[[], Tensor]:
+    return lambda: parts[world.rank]
 
 
 @pytest.mark.parametrize("mistake", ["mean per rank", "mean over ranks", "no sum"])
@@ -257,8 +258,8 @@ def test_a_mistake_in_the_sum_over_processes_shows(
     alone = take_step(case, World())
     wrong: Callable[[World], Found] = {
         "mean per rank": partial(take_step, replace(case, per_rank_mean=True)),
-        "mean over ranks": partial(_with_mistake, World, "sum_parts", _mean(World.sum_parts), case),
-        "no sum": partial(_with_mistake, World, "sum_parts", _own_part, case),
+        "mean over ranks": partial(_with_mistake, World, "begin_sum", _mean, case),
+        "no sum": partial(_with_mistake, World, "begin_sum", _own_part, case),
     }[mistake]
     found = in_world(2, wrong)[0]
     assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE

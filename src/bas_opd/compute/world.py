@@ -220,37 +220,46 @@ class World:
         parts = self.gather({key: _on_host(value) for key, value in values.items()})
         return dict(sorted((e for part in parts for e in part.items()), key=lambda entry: entry[0]))
 
-    def gather_parts(self, part: Tensor, out: Tensor | None = None) -> Tensor:
+    def gather_parts(self, part: Tensor) -> Tensor:
         """Return the equal parts `[n]` of all rows as `[part, n]`."""
-        import torch
+        out = part.new_empty((self.parts, len(part)))
+        self.begin_gather(part, out)()
+        return out
 
-        if out is None:
-            out = torch.empty((self.parts, len(part)), dtype=part.dtype, device=part.device)
+    def begin_gather(self, part: Tensor, out: Tensor) -> Callable[[], None]:
+        """Begin to gather the equal parts `[n]` of all rows as `[part, n]`; return what waits."""
         if self.parts == 1:
             out[0] = part
-            return out
+            return lambda: None
         import torch.distributed as dist
 
         gather = _newer(dist, "all_gather_single", "all_gather_into_tensor")
-        self._exchange(lambda: gather(out.view(-1), part, group=self.within))
-        return out
+        return self._begun(
+            lambda: gather(out.view(-1), part, group=self.within, async_op=True), part, out
+        )
 
-    def sum_parts(self, parts: Tensor) -> Tensor:
-        """Return this rank's part `[n]` of the sum over all ranks of `[part, n]`."""
-        import torch
-
-        part = parts[0]
+    def begin_sum(self, parts: Tensor) -> Callable[[], Tensor]:
+        """Begin to sum `[part, n]` over all ranks; return what waits for this rank's part `[n]`."""
         if self.size == 1:
-            return part
+            return lambda: parts[0]
         import torch.distributed as dist
 
+        part, wait = parts[0], None
         if self.parts > 1:
-            part = torch.empty(parts.shape[1], dtype=parts.dtype, device=parts.device)
+            part = parts.new_empty(parts.shape[1])
             reduce = _newer(dist, "reduce_scatter_single", "reduce_scatter_tensor")
-            self._exchange(lambda: reduce(part, parts.view(-1), group=self.within))
-        if self.replicas > 1:
-            self._exchange(lambda: dist.all_reduce(part, group=self.across))
-        return part
+            wait = self._begun(
+                lambda: reduce(part, parts.view(-1), group=self.within, async_op=True), parts, part
+            )
+
+        def end() -> Tensor:
+            if wait is not None:
+                wait()
+            if self.replicas > 1:
+                self._exchange(lambda: dist.all_reduce(part, group=self.across))
+            return part
+
+        return end
 
     def sum(self, value: Tensor) -> Tensor:
         """Return the sum of a tensor over the parts of all rows."""
@@ -268,6 +277,12 @@ class World:
     def most_rows(self, rows: int) -> int:
         """Return how many of so many rows the first ranks have."""
         return -(-rows // self.parts)
+
+    def _begun(self, act: Callable[[], Any], *tensors: Tensor) -> Callable[[], None]:
+        """Begin an exchange; return what waits for it, and keeps its tensors until then."""
+        works: list[Any] = []
+        self._exchange(lambda: works.append((act(), tensors)))
+        return lambda: self._exchange(works[0][0].wait)
 
     def _exchange(self, act: Callable[[], object]) -> None:
         """Meet the other ranks, or say that they are gone."""

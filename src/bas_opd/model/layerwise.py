@@ -4,6 +4,9 @@ All ranks make the same exchanges in the same order, whatever they compute. An e
 this rank needs a layer that comes after it, or when its pass ends. So a rank without rows, without
 pictures or with responses of one token makes those of the others, and a rank that fails makes the
 rest of them without a gradient: none waits in vain.
+
+While a layer is computed, the weights of the next one are on their way, and in the backward pass
+the gradients of the one before.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 Act = Callable[[], None]
+Begin = Callable[[], Act]
+"""Begins an exchange, and returns what ends it. Either may fail and be called again."""
 Moment = tuple[Literal["forward", "backward"], nn.Module, int]
 """A layer is needed, in which of its calls in the pass."""
 
@@ -44,12 +49,23 @@ def _layers(part: nn.Module) -> tuple[nn.Module, ...]:
     return tuple(m for m in part.modules() if isinstance(m, GradientCheckpointingLayer))
 
 
+def _moments(towers: Sequence[Tower], reads: int) -> Iterator[Moment]:
+    """Yield when layers are needed: in all towers, of which the last is read so often, and back."""
+    calls = [(tower, 0) for tower in towers] + [(towers[-1], n) for n in range(1, reads)]
+    for tower, call in calls:
+        for layer in tower.layers:
+            yield "forward", layer, call
+    for tower, call in reversed([each for each in calls if each[0].learns]):
+        for layer in reversed(tower.layers):
+            yield "backward", layer, call
+
+
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """What a rank does with one layer; each of the first two meets the other ranks."""
 
-    gather: Sequence[Act]
-    sum: Sequence[Act]
+    gather: Sequence[Begin]
+    sum: Sequence[Begin]
     """Add the gradients of all ranks, which are on the parameters, to those of the rows."""
     free: Act
 
@@ -64,7 +80,7 @@ class LayerPass:
         self,
         towers: Sequence[Tower],
         exchanges: Mapping[nn.Module, Exchanges],
-        ending: Sequence[Act] = (),
+        ending: Sequence[Begin] = (),
         *,
         reads: int,
     ) -> None:
@@ -75,20 +91,43 @@ class LayerPass:
         self._calls: Counter[nn.Module] = Counter()
         self._leaves: dict[tuple[nn.Module, int], dict[nn.Parameter, nn.Parameter]] = {}
         self._lent: list[tuple[nn.Module, str, nn.Parameter]] = []
-        calls = [(tower, 0) for tower in towers] + [(towers[-1], n) for n in range(1, reads)]
-        for tower, call in calls:
-            for layer in tower.layers:
-                self._steps += exchanges[layer].gather
-                self._ready["forward", layer, call] = len(self._steps)
-                self._steps.append(exchanges[layer].free)
-        for tower, call in reversed([each for each in calls if each[0].learns]):
-            for layer in reversed(tower.layers):
-                self._steps += exchanges[layer].gather
-                self._ready["backward", layer, call] = len(self._steps)
+        self._gathers: list[Act] = []
+        self._sums: list[Act] = []
+        """What ends the exchanges that have begun: of the next layer, and of the one before."""
+        moments = list(_moments(towers, reads))
+        layers = [None, *(layer for _, layer, _ in moments), None]
+        self._begin(self._gathers, exchanges[moments[0][1]].gather)
+        for (way, layer, call), before, after in zip(moments, layers, layers[2:], strict=False):
+            if layer is not before:
+                self._end(self._gathers)
+            if after is not None and after is not layer:
+                self._begin(self._gathers, exchanges[after].gather)
+            self._ready[way, layer, call] = len(self._steps)
+            if way == "backward":
                 self._steps.append(partial(self._take_gradients, layer, call))
-                self._steps += [*exchanges[layer].sum, exchanges[layer].free]
-        self._steps += ending
+                self._end(self._sums)
+                self._begin(self._sums, exchanges[layer].sum)
+            if layer is not after:
+                self._steps.append(exchanges[layer].free)
+        for act in ending:
+            self._end(self._sums)
+            self._begin(self._sums, [act])
+        self._end(self._sums)
         self._layers = tuple(exchanges)
+
+    def _begin(self, begun: list[Act], acts: Sequence[Begin]) -> None:
+        """Add steps that begin exchanges."""
+        self._steps += [lambda act=act: begun.append(act()) for act in acts]
+
+    def _end(self, begun: list[Act]) -> None:
+        """Add a step that ends those that have begun."""
+
+        def end() -> None:
+            while begun:
+                begun[0]()
+                del begun[0]
+
+        self._steps.append(end)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from bas_opd.compute.memory import clear_frames, release
 from bas_opd.compute.world import World
 from bas_opd.errors import LostRanks
-from bas_opd.model.layerwise import Exchanges, LayerPass, towers_of
+from bas_opd.model.layerwise import Act, Exchanges, LayerPass, towers_of
 
 T = TypeVar("T")
 
@@ -145,13 +145,13 @@ class Shards:
         """
         exchanges = {
             layer: Exchanges(
-                gather=[partial(self._gather, bucket, self.rows) for bucket in part.gathered],
-                sum=[partial(self._sum_early, bucket) for bucket in part.summed],
+                gather=[partial(self._begin_gather, bucket, self.rows) for bucket in part.gathered],
+                sum=[partial(self._begin_early_sum, bucket) for bucket in part.summed],
                 free=partial(self._free, part.names),
             )
             for layer, part in self._layers.items()
         }
-        ending = [partial(self._sum_early, bucket) for bucket in self._kept.summed]
+        ending = [partial(self._begin_early_sum, bucket) for bucket in self._kept.summed]
         current = LayerPass(self._towers, exchanges, ending, reads=reads)
         try:
             with current.watched():
@@ -196,7 +196,7 @@ class Shards:
         # A parameter without a gradient anywhere has none, as in one process: it does not decay.
         used = {name for names in self.world.gather(own) for name in names}
         for bucket in () if self._is_by_layer else self._all.summed:
-            self.world.surely(partial(self._sum, bucket, used))
+            self.world.surely(partial(self._begin_sum, bucket))(used)
         for name in self._begun - used:
             self.rows[name].grad = None
         self._reached.clear()
@@ -204,11 +204,15 @@ class Shards:
 
     @property
     def exchanged(self) -> int:
-        """Most bytes that an exchange between ranks takes for a while in a pass that learns."""
-        layers = tuple(self._layers.values())
-        gathers = (self._gathering_bytes(b) for part in layers for b in part.gathered)
-        sums = (self._summed_bytes(b) for part in (self._kept, *layers) for b in part.summed)
-        return max((*gathers, *sums), default=0)
+        """Most bytes that exchanges between ranks take in a pass that learns.
+
+        While a layer computes, the weights of the next are on their way, and the gradients of the
+        one before.
+        """
+        layers = self._layers.values()
+        ahead = max((sum(map(self._gathering_bytes, part.gathered)) for part in layers), default=0)
+        behind = max((sum(map(self._summing_bytes, part.summed)) for part in layers), default=0)
+        return max((ahead + behind, *map(self._summed_bytes, self._kept.summed)))
 
     @property
     def gathered_bytes(self) -> int:
@@ -273,59 +277,87 @@ class Shards:
                 bucket[name] = size
             yield Bucket(tuple(bucket), tuple(bucket.values()))
 
-    @torch.no_grad()
     def _gather(self, bucket: Bucket, rows: Mapping[str, Tensor]) -> None:
         """Fill the parameters of a bucket. After the exchange no memory is taken: none can fail."""
+        for name in bucket.names:
+            _allocate(self._whole[name])
+        self._begin_gather(bucket, rows)()
+
+    @torch.no_grad()
+    def _begin_gather(self, bucket: Bucket, rows: Mapping[str, Tensor]) -> Act:
+        """Begin to gather the parameters of a bucket; return what fills them."""
         whole, world = [self._whole[name] for name in bucket.names], self.world
-        for parameter in whole:
-            _allocate(parameter)
         own = [
             _padded(rows[n].detach().to(p.dtype), world.most_rows(len(p))).reshape(-1)
             for n, p in zip(bucket.names, whole, strict=True)
         ]
         if self._fits_exactly(bucket):
-            world.gather_parts(own[0], whole[0].data.view(world.parts, -1))
-            return
-        parts = world.gather_parts(torch.cat(own))
-        for name, piece in bucket.pieces(parts):
-            _fill(self._whole[name].data, piece, world.most_rows(len(self._whole[name])))
+            _allocate(whole[0])
+            return world.begin_gather(own[0], whole[0].data.view(world.parts, -1))
+        sent = torch.cat(own)
+        parts = sent.new_empty((world.parts, len(sent)))
+        wait = world.begin_gather(sent, parts)
+
+        def fill() -> None:
+            for parameter in whole:  # before it waits: a rank that fails here tries once more
+                _allocate(parameter)
+            wait()
+            for parameter, (_, piece) in zip(whole, bucket.pieces(parts), strict=True):
+                _fill(parameter.data, piece, world.most_rows(len(parameter)))
+
+        return fill
 
     def _free(self, names: Sequence[str]) -> None:
         for name in names:
             _free(self._whole[name])
 
     @torch.no_grad()
-    def _sum_early(self, bucket: Bucket) -> None:
-        """Add to the gradients of a bucket's rows in a pass, also where no rank has any.
+    def _begin_early_sum(self, bucket: Bucket) -> Act:
+        """Begin to sum the gradients of a bucket in a pass, also where no rank has any.
 
         Who has some is asked after the pass: here it would take one more exchange.
         """
         own = [name for name in bucket.names if self._whole[name].grad is not None]
-        new = [name for name in bucket.names if self.rows[name].grad is None]
-        self._sum(bucket, bucket.names)
+        add = self._begin_sum(bucket)
         self._reached.update(own)
-        self._begun.update(new)
 
-    def _sum(self, bucket: Bucket, used: Container[str]) -> None:
-        """Add to the gradients of a bucket's rows; the network has them until all are there."""
-        ranks, first = self.world.parts, self._whole[bucket.names[0]]
-        if self._fits_exactly(bucket) and first.grad is not None:
-            parts = _widened(first.grad).view(ranks, -1)
+        def end() -> None:
+            new = [name for name in bucket.names if self.rows[name].grad is None]
+            add(bucket.names)
+            self._begun.update(new)
+
+        return end
+
+    def _begin_sum(self, bucket: Bucket) -> Callable[[Container[str]], None]:
+        """Begin to sum a bucket's gradients, which leave the network; return what adds the sums.
+
+        They are added to the gradients of the rows, of the parameters that it is told.
+        """
+        ranks, whole = self.world.parts, [self._whole[name] for name in bucket.names]
+        if self._fits_exactly(bucket) and (gradient := whole[0].grad) is not None:
+            parts = _widened(gradient).view(ranks, -1)
         else:
             shape = (ranks, sum(bucket.sizes))
-            parts = torch.zeros(shape, dtype=torch.float32, device=first.device)
+            parts = torch.zeros(shape, dtype=torch.float32, device=whole[0].device)
             for name, piece in bucket.pieces(parts):
                 if (gradient := self._whole[name].grad) is not None:
                     rows = ranks * self.world.most_rows(len(gradient))
                     piece.copy_(_padded(_widened(gradient), rows).view(ranks, -1))
-        for name, piece in bucket.pieces(self.world.sum_parts(parts)):
-            rows, self._whole[name].grad = self.rows[name], None
-            if name in used:
-                found = piece[: rows.numel()].view_as(rows)
-                rows.grad = found if rows.grad is None else rows.grad.add_(found)
+        wait = self.world.begin_sum(parts)
+        for parameter in whole:
+            parameter.grad = None
+
+        def add(used: Container[str]) -> None:
+            for name, piece in bucket.pieces(wait()):
+                if name in used:
+                    rows = self.rows[name]
+                    found = piece[: rows.numel()].view_as(rows)
+                    rows.grad = found if rows.grad is None else rows.grad.add_(found)
+
+        return add
 
     def _summed_bytes(self, bucket: Bucket) -> int:
-        """Return the bytes of `_sum`: this rank's part, what goes into it, and copies for that."""
+        """Return the bytes of a sum: this rank's part, what goes into it, and copies for that."""
         fp32, ranks, part = 4, self.world.parts, sum(bucket.sizes)
         whole = [self._whole[name] for name in bucket.names]
         widened = [p.numel() if p.dtype is not torch.float32 else 0 for p in whole]
@@ -337,17 +369,22 @@ class Shards:
         ]
         return fp32 * (part + ranks * part + max(map(sum, zip(widened, padded, strict=True))))
 
+    def _summing_bytes(self, bucket: Bucket) -> int:
+        """Return the same while the gradients of another layer come to the network."""
+        first = self._whole[bucket.names[0]]
+        is_sent = self._fits_exactly(bucket) and first.dtype is torch.float32
+        return self._summed_bytes(bucket) + (first.nbytes if is_sent else 0)
+
     def _gathering_bytes(self, bucket: Bucket) -> int:
-        """Return the bytes of `_gather` besides the parameters: rows, copied, and all parts."""
+        """Return the bytes of a gather in flight: rows, copied, and all parts."""
         part, whole = sum(bucket.sizes), [self._whole[name] for name in bucket.names]
         copied = sum(
             size
             for name, size, p in zip(bucket.names, bucket.sizes, whole, strict=True)
             if self.rows[name].dtype is not p.dtype
         )
-        if not self._fits_exactly(bucket):
-            copied += part + self.world.parts * part
-        return whole[0].element_size() * copied
+        sent = 0 if self._fits_exactly(bucket) else part
+        return whole[0].element_size() * (copied + sent + self.world.parts * part)
 
     def _fits_exactly(self, bucket: Bucket) -> bool:
         """Return whether a bucket is one parameter without padding: it needs no copy."""
