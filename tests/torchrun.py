@@ -1,4 +1,4 @@
-"""`bas-opd` in two processes that torchrun's agent has started."""
+"""`bas-opd` in processes that agents of torchrun have started."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from bas_opd.run.manifest import published
 SECONDS = 240
 
 
-def torchrun(words: list[str], *options: str) -> subprocess.Popen[str]:
-    """Start two processes under an agent."""
+ALONE = ("--standalone", "--nproc-per-node", "2")
+"""Options of an agent that starts two processes."""
+
+
+def torchrun(
+    words: list[str], *options: str, agent: tuple[str, ...] = ALONE
+) -> subprocess.Popen[str]:
+    """Start an agent of torchrun."""
     # Without the first, a restarted rendezvous finds the store of the one before.
     environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", *options, "-m", "bas_opd", *words),
+            *(sys.executable, "-m", "torch.distributed.run", *agent, *options),
+            *("-m", "bas_opd", *words),
         ],
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from baseline_fixtures import SHORT, reward_even_tokens
 from process import ask_to_stop, at
-from ranks import Train, train_in_world
+from ranks import Start, Train, train_in_world
 from run_states import assert_same_end, assert_same_run, steps_of
 from test_runs import assert_ended, assert_sound
 
@@ -155,9 +155,12 @@ def test_weights_that_are_lent_or_have_adapters_arrive_whole(
     assert_sound(tmp_path / "2")
 
 
-def test_an_engine_that_does_not_start_on_one_rank_says_why(train: Train, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_engine_that_does_not_start_on_one_rank_says_why_and_all_end_at_once(
+    rank: int, start: Start, tmp_path: Path
+) -> None:
     def meets(engine: VllmEngine) -> StandIn:
-        if engine.world.rank == 1:
+        if engine.world.rank == rank:
             raise ModelError("It has no memory for vLLM.")
         engine.world.begin_sum(torch.zeros(2, 1))()  # vLLM exchanges something while it starts.
         return StandIn(engine)
@@ -167,9 +170,10 @@ def test_an_engine_that_does_not_start_on_one_rank_says_why(train: Train, tmp_pa
         patch: Any = VllmEngine
         patch._started = meets
 
-    ended = train(2, tmp_path / "run", VLLM, "shard.timeout_minutes=0.25", fault=fault)
+    ended = start(2, tmp_path / "run", VLLM, "shard.timeout_minutes=9", fault=fault).wait(60)
     assert all(each.code for each in ended), ended
-    assert "It has no memory for vLLM." in ended[1].output
+    assert "It has no memory for vLLM." in ended[rank].output
+    assert "waited for the others in vain" in " ".join(ended[1 - rank].output.split())
 
 
 def test_weights_that_do_not_arrive_on_one_rank_are_the_sentence_of_all(

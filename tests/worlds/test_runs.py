@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import signal
 import warnings
@@ -24,6 +25,7 @@ from small_models import build_small_model
 
 from bas_opd.commands.export import export
 from bas_opd.compute import eight_bits
+from bas_opd.compute.world import World
 from bas_opd.config import preset
 from bas_opd.learn import Learner
 from bas_opd.model.vlm import VisionLanguageModel
@@ -274,6 +276,24 @@ def test_killed_while_it_saves_a_run_resumes_to_the_same_end(
     assert [each.code for each in train(2, tmp_path / "run")] == [0, 0]
     assert_same_end(tmp_path / "run", whole[2])
     assert not list((tmp_path / "run").rglob(".*"))
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_killed_at_any_exchange_a_run_resumes_to_the_same_end(
+    rank: int, train: Train, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    run, chance = tmp_path / "run", random.Random(rank)
+    for _ in range(2):
+        # Later than the start, and before the end of what is left of it.
+        arm = at(
+            World, "_exchange", die, call=chance.randrange(10, 90), before=chance.random() < 0.5
+        )
+        ended = train(3, run, fault=lambda number, arm=arm: arm() if number == rank else None)
+        assert ended[rank].code == -signal.SIGKILL
+        assert all(each.code for each in ended), ended
+    assert [each.code for each in train(3, run)] == [0] * 3
+    assert_same_end(run, whole[3])
+    assert not list(run.rglob(".*"))
 
 
 def on_last(arm: Callable[[], None]) -> Callable[[int], None]:

@@ -265,6 +265,22 @@ def test_a_mistake_in_the_sum_over_processes_shows(
     assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
 
 
+def _with_students_weights(
+    shards: Shards, weights: Any = None, *, act: Any = Shards.gathered, **options: Any
+) -> Any:
+    return act(shards, None, **options)
+
+
+def test_a_teacher_whose_weights_do_not_reach_the_network_would_show(
+    folder: Path, pictures: tuple[Example, ...]
+) -> None:
+    case = Case(folder=folder, examples=pictures)
+    alone = take_step(case, World())
+    wrong = partial(_with_mistake, Shards, "gathered", _with_students_weights, case)
+    found = in_world(2, wrong)[0]
+    assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
+
+
 def _give_up_then_step(case: Case, world: World, keeps: bool = False) -> Found:
     """Take a step after one that was given up between the head's backward and the network's."""
     objective, calls = Distillation.__call__, 0

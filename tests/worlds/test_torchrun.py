@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from ranks import Words
+from ranks import Words, free_port
 from run_states import assert_same_end
 from torchrun import SECONDS, torchrun, wait_for_checkpoint, workers_of
 
@@ -24,6 +24,25 @@ def test_a_killed_process_comes_back_to_the_same_end(
     output, _ = agent.communicate(timeout=SECONDS)
     assert agent.returncode == 0, output
     assert "Resuming after step" in output or output.count("Loading the model") == 1
+    assert_same_end(run, whole[2])
+
+
+def test_so_it_does_with_two_agents_as_on_two_machines(
+    words: Words, whole: dict[int, Path], tmp_path: Path
+) -> None:
+    run, place = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-id", "run")
+    each = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", *meeting)
+    agents = [torchrun(words(run), agent=each) for _ in range(2)]
+    wait_for_checkpoint(run, agents[0])
+    started = [workers_of(agent) for agent in agents]
+    assert sorted(rank for ranks in started for rank in ranks) == [0, 1]
+    os.kill(next(ranks[1] for ranks in started if 1 in ranks), signal.SIGKILL)
+    outputs = [agent.communicate(timeout=SECONDS)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert any("Resuming after step" in output for output in outputs) or (
+        "".join(outputs).count("Loading the model") == 1
+    )
     assert_same_end(run, whole[2])
 
 

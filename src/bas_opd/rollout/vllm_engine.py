@@ -144,7 +144,8 @@ class VllmEngine:
         if version == self.version:
             return
         self.version = None
-        self.world.each(lambda: self.engine)
+        # Others may wait inside vLLM for a rank that fails here, and hear of nothing but its end.
+        _ = self.engine
         # Of a sharded model `named` are some rows; the gathered network has all.
         whole = named if self.model.shards is None else {}
         with self.model.gathered():
