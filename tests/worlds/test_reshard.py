@@ -186,7 +186,7 @@ def _held(case: Case, mistake: tuple[Any, str, Any] | None, world: World) -> Hel
         return filling
 
     def adding(shards: Shards, bucket: Any) -> Any:
-        if bucket not in shards._kept.summed:
+        if bucket not in (*shards._head.summed, *shards._rest.summed):
             shares.append(
                 sum(shards._whole[n].grad is not None for n in bucket.names) / len(bucket.names)
             )
@@ -196,7 +196,7 @@ def _held(case: Case, mistake: tuple[Any, str, Any] | None, world: World) -> Hel
         nonlocal left
         found = passed(shards, *arguments, **options)
         kept.append(shards._bytes(shards._kept.names))
-        layer.append(shards.pass_bytes - kept[-1])
+        layer.append(max(shards._bytes(part.names) for part in shards._layers.values()))
         inner = [shards._whole[n] for part in shards._layers.values() for n in part.names]
         left += sum(p.untyped_storage().nbytes() for p in inner)
         left += sum(p.grad.nbytes for p in inner if p.grad is not None)
@@ -361,8 +361,7 @@ def _live(case: Case, world: World) -> tuple[int, int]:
         with Live(list(shards._whole.values())) as live:
             passed = accumulate(learner, *arguments)
         rows = 2 * sum(p.nbytes for p in shards.rows.values())  # and their gradients
-        parts = shards.pass_bytes, shards.gradient_bytes, shards.exchanged
-        found.append((live.most, rows + sum(parts)))
+        found.append((live.most, rows + shards.peak.bytes))
         return passed
 
     with pytest.MonkeyPatch.context() as patch:
@@ -371,12 +370,49 @@ def _live(case: Case, world: World) -> tuple[int, int]:
     return found[0]
 
 
-def test_a_pass_allocates_no_more_than_that(pictures: tuple[Example, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_pass_allocates_no_more_than_that(
+    tied: bool, pictures: tuple[Example, ...], tmp_path: Path
+) -> None:
     # Weights of many megabytes beside few activations.
-    wide = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=256, layers=8)
+    wide = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=256, layers=8, tied=tied)
     case = Case(folder=wide, examples=pictures[:2], rows=(0, 3), tokens=3, checkpointing=True)
     for most, planned in in_world(2, partial(_live, replace(case, reshard=True))):
         assert most < 1.2 * planned
+
+
+def test_embedding_and_head_are_not_held_together_on_the_way_back(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = build_small_model(tmp_path / "model", family="qwen3_vl", tied=False, **SMALL)
+    begin, reach = Shards._begin_sum, LayerPass._reach
+    networks: list[Shards] = []
+    sums: list[set[str]] = []
+    weights: list[bool] = []
+
+    def end_of(name: str) -> str:
+        return ".".join(name.split(".")[-2:])
+
+    def beginning(shards: Shards, bucket: Any) -> Any:
+        networks.append(shards)
+        has = {end_of(name) for name, p in shards._whole.items() if p.grad is not None}
+        sums.append(has & {"embed_tokens.weight", "lm_head.weight"})
+        return begin(shards, bucket)
+
+    def reaching(current: LayerPass, moment: Any) -> None:
+        reach(current, moment)
+        if moment[0] == "backward" and networks:
+            whole = {end_of(name): p for name, p in networks[0]._whole.items()}
+            weights.append(bool(whole["embed_tokens.weight"].untyped_storage().nbytes()))
+
+    monkeypatch.setattr(Shards, "_begin_sum", beginning)
+    monkeypatch.setattr(LayerPass, "_reach", reaching)
+    take_step(replace(case, folder=apart, always=True), World())
+    assert {"lm_head.weight"} in sums
+    assert {"embed_tokens.weight"} in sums
+    assert {"lm_head.weight", "embed_tokens.weight"} not in sums
+    assert weights
+    assert not any(weights)
 
 
 def _fail_once(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> None:

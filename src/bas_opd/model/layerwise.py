@@ -28,36 +28,57 @@ Moment = tuple[Literal["forward", "backward"], nn.Module, int]
 """A layer is needed, in which of its calls in the pass."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
     """Layers that a pass computes one after another."""
 
     layers: tuple[nn.Module, ...]
     learns: bool
     """Whether gradients go through it."""
+    is_read_again: bool = True
+    """Whether responses go through it too, after their prompts."""
+    has_weights_back: bool = True
+    """Whether its gradients take its weights."""
 
 
-def towers_of(network: nn.Module) -> tuple[Tower, Tower]:
-    """Return the layers of the vision tower and those of the language model."""
+def towers_of(network: nn.Module, head: nn.Module) -> tuple[Tower, ...]:
+    """Return embedding, vision tower and language model, as a pass comes to them.
+
+    An embedding that is the head, too, is in none: it is needed throughout.
+    """
     core: Any = getattr(network, "get_base_model", lambda: network)()
-    visual, language = (_layers(part) for part in (core.model.visual, core.model.language_model))
-    sees = any(parameter.requires_grad for parameter in core.model.visual.parameters())
-    return Tower(visual, sees), Tower(language, True)
+    embedding, visual = core.model.get_input_embeddings(), core.model.visual
+    shared = {id(parameter) for parameter in head.parameters()}
+    is_apart = all(id(parameter) not in shared for parameter in embedding.parameters())
+    return (
+        Tower(
+            layers=(embedding,) if is_apart else (),
+            learns=_learns(embedding),
+            has_weights_back=False,
+        ),
+        Tower(layers=_layers(visual), learns=_learns(visual), is_read_again=False),
+        Tower(layers=_layers(core.model.language_model), learns=True),
+    )
+
+
+def _learns(part: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in part.parameters())
 
 
 def _layers(part: nn.Module) -> tuple[nn.Module, ...]:
     return tuple(m for m in part.modules() if isinstance(m, GradientCheckpointingLayer))
 
 
-def _moments(towers: Sequence[Tower], reads: int) -> Iterator[Moment]:
-    """Yield when layers are needed: in all towers, of which the last is read so often, and back."""
-    calls = [(tower, 0) for tower in towers] + [(towers[-1], n) for n in range(1, reads)]
+def _moments(towers: Sequence[Tower], reads: int) -> Iterator[tuple[Moment, bool]]:
+    """Yield when layers are needed, forward and back, and whether their weights are."""
+    calls = [(tower, 0) for tower in towers]
+    calls += [(each, n) for n in range(1, reads) for each in towers if each.is_read_again]
     for tower, call in calls:
         for layer in tower.layers:
-            yield "forward", layer, call
+            yield ("forward", layer, call), True
     for tower, call in reversed([each for each in calls if each[0].learns]):
         for layer in reversed(tower.layers):
-            yield "backward", layer, call
+            yield ("backward", layer, call), tower.has_weights_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +92,16 @@ class Exchanges:
 
 
 class LayerPass:
-    """One pass through the towers, the last of which is read so many times, and back.
+    """One pass through the towers, in which the language model is read so many times, and back.
 
-    What is exchanged after it comes in `ending`.
+    What is summed before it turns back comes in `turning`, what is summed after it in `ending`.
     """
 
     def __init__(
         self,
         towers: Sequence[Tower],
         exchanges: Mapping[nn.Module, Exchanges],
+        turning: Sequence[Begin] = (),
         ending: Sequence[Begin] = (),
         *,
         reads: int,
@@ -95,13 +117,19 @@ class LayerPass:
         self._sums: list[Act] = []
         """What ends the exchanges that have begun: of the next layer, and of the one before."""
         moments = list(_moments(towers, reads))
-        layers = [None, *(layer for _, layer, _ in moments), None]
-        self._begin(self._gathers, exchanges[moments[0][1]].gather)
-        for (way, layer, call), before, after in zip(moments, layers, layers[2:], strict=False):
+        gathered = [layer for (_, layer, _), has_weights in moments if has_weights]
+        layers = [None, *gathered, None]
+        places = iter(zip(layers, layers[1:], layers[2:], strict=False))
+        self._begin(self._gathers, exchanges[gathered[0]].gather)
+        for (way, layer, call), has_weights in moments:
+            before, _, after = next(places) if has_weights else (layer, layer, layer)
             if layer is not before:
                 self._end(self._gathers)
             if after is not None and after is not layer:
                 self._begin(self._gathers, exchanges[after].gather)
+            if way == "backward":
+                self._begin(self._sums, turning)
+                turning = ()
             self._ready[way, layer, call] = len(self._steps)
             if way == "backward":
                 self._steps.append(partial(self._take_gradients, layer, call))

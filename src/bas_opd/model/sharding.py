@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from bas_opd.compute.memory import clear_frames, release
 from bas_opd.compute.world import World
 from bas_opd.errors import LostRanks
-from bas_opd.model.layerwise import Act, Exchanges, LayerPass, towers_of
+from bas_opd.model.layerwise import Act, Exchanges, LayerPass, Tower, towers_of
 
 T = TypeVar("T")
 
@@ -53,6 +53,19 @@ class Part:
     gathered: tuple[Bucket, ...]
     summed: tuple[Bucket, ...]
     """The trained ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """Bytes of the network in a moment of a pass that learns."""
+
+    weights: int
+    gradients: int = 0
+    exchanged: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.weights + self.gradients + self.exchanged
 
 
 class Shards:
@@ -86,7 +99,7 @@ class Shards:
             parameter.data = torch.empty_like(parameter)
             _free(parameter)
         self._all = self._part(list(self._whole))
-        self._towers = towers_of(network) if by_layer else ()
+        self._towers: tuple[Tower, ...] = towers_of(network, head) if by_layer else ()
         names = {id(parameter): name for name, parameter in self._whole.items()}
         self._layers = {
             layer: self._part([names[id(parameter)] for parameter in layer.parameters()])
@@ -95,7 +108,15 @@ class Shards:
         }
         in_layers = {name for part in self._layers.values() for name in part.names}
         self._kept = self._part([name for name in self._whole if name not in in_layers])
-        """What a pass by layers holds throughout: embedding, head, and what else is in no layer."""
+        """What a pass by layers holds throughout: the head, and what else is in no layer."""
+        self._embedding = [layer for tower in self._towers[:1] for layer in tower.layers]
+        heads = {id(parameter) for parameter in head.parameters()} if self._embedding else set()
+        is_head = {name: id(self._whole[name]) in heads for name in self._kept.names}
+        self._head, self._rest = (
+            self._part([name for name in self._kept.names if is_head[name] is each])
+            for each in (True, False)
+        )
+        """Of that, whose gradients are there when a pass turns back, and at its end."""
         self._is_by_layer = False
         self._reached: set[str] = set()
         self._begun: set[str] = set()
@@ -122,15 +143,19 @@ class Shards:
             return
         self._is_gathered = True
         self._is_by_layer = learns and bool(self._layers)
+        is_lost = False
         try:
             rows = {**self.rows, **(weights or {})}
             for bucket in (self._kept if self._is_by_layer else self._all).gathered:
                 self.world.surely(partial(self._gather, bucket, rows))
             yield
+        except LostRanks:
+            is_lost = True  # What is left of an exchange may still write into the parameters.
+            raise
         finally:
             self.drop_gradients()
-            for parameter in self._whole.values():
-                _free(parameter)
+            if not is_lost:
+                self._free(list(self._whole))
             self._is_gathered = self._is_by_layer = False
 
     @property
@@ -151,8 +176,11 @@ class Shards:
             )
             for layer, part in self._layers.items()
         }
-        ending = [partial(self._begin_early_sum, bucket) for bucket in self._kept.summed]
-        current = LayerPass(self._towers, exchanges, ending, reads=reads)
+        turning, ending = (
+            [partial(self._begin_early_sum, bucket) for bucket in part.summed]
+            for part in (self._head, self._rest)
+        )
+        current = LayerPass(self._towers, exchanges, turning, ending, reads=reads)
         try:
             with current.watched():
                 found = work()
@@ -203,37 +231,46 @@ class Shards:
         self._begun.clear()
 
     @property
-    def exchanged(self) -> int:
-        """Most bytes that exchanges between ranks take in a pass that learns.
-
-        While a layer computes, the weights of the next are on their way, and the gradients of the
-        one before.
-        """
-        layers = self._layers.values()
-        ahead = max((sum(map(self._gathering_bytes, part.gathered)) for part in layers), default=0)
-        behind = max((sum(map(self._summing_bytes, part.summed)) for part in layers), default=0)
-        return max((ahead + behind, *map(self._summed_bytes, self._kept.summed)))
-
-    @property
     def gathered_bytes(self) -> int:
         """Bytes of the network while it is gathered."""
         return self._bytes(self._whole)
 
     @property
-    def pass_bytes(self) -> int:
-        """Bytes of the network in a pass that learns: with one layer, if it gathers by layer."""
-        layers = (self._bytes(part.names) for part in self._layers.values())
-        return self._bytes(self._kept.names) + max(layers, default=0)
+    def peak(self) -> Peak:
+        """The moment of a pass that learns in which the network takes the most bytes."""
+        return max(self._moments(), key=lambda moment: moment.bytes)
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of the gradients that a pass leaves on that network."""
-        trained = self.trainable()
-        kept, *layers = (
-            self._bytes(name for name in part.names if name in trained)
-            for part in (self._kept, *self._layers.values())
-        )
-        return kept + max(layers, default=0)
+    def _moments(self) -> Iterator[Peak]:
+        """Yield the bytes of moments of a pass, each of them at most what is told.
+
+        While a layer computes, the weights of the next one are on their way, and the gradients of
+        the one before.
+        """
+        kept, last = self._bytes(self._kept.names), self._gradient_bytes(self._rest)
+        sums = max(map(self._summed_bytes, self._rest.summed), default=0)
+        yield Peak(weights=kept, gradients=last, exchanged=sums)
+        if not self._layers:
+            return
+        own = {layer: part for layer, part in self._layers.items() if layer not in self._embedding}
+        layers, alone = own.values(), [self._layers[layer] for layer in self._embedding]
+        layer = max(self._bytes(part.names) for part in layers)
+        gradients = max(map(self._gradient_bytes, layers))
+        ahead = max(sum(map(self._in_flight, part.gathered)) for part in layers)
+        behind = max(sum(map(self._summing_bytes, part.summed)) for part in layers)
+        yield Peak(weights=kept + layer, gradients=last + gradients, exchanged=ahead + behind)
+        for part in (self._head, *alone):  # Their gradients are summed while a layer computes.
+            found = sum(map(self._summed_bytes, part.summed))
+            yield Peak(
+                weights=kept + layer,
+                gradients=last + gradients + self._gradient_bytes(part),
+                exchanged=ahead + max(found, behind),
+            )
+        for part in alone:
+            copies = sum(map(self._gathering_bytes, part.gathered))
+            yield Peak(weights=kept + self._bytes(part.names), exchanged=ahead + copies)
+
+    def _gradient_bytes(self, part: Part) -> int:
+        return self._bytes(name for name in part.names if self._whole[name].requires_grad)
 
     def drop_gradients(self) -> None:
         """Forget what passes have left on the network."""
@@ -376,15 +413,21 @@ class Shards:
         return self._summed_bytes(bucket) + (first.nbytes if is_sent else 0)
 
     def _gathering_bytes(self, bucket: Bucket) -> int:
-        """Return the bytes of a gather in flight: rows, copied, and all parts."""
+        """Return the bytes of a gather besides the parameters: rows, copied, and all parts."""
         part, whole = sum(bucket.sizes), [self._whole[name] for name in bucket.names]
         copied = sum(
             size
             for name, size, p in zip(bucket.names, bucket.sizes, whole, strict=True)
             if self.rows[name].dtype is not p.dtype
         )
-        sent = 0 if self._fits_exactly(bucket) else part
-        return whole[0].element_size() * (copied + sent + self.world.parts * part)
+        if not self._fits_exactly(bucket):
+            copied += part + self.world.parts * part
+        return whole[0].element_size() * copied
+
+    def _in_flight(self, bucket: Bucket) -> int:
+        """Return the bytes of a gather while another layer computes."""
+        is_filled = self._fits_exactly(bucket)
+        return self._gathering_bytes(bucket) + (self._bytes(bucket.names) if is_filled else 0)
 
     def _fits_exactly(self, bucket: Bucket) -> bool:
         """Return whether a bucket is one parameter without padding: it needs no copy."""

@@ -41,11 +41,11 @@ class ModelSize:
     gathered: int = 0
     """Of several processes: the whole network, while a phase computes."""
     pass_weights: int = 0
-    """Of several processes: what a pass that learns holds of it, all or one layer at a time."""
+    """Of several processes: what a pass that learns holds of it at its peak, all or one layer."""
     pass_gradients: int = 0
-    """Of several processes: gradients of one micro-batch on that."""
+    """Of several processes: gradients of one micro-batch that are on that then."""
     exchanged: int = 0
-    """Of several processes: the largest exchange in a pass that learns."""
+    """Of several processes: what exchanges take then."""
 
 
 def model_size(
@@ -92,11 +92,12 @@ def model_size(
         # The teacher's head is gathered in fp32.
         whole = sum(p.nbytes for p in head.parameters() if p.requires_grad or frozen)
         casts = whole + (heads * precision.itemsize if is_mixed else 0)
+        peak = shards.peak
         spread = {
             "gathered": shards.gathered_bytes,
-            "pass_weights": shards.pass_bytes,
-            "pass_gradients": shards.gradient_bytes,
-            "exchanged": shards.exchanged,
+            "pass_weights": peak.weights,
+            "pass_gradients": peak.gradients,
+            "exchanged": peak.exchanged,
         }
     trained = {name: p.numel() for name, p in kept.items() if p.requires_grad}
     return ModelSize(
