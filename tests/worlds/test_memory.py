@@ -238,8 +238,12 @@ def held_by_layers(
 
 @pytest.mark.parametrize(
     ("family", "precision", "lora", "size"),
-    [("qwen3_5", "bfloat16", None, 3), ("qwen3_vl", "float32", LORA, 2)],
-    ids=["Qwen3.5", "LoRA"],
+    [
+        ("qwen3_5", "bfloat16", None, 3),
+        ("qwen3_vl", "float32", LORA, 2),
+        ("qwen2_5_vl", "bfloat16", None, 2),
+    ],
+    ids=["Qwen3.5", "LoRA", "Qwen2.5-VL"],
 )
 def test_so_it_is_with_layers_that_are_gathered_one_by_one(
     family: Any,
@@ -259,7 +263,8 @@ def test_so_it_is_with_layers_that_are_gathered_one_by_one(
     assert first["gathered"] < whole.pass_weights == planned.gathered
     assert first["exchanged"] > 0
     most = planned.pass_weights + planned.pass_gradients + planned.exchanged
-    assert 0.8 * most < first["together"] <= most
+    # Rows that three ranks cannot share evenly are copied, which is not seen here.
+    assert (0.8 if size == 3 else 1.0) * most <= first["together"] <= most
     assert planned.device < whole.device
 
 

@@ -278,21 +278,29 @@ def test_killed_while_it_saves_a_run_resumes_to_the_same_end(
     assert not list((tmp_path / "run").rglob(".*"))
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("rank", "changes"),
+    [(0, ()), (1, ("shard.reshard=true",)), (2, ())],
+)
 def test_killed_at_any_exchange_a_run_resumes_to_the_same_end(
-    rank: int, train: Train, whole: dict[int, Path], tmp_path: Path
+    rank: int, changes: tuple[str, ...], train: Train, whole: dict[int, Path], tmp_path: Path
 ) -> None:
     run, chance = tmp_path / "run", random.Random(rank)
+    name, calls = ("begin_gather", (5, 25)) if changes else ("_exchange", (10, 90))
     for _ in range(2):
         # Later than the start, and before the end of what is left of it.
-        arm = at(
-            World, "_exchange", die, call=chance.randrange(10, 90), before=chance.random() < 0.5
+        arm = at(World, name, die, call=chance.randrange(*calls), before=chance.random() < 0.5)
+        ended = train(
+            3, run, *changes, fault=lambda number, arm=arm: arm() if number == rank else None
         )
-        ended = train(3, run, fault=lambda number, arm=arm: arm() if number == rank else None)
         assert ended[rank].code == -signal.SIGKILL
         assert all(each.code for each in ended), ended
-    assert [each.code for each in train(3, run)] == [0] * 3
-    assert_same_end(run, whole[3])
+    assert [each.code for each in train(3, run, *changes)] == [0] * 3
+    undisturbed = whole[3]
+    if changes:
+        undisturbed = tmp_path / "undisturbed"
+        assert [each.code for each in train(3, undisturbed, *changes)] == [0] * 3
+    assert_same_end(run, undisturbed)
     assert not list(run.rglob(".*"))
 
 

@@ -42,7 +42,8 @@ class Objective(Protocol):
     """Turns hidden states into a loss. Micro-batches, memory and the optimizer are the learner's.
 
     `hidden` `[token, hidden]` holds the state that predicts each packed token. If it requires a
-    gradient, the call runs the backward pass into it; otherwise it only measures.
+    gradient, the call runs the backward pass into it; otherwise it only measures. The head's
+    gradients come first: those of the hidden states let the network go back.
     """
 
     def __call__(self, hidden: Tensor, packed: PackedRows) -> ObjectivePart: ...

@@ -54,7 +54,7 @@ def towers_of(network: nn.Module, head: nn.Module) -> tuple[Tower, ...]:
         Tower(
             layers=(embedding,) if is_apart else (),
             learns=_learns(embedding),
-            has_weights_back=False,
+            has_weights_back=type(embedding) is not nn.Embedding,  # An adapted one takes its own.
         ),
         Tower(layers=_layers(visual), learns=_learns(visual), is_read_again=False),
         Tower(layers=_layers(core.model.language_model), learns=True),

@@ -185,6 +185,7 @@ class Shards:
             with current.watched():
                 found = work()
             current.finish()
+            self._check_all_summed()
             return found
         except LostRanks:
             raise
@@ -192,6 +193,15 @@ class Shards:
             failure = error
         self._give_up(current, failure)
         raise failure
+
+    def _check_all_summed(self) -> None:
+        late = [name for name, parameter in self._whole.items() if parameter.grad is not None]
+        if late:
+            raise RuntimeError(
+                f"{late[0]} got a gradient after its gradients were summed over the ranks. With "
+                "shard.reshard=true an objective gives the head its gradients before the hidden "
+                "states get theirs."
+            )
 
     def _give_up(self, current: LayerPass, failure: Exception) -> None:
         """Make the exchanges of a failed pass that are left, for the other ranks."""
