@@ -6,6 +6,7 @@ FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
 TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
 RAY := 2.60.0
+TRITON := 3.6.0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -16,9 +17,9 @@ BENCHMARKS := $(filter-out $(BY_HAND),$(wildcard benchmarks/[a-z]*.py))
 
 # Tests run in parallel; one thread each is faster than all of them fighting for the cores. The demo
 # runs alone and may use them all.
-test faults soak fuzz browser trainers gpu engines ray bench: export OMP_NUM_THREADS ?= 1
+test faults soak fuzz browser trainers kernels gpu engines ray bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test faults soak fuzz browser trainers demo lint types gpu engines ray hashes audit bench performance release
+.PHONY: help setup test faults soak fuzz browser trainers kernels demo lint types gpu engines ray hashes audit bench performance release
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -55,6 +56,13 @@ trainers: $(READY) ## Test the integrations with other trainers, the hub and tra
 	"$$(.venv-trainers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check $(TRAINERS)
 	PYTHONPATH=src .venv-trainers/bin/python -m pytest tests/integrations
+
+kernels: $(READY) ## Test the Triton kernels in Triton's interpreter, without a GPU (needs the network)
+	@test -d .venv-kernels || $(BIN)/python -m venv .venv-kernels
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	"$$(.venv-kernels/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	.venv-kernels/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==$(TRITON)
+	PYTHONPATH=src TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/kernels
 
 demo: $(READY) ## Train a small model on this CPU, two ways, and write a page to look at
 	$(BIN)/bas-opd demo

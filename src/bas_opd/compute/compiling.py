@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import os
 from typing import Any, Literal
 
 import torch
@@ -23,6 +24,11 @@ def choose_kernels(kernels: Kernels) -> None:
 def is_fast(device: torch.device) -> bool:
     """Whether a device computes with CUDA graphs and kernels of our own."""
     return device.type == "cuda" and _chosen == "auto"
+
+
+def tries_new_kernels() -> bool:
+    """Whether kernels are used that have run in Triton's interpreter, and on no GPU yet."""
+    return os.environ.get("BAS_OPD_NEW_KERNELS", "") not in ("", "0")
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from bas_opd.compute.compiling import is_fast
 from bas_opd.compute.world import World
 from bas_opd.model.cache import empty_cache, join_rows, take_rows
 from bas_opd.model.delta import register_delta_rule
+from bas_opd.model.fused import register_fused_parts
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
@@ -95,6 +96,7 @@ class VisionLanguageModel:
         if precision is not torch.float32 and is_fast(self.device) and weight is not None:
             self.fast_head = Head(weight, precision)
         register_delta_rule()
+        register_fused_parts()
         if precision is not torch.float32:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)

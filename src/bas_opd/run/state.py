@@ -18,6 +18,7 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
+from bas_opd.compute.compiling import tries_new_kernels
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.images import image_size
@@ -46,6 +47,7 @@ from bas_opd.methods import (
     opsd,
 )
 from bas_opd.methods.reward import Judge, Unread
+from bas_opd.model.delta import implementation
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
@@ -463,7 +465,18 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
+        **(_kernels() if torch.cuda.is_available() else {}),
     }
+
+
+def _kernels() -> dict[str, Any]:
+    """Return which kernels a GPU computes with, where there is a choice."""
+    device = torch.device("cuda")
+    kinds = {
+        "learning": implementation(device, learns=True),
+        "sampling": implementation(device, learns=False),
+    }
+    return {"linear_attention": kinds, "new_kernels": tries_new_kernels()}
 
 
 def _cpu() -> str:

@@ -1,0 +1,103 @@
+"""The short causal filters of Qwen3.5's linear attention on a GPU, with their activation.
+
+Each channel is filtered over its last four tokens. PyTorch's convolution has no fast path for that
+in bf16: it copies the inputs into another layout, and the gradient of its weights is slow. Here
+tokens are read where they lie, sums are fp32, and either pass is one kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SPAN, TILE, CHANNELS = 64, 8, 64
+"""Tokens and channels that a program computes, and how many tokens it holds at a time."""
+
+
+class CausalFilter(torch.autograd.Function):
+    """silu(causal convolution) of `[row, channel, token]` with taps `[channel, width]`."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, taps: Tensor) -> Tensor:
+        taps = taps.contiguous()
+        ctx.save_for_backward(inputs, taps)
+        rows, channels, tokens = inputs.shape
+        out = inputs.new_empty(rows, tokens, channels)
+        with _on(inputs):
+            _kernels().forward[_grid(inputs, TILE)](
+                inputs,
+                taps,
+                out,
+                tokens,
+                channels,
+                *inputs.stride(),
+                width=taps.shape[1],
+                tile=TILE,
+                wide=CHANNELS,
+            )
+        return out.mT
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, taps = ctx.saved_tensors
+        (of_out,) = gradients
+        rows, channels, tokens = inputs.shape
+        of_inputs = inputs.new_empty(rows, tokens, channels)
+        parts = -(-tokens // SPAN)
+        of_taps = taps.new_empty(rows * parts, *taps.shape, dtype=torch.float32)
+        with _on(inputs):
+            _kernels().backward[_grid(inputs, SPAN)](
+                inputs,
+                taps,
+                of_out,
+                of_inputs,
+                of_taps,
+                tokens,
+                channels,
+                *inputs.stride(),
+                *of_out.stride(),
+                width=taps.shape[1],
+                span=SPAN,
+                tile=TILE,
+                wide=CHANNELS,
+            )
+        return of_inputs.mT, of_taps.sum(0).to(taps.dtype)
+
+
+def filter_step(inputs: Tensor, states: Tensor, taps: Tensor) -> Tensor:
+    """Return silu(filter) of one more token, `[row, channel, 1]`; the states are moved on."""
+    rows, channels, _ = inputs.shape
+    out = inputs.new_empty(rows, channels, 1)
+    with _on(inputs):
+        _kernels().step[(-(-channels // CHANNELS), rows)](
+            inputs,
+            states,
+            taps.contiguous(),
+            out,
+            channels,
+            *inputs.stride()[:2],
+            width=taps.shape[1],
+            kept=states.shape[2],
+            wide=CHANNELS,
+        )
+    return out
+
+
+def _grid(inputs: Tensor, size: int) -> tuple[int, int, int]:
+    """Return a program for each row, channels, and this many tokens."""
+    rows, channels, tokens = inputs.shape
+    return -(-tokens // size), -(-channels // CHANNELS), rows
+
+
+def _on(tensor: Tensor) -> Any:
+    """Return a context in which Triton launches on the device of a tensor."""
+    return torch.cuda.device(tensor.device if tensor.is_cuda else -1)
+
+
+@functools.cache
+def _kernels() -> Any:
+    return importlib.import_module("bas_opd.model.triton_convolution")

@@ -1,0 +1,107 @@
+"""Parts of Qwen3.5's layers that transformers computes in many small operations: on a GPU, in few.
+
+A layer starts hundreds of kernels, and decoding a few rows takes as long as starting them. On a
+CPU, and with reference kernels, nothing changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bas_opd.compute.compiling import has_triton, is_fast, tries_new_kernels
+from bas_opd.model.convolution import CausalFilter, filter_step
+
+MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
+
+
+def register_fused_parts() -> None:
+    """Let the layers, where they are loaded, choose how they compute; idempotent."""
+    module = sys.modules.get(MODULE)
+    if module is None:
+        return
+    _replace(module.Qwen3_5RMSNorm, "forward", _choosing_norm(centred_norm))
+    _replace(module.Qwen3_5RMSNormGated, "forward", _choosing_norm(gated_norm))
+    _replace(module, "causal_conv1d_fn", _choosing_filter)
+    _replace(module, "causal_conv1d_update", _choosing_filter_step)
+
+
+def centred_norm(norm: Any, x: Tensor) -> Tensor:
+    """Compute Qwen3_5RMSNorm, whose weights are those above 1, by PyTorch's fused operation."""
+    weight = 1.0 + norm.weight.float()
+    return F.rms_norm(x.float(), weight.shape, weight, norm.eps).type_as(x)
+
+
+def gated_norm(norm: Any, x: Tensor, gate: Tensor) -> Tensor:
+    """Compute Qwen3_5RMSNormGated with PyTorch's fused norm."""
+    found = F.rms_norm(x.float(), norm.weight.shape, eps=norm.variance_epsilon)
+    return (norm.weight * found.to(x.dtype) * F.silu(gate.float())).to(x.dtype)
+
+
+def _replace(owner: Any, name: str, choosing: Callable[[Any], Any]) -> None:
+    found = getattr(owner, name)
+    if not hasattr(found, "reference"):
+        chosen: Any = functools.wraps(found)(choosing(found))
+        chosen.reference = found
+        setattr(owner, name, chosen)
+
+
+def _choosing_norm(fused: Callable[..., Tensor]) -> Callable[[Any], Any]:
+    def choosing(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def run(norm: nn.Module, x: Tensor, *inputs: Tensor) -> Tensor:
+            return (fused if is_fast(x.device) else reference)(norm, x, *inputs)
+
+        return run
+
+    return choosing
+
+
+def _choosing_filter(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(
+        hidden_states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **options: Any,
+    ) -> Tensor:
+        # Of rows that are packed end to end, each begins anew.
+        is_packed = any(options.get(name) is not None for name in ("seq_idx", "cu_seq_lens_q"))
+        if bias is not None or activation != "silu" or is_packed or not _filters(hidden_states):
+            return reference(hidden_states, weight, bias, activation=activation, **options)
+        return CausalFilter.apply(hidden_states, weight)
+
+    return run
+
+
+def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(
+        hidden_states: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+    ) -> Tensor:
+        if (
+            bias is not None
+            or activation != "silu"
+            or torch.is_grad_enabled()
+            or hidden_states.shape[2] != 1
+            or conv_state.shape[2] < weight.shape[1]
+            or not conv_state.is_contiguous()
+            or not _filters(hidden_states)
+        ):
+            return reference(hidden_states, conv_state, weight, bias, activation)
+        return filter_step(hidden_states, conv_state, weight)
+
+    return run
+
+
+def _filters(inputs: Tensor) -> bool:
+    """Whether our own kernels filter these inputs."""
+    return is_fast(inputs.device) and tries_new_kernels() and has_triton()

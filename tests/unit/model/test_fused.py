@@ -1,0 +1,95 @@
+"""Fused parts of Qwen3.5's layers: the numbers of transformers' own, and chosen on a GPU only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.qwen3_5 import modeling_qwen3_5
+
+from bas_opd.model import fused
+from bas_opd.model.fused import centred_norm, gated_norm, register_fused_parts
+
+
+def norm_of(kind: str, width: int = 24) -> Any:
+    register_fused_parts()
+    norm = getattr(modeling_qwen3_5, kind)(width)
+    with torch.no_grad():
+        norm.weight += torch.randn(width, generator=torch.Generator().manual_seed(1))
+    return norm
+
+
+def both(norm: Any, ours: Any, *given: Tensor) -> list[list[Tensor]]:
+    """Return value and gradients by transformers and by us."""
+    found = []
+    for run in (type(norm).forward.reference, ours):
+        norm.zero_grad()
+        leaves = [x.clone().requires_grad_() for x in given]
+        out = run(norm, *leaves)
+        out.float().sin().sum().backward()
+        found.append([out.detach(), norm.weight.grad.clone(), *(leaf.grad for leaf in leaves)])
+    return found
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_a_fused_norm_is_that_of_the_reference(scale: float) -> None:
+    torch.manual_seed(0)
+    x, gate = scale * torch.randn(2, 3, 24), torch.randn(2, 3, 24)
+    pairs = both(norm_of("Qwen3_5RMSNorm"), centred_norm, x)
+    gated = both(norm_of("Qwen3_5RMSNormGated"), gated_norm, x, gate)
+    for expected, found in (*zip(*pairs, strict=True), *zip(*gated, strict=True)):
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
+def test_a_fused_norm_keeps_the_precision_of_its_input() -> None:
+    torch.manual_seed(0)
+    x, gate = torch.randn(2, 3, 24).bfloat16(), torch.randn(2, 3, 24).bfloat16()
+    for expected, found in (
+        *zip(*both(norm_of("Qwen3_5RMSNorm"), centred_norm, x), strict=True),
+        *zip(*both(norm_of("Qwen3_5RMSNormGated"), gated_norm, x, gate), strict=True),
+    ):
+        assert found.dtype is expected.dtype
+        assert torch.allclose(found.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_cpu_computes_as_transformers_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, x = norm_of("Qwen3_5RMSNorm"), torch.randn(2, 24)
+    assert torch.equal(norm(x), type(norm).forward.reference(norm, x))
+    called: list[str] = []
+    monkeypatch.setattr(fused.F, "rms_norm", lambda x, *_, **__: called.append("fused") or x)
+    norm(x)
+    assert not called
+    monkeypatch.setattr(fused, "is_fast", lambda device: True)
+    norm(x)
+    assert called == ["fused"]
+
+
+def test_filters_are_transformers_own_until_new_kernels_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register_fused_parts()
+    run: Any = modeling_qwen3_5.causal_conv1d_fn
+    x, weight = torch.randn(2, 6, 5), torch.randn(6, 4)
+    called: list[int] = []
+    monkeypatch.setattr(fused.CausalFilter, "apply", lambda *given: called.append(1) or given[0])
+    monkeypatch.setattr(fused, "is_fast", lambda device: True)
+    monkeypatch.setattr(fused, "has_triton", lambda: True)
+    monkeypatch.delenv("BAS_OPD_NEW_KERNELS", raising=False)
+    expected = run.reference(x, weight, activation="silu")
+    assert torch.equal(run(x, weight, activation="silu"), expected)
+    monkeypatch.setenv("BAS_OPD_NEW_KERNELS", "1")
+    assert not called
+    run(x, weight, activation="silu")
+    assert called == [1]
+    # Rows packed end to end, and other activations, are left to transformers.
+    assert torch.equal(run(x, weight), run.reference(x, weight))
+    assert called == [1]
+
+
+def test_registering_again_changes_nothing() -> None:
+    register_fused_parts()
+    before = modeling_qwen3_5.causal_conv1d_fn, modeling_qwen3_5.Qwen3_5RMSNorm.forward
+    register_fused_parts()
+    assert before == (modeling_qwen3_5.causal_conv1d_fn, modeling_qwen3_5.Qwen3_5RMSNorm.forward)
