@@ -8,6 +8,9 @@ Prints seconds per phase and peak memory. The weights are random, so responses n
 themselves. All reach the length limit; with --ends four do, and the ends of the others are forced:
 their lengths are geometric with mean 70. With --shard or --reshard one process treats its
 parameters like several, which shows what that costs without a network between them.
+
+As in a run, threads open the pictures of the next step and the crops of selected rows; `waited` is
+how long a step waited for them. Retries are allocations that had to free cached memory first.
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ from bas_opd import disk
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.compute.world import World
-from bas_opd.data.views import crop_view, full_view
+from bas_opd.data.views import crop_size, crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.attention import register_grouped_attention
+from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.processing import Processor
 from bas_opd.model.recompute import recompute_layers
 from bas_opd.model.shapes import TEXT, VISION
@@ -80,13 +84,14 @@ def force_ends(sampler: Sampler, rows: int, limit: int, *, mean: float = 70, lon
 
 def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
     """Return n noisy pictures with a box on each."""
+    folder.mkdir()
     examples = []
     for i in range(n):
         path = folder / f"{i}.png"
         Image.effect_noise((side, side), 60 + i).convert("RGB").save(path)
         box = (100.0, 100.0, 100.0 + side // 3, 100.0 + side // 3)
         crop = Crop(area=1 / 9, box=box)
-        examples.append(Example(id=str(i), image=path, question="What is it?", crop=crop))
+        examples.append(Example(id=str(path), image=path, question="What is it?", crop=crop))
     return tuple(examples)
 
 
@@ -124,6 +129,7 @@ def main() -> None:
     parser.add_argument("--offload", action="store_true", help="moments and teacher in host memory")
     parser.add_argument("--shard", action="store_true", help="gather weights for each phase")
     parser.add_argument("--reshard", action="store_true", help="and layers one by one to learn")
+    parser.add_argument("--threads", type=int, default=8, help="threads that open pictures")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--profile", help="write what one more step spends time on to this file")
     arguments = parser.parse_args()
@@ -141,7 +147,12 @@ def main() -> None:
         if arguments.shard or arguments.reshard:
             model.shard(World(), by_layer=arguments.reshard)
         print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
-        examples = pictures(folder, arguments.prompts, arguments.side)
+        batches = [pictures(folder / str(n), arguments.prompts, arguments.side) for n in range(2)]
+        clock = Clock(model.device)
+        full, crops = (
+            ViewEncoder(model.processor, view, clock, threads=arguments.threads)
+            for view in (full_view, crop_view)
+        )
         sampler = Sampler(
             model,
             full_view,
@@ -150,13 +161,16 @@ def main() -> None:
                 max_response_tokens=arguments.tokens,
                 prompts_per_batch=arguments.prompts_per_batch,
             ),
+            views=full,
         )
         if arguments.ends:
             force_ends(sampler, arguments.prompts * arguments.rollouts, arguments.tokens)
         stages = Stages(
             policy=sampler,
             selector=build_selector("learned"),
-            teacher=SelfTeacher(model, crop_view, offload=arguments.offload),
+            teacher=SelfTeacher(
+                model, crop_view, offload=arguments.offload, size=crop_size, views=crops
+            ),
             learner=Learner(
                 model,
                 OptimizerSettings(
@@ -171,12 +185,18 @@ def main() -> None:
                 fast_head=model.fast_head,
                 settings=DistillSettings(),
             ),
-            clock=Clock(model.device),
+            clock=clock,
         )
         rows = []
+
+        def batch_of(step: int) -> PromptBatch:
+            now, later = batches[step % 2], batches[(step + 1) % 2]
+            return PromptBatch(step=step, examples=now, upcoming=later)
+
         for step in range(arguments.steps):
             torch.cuda.reset_peak_memory_stats()
-            batch = PromptBatch(step=step, examples=examples)
+            retries = torch.cuda.memory_stats()["num_alloc_retries"]
+            batch = batch_of(step)
             report = train_step(stages, batch, Decimal(arguments.ratio))
             assert report.queries is not None
             rows.append(
@@ -192,14 +212,16 @@ def main() -> None:
                     "gradient_norm": report.update.gradient_norm,
                     "is_valid": report.update.is_valid,
                     "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+                    "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+                    "retries": torch.cuda.memory_stats()["num_alloc_retries"] - retries,
+                    "waited": report.waited_seconds,
                     "seconds": report.seconds,
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
         if arguments.profile:
             with profiled(Path(arguments.profile)):
-                batch = PromptBatch(step=arguments.steps, examples=examples)
-                train_step(stages, batch, Decimal(arguments.ratio))
+                train_step(stages, batch_of(arguments.steps), Decimal(arguments.ratio))
     write_numbers(arguments, {"parameters": parameters, "steps": rows})
 
 
