@@ -7,11 +7,14 @@ import os
 
 import pytest
 
+IS_READY = importlib.util.find_spec("triton") is not None and "TRITON_INTERPRET" in os.environ
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip these tests where Triton is missing or would look for a GPU."""
-    if importlib.util.find_spec("triton") is None or not os.environ.get("TRITON_INTERPRET"):
-        needs = pytest.mark.skip(reason="needs Triton and TRITON_INTERPRET=1: run `make kernels`")
-        for item in items:
-            if "kernels" in item.path.parts:
-                item.add_marker(needs)
+    for item in items:
+        if "kernels" in item.path.parts:
+            reason = "needs Triton and TRITON_INTERPRET=1: run `make kernels`"
+            item.add_marker(pytest.mark.skipif(not IS_READY, reason=reason))
+            # numpy warns of what a kernel computes and then does not choose.
+            item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))

@@ -6,10 +6,17 @@ alone.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from bas_opd.compute.compiling import has_triton, is_fast, tries_new_kernels
 from bas_opd.rollout.draws import race_noise
+
+WIDTH = 4096
+"""Tokens of the vocabulary that one program of the kernels looks at."""
 
 
 class Race:
@@ -23,6 +30,7 @@ class Race:
         """`suppressed` are ids that are never drawn; results lie on their device."""
         self.limit, self.temperature, self.top_p = limit, temperature, top_p
         self._suppressed = suppressed
+        self._barred = torch.zeros(0)
         self.make_room(0)
 
     def has_room(self, rows: int) -> bool:
@@ -38,12 +46,50 @@ class Race:
 
     def __call__(self, logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
         """Draw a token for each row of `alive`, at one position `[1]` or one for each."""
+        if self._is_fused(logits):
+            return self.fused(logits, alive, position)
         logprobs = self.log_distribution(logits)
         noise = race_noise(self.keys[alive], position.expand(len(alive)), logprobs.shape[-1])
         token = (logprobs + noise).argmax(-1)
         self.logprobs[alive, position] = logprobs.gather(-1, token[:, None])[:, 0]
         self.entropies[alive, position] = _entropy(logprobs)
         return token
+
+    def fused(self, logits: Tensor, alive: Tensor, position: Tensor) -> Tensor:
+        """Do the same in three kernels, which read the logits twice and keep nothing of them."""
+        kernels: Any = importlib.import_module("bas_opd.rollout.triton_race")
+        rows, vocab = logits.shape
+        blocks, apart = -(-vocab // WIDTH), int(len(position) > 1)
+        many = 1 << (blocks - 1).bit_length()
+        if len(self._barred) != vocab:
+            self._barred = torch.zeros(vocab, device=logits.device)
+            self._barred.index_fill_(0, self._suppressed, -torch.inf)
+        logits, token = logits.contiguous(), torch.empty_like(alive)
+        largest, total, weighted, best, logprob = logits.new_empty(5, rows, blocks)
+        winner = torch.empty_like(best, dtype=torch.int32)
+        every, sizes = (blocks, rows), (vocab, logits.stride(0), blocks)
+        with torch.cuda.device(logits.device if logits.is_cuda else -1):
+            kernels.summarise[every](
+                *(logits, self._barred, largest, total, weighted),
+                *(*sizes, self.temperature),
+                width=WIDTH,
+            )
+            kernels.run[every](
+                *(logits, self._barred, self.keys, alive, position, largest, total),
+                *(best, winner, logprob, *sizes, apart, self.temperature),
+                width=WIDTH,
+                many=many,
+            )
+            kernels.finish[(rows,)](
+                *(alive, position, largest, total, weighted, best, winner, logprob),
+                *(token, self.logprobs, self.entropies, blocks, apart, self.limit),
+                many=many,
+            )
+        return token
+
+    def _is_fused(self, logits: Tensor) -> bool:
+        is_plain = self.top_p >= 1.0 and logits.dtype is torch.float32
+        return is_plain and is_fast(logits.device) and tries_new_kernels() and has_triton()
 
     def log_distribution(self, logits: Tensor) -> Tensor:
         """Return log p_old: what a token is really drawn from, in fp32."""
