@@ -95,6 +95,22 @@ def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
     return tuple(examples)
 
 
+class Meter(Clock):
+    """A clock that also knows the peak memory of each phase."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.peaks: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        torch.cuda.reset_peak_memory_stats()
+        with super().phase(name):
+            yield
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        self.peaks[name] = max(peak, self.peaks.get(name, 0.0))
+
+
 @contextmanager
 def profiled(path: Path) -> Iterator[None]:
     """Write the kernels and operators that take longest to a file."""
@@ -148,7 +164,7 @@ def main() -> None:
             model.shard(World(), by_layer=arguments.reshard)
         print(f"{parameters / 1e9:.2f} billion parameters", flush=True)
         batches = [pictures(folder / str(n), arguments.prompts, arguments.side) for n in range(2)]
-        clock = Clock(model.device)
+        clock = Meter(model.device)
         full, crops = (
             ViewEncoder(model.processor, view, clock, threads=arguments.threads)
             for view in (full_view, crop_view)
@@ -194,7 +210,7 @@ def main() -> None:
             return PromptBatch(step=step, examples=now, upcoming=later)
 
         for step in range(arguments.steps):
-            torch.cuda.reset_peak_memory_stats()
+            clock.peaks.clear()
             retries = torch.cuda.memory_stats()["num_alloc_retries"]
             batch = batch_of(step)
             report = train_step(stages, batch, Decimal(arguments.ratio))
@@ -211,7 +227,8 @@ def main() -> None:
                     "loss": report.update.loss,
                     "gradient_norm": report.update.gradient_norm,
                     "is_valid": report.update.is_valid,
-                    "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+                    "peak_gib": max(clock.peaks.values()),
+                    "peaks_gib": dict(clock.peaks),
                     "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
                     "retries": torch.cuda.memory_stats()["num_alloc_retries"] - retries,
                     "waited": report.waited_seconds,
