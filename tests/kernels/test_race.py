@@ -42,7 +42,7 @@ def test_the_fused_race_draws_and_measures_the_same(
 
 
 def test_it_draws_from_the_distribution() -> None:
-    vocab, rows = 6, 4000
+    vocab, rows = 6, 1000
     plain = race(vocab)
     plain.make_room(rows)
     plain.keys[:rows] = row_keys(5, 0, torch.arange(rows), torch.zeros(rows, dtype=torch.long))
@@ -50,7 +50,7 @@ def test_it_draws_from_the_distribution() -> None:
     drawn = plain.fused(logits.expand(rows, -1), torch.arange(rows), torch.tensor([0]))
     shares = torch.bincount(drawn, minlength=vocab) / rows
     allowed = torch.tensor([-torch.inf, 1.0, 0.0, -torch.inf, 2.0, -torch.inf])
-    assert torch.allclose(shares, allowed.softmax(0), atol=0.03)
+    assert torch.allclose(shares, allowed.softmax(0), atol=0.05)
     assert not shares[[0, 3, 5]].any()
 
 
