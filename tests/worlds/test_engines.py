@@ -65,7 +65,7 @@ def stand_in(_: int = 0) -> None:
         engine.hooks.poll()
         if not own:
             return Drawn.empty(0, 1, 0)
-        return engine.engine.sampler._draw(list(own.values()), list(own), batch).trimmed()
+        return engine.engine.sampler._draw(list(own.values()), list(own), batch)
 
     patch: Any = VllmEngine
     patch._started, patch._draw = lambda engine: StandIn(engine), draw

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from ranks import in_world
 from small_models import build_small_model
 from stage_fixtures import crop_teacher, make_examples, make_model
@@ -24,7 +27,7 @@ from bas_opd.model.head import Head, plain_head
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.sharding import Shards
 from bas_opd.rollout import Sampler, SamplingSettings
-from bas_opd.rollout.sampler import Drawn
+from bas_opd.rollout.sampler import Drawn, Packed
 from bas_opd.types import Example, PromptBatch
 
 TOLERANCE = 2e-5
@@ -319,31 +322,56 @@ def test_a_gradient_that_stays_on_the_gathered_head_would_show(
     assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
 
 
-def _widths(folder: Path, examples: tuple[Example, ...], world: World) -> list[tuple[int, int]]:
-    """Sample, and return the columns and the longest response that each rank sent."""
-    found: list[tuple[int, int]] = []
+def _sent(folder: Path, examples: tuple[Example, ...], world: World) -> tuple[list[int], int]:
+    """Sample, and return the bytes that each rank sent and the tokens of all responses."""
+    found: list[Packed] = []
     together = World.together
 
     def spied(self: World, work: Callable[[], Any], **options: Any) -> list[Any]:
         results = together(self, work, **options)
-        found.extend((r.tokens.shape[1], int(r.lengths.max())) for r in results if is_drawn(r))
+        found.extend(result for result in results if isinstance(result, Packed))
         return results
-
-    def is_drawn(result: object) -> bool:
-        return isinstance(result, Drawn)
 
     sampling = SamplingSettings(per_prompt=3, max_response_tokens=500)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "together", spied)
-        Sampler(make_model(folder), full_view, sampling, world=world).generate(
+        rollouts = Sampler(make_model(folder), full_view, sampling, world=world).generate(
             PromptBatch(step=3, examples=examples)
         )
-    return found
+    assert rollouts.tokens.shape[1] == int(rollouts.lengths.max()) < 500
+    return [len(pickle.dumps(part)) for part in found], int(rollouts.lengths.sum())
 
 
-def test_ranks_send_no_column_that_no_response_reaches(
+def test_ranks_send_valid_tokens_and_nothing_else(
     folder: Path, pictures: tuple[Example, ...]
 ) -> None:
-    for found in in_world(2, partial(_widths, folder, pictures)):
-        assert len(found) == 2
-        assert all(width == longest < 500 for width, longest in found)
+    for sent, tokens in in_world(2, partial(_sent, folder, pictures)):
+        assert len(sent) == 2
+        # A token, its log-prob and its entropy; the rest is names and types.
+        assert 12 * tokens < sum(sent) < 12 * tokens + 3_000
+
+
+@given(st.data())
+def test_what_ranks_send_is_what_they_drew(data: st.DataObject) -> None:
+    prompts, per_prompt, ranks, pad = (data.draw(st.integers(1, 4)) for _ in range(4))
+    shape = (prompts * per_prompt, data.draw(st.integers(1, 5)))
+    lengths = data.draw(st.lists(st.integers(1, shape[1]), min_size=shape[0], max_size=shape[0]))
+    valid = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    drawn = Drawn(
+        tokens=torch.randint(0, 2**31 - 1, shape).where(valid, pad),
+        lengths=torch.tensor(lengths),
+        logprobs=torch.randn(shape).where(valid, 0.0),
+        entropies=torch.rand(shape).where(valid, 0.0),
+    )
+    rows = torch.arange(shape[0]).view(prompts, per_prompt)
+    parts = []
+    for rank in range(ranks):  # With more ranks than prompts some have no row.
+        own = rows[rank::ranks].flatten()
+        parts.append(Drawn(**{f.name: getattr(drawn, f.name)[own] for f in fields(Drawn)}).packed())
+    found = Drawn.joined(parts, prompts, per_prompt, pad)
+    longest = max(lengths)
+    assert found.tokens.dtype == torch.int64
+    assert torch.equal(found.tokens, drawn.tokens[:, :longest])
+    assert torch.equal(found.lengths, drawn.lengths)
+    assert torch.equal(found.logprobs, drawn.logprobs[:, :longest])
+    assert torch.equal(found.entropies, drawn.entropies[:, :longest])

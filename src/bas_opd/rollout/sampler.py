@@ -45,6 +45,16 @@ class SamplingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """The valid tokens of some rows, one row after another: what a rank sends to all others."""
+
+    lengths: Tensor  # [row] int32
+    tokens: Tensor  # [token] int32
+    logprobs: Tensor  # [token] fp32
+    entropies: Tensor  # [token] fp32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """Responses of some rows: those of a batch on the model's device, of a rank on the host."""
 
@@ -54,14 +64,18 @@ class Drawn:
     entropies: Tensor  # [row, token]
 
     @classmethod
-    def joined(cls, parts: Sequence[Drawn], prompts: int, per_prompt: int, pad_id: int) -> Drawn:
+    def joined(cls, parts: Sequence[Packed], prompts: int, per_prompt: int, pad_id: int) -> Drawn:
         """Return the responses of all ranks in the order of their prompts."""
-        if len(parts) == 1:
-            return parts[0]
-        shape = (prompts * per_prompt, max(part.tokens.shape[1] for part in parts))
-        drawn = cls.empty(*shape, pad_id)
-        for rank, part in enumerate(parts):
-            drawn.put(part, range(rank, prompts, len(parts)), per_prompt)
+        dealt = [range(rank, prompts, len(parts)) for rank in range(len(parts))]
+        rows = torch.cat([_rows_of_prompts(numbers, per_prompt) for numbers in dealt])
+        lengths = torch.cat([part.lengths for part in parts]).long()
+        drawn = cls.empty(len(rows), max([1, *lengths.tolist()]), pad_id)
+        drawn.lengths[rows] = lengths
+        first = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        where = rows.repeat_interleave(lengths), torch.arange(len(first)) - first
+        drawn.tokens[where] = torch.cat([part.tokens for part in parts]).long()
+        drawn.logprobs[where] = torch.cat([part.logprobs for part in parts])
+        drawn.entropies[where] = torch.cat([part.entropies for part in parts])
         return drawn
 
     @classmethod
@@ -82,14 +96,14 @@ class Drawn:
         self.logprobs[where, :width] = part.logprobs.cpu()
         self.entropies[where, :width] = part.entropies.cpu()
 
-    def trimmed(self) -> Drawn:
-        """Return the responses without the columns that no row reaches."""
-        longest = max([1, *self.lengths.tolist()])
-        return Drawn(
-            tokens=self.tokens[:, :longest].clone(),
-            lengths=self.lengths,
-            logprobs=self.logprobs[:, :longest].clone(),
-            entropies=self.entropies[:, :longest].clone(),
+    def packed(self) -> Packed:
+        """Return the valid tokens: most responses are far shorter than the longest."""
+        valid = torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
+        return Packed(
+            lengths=self.lengths.int(),
+            tokens=self.tokens[valid].int(),
+            logprobs=self.logprobs[valid],
+            entropies=self.entropies[valid],
         )
 
 
@@ -165,10 +179,10 @@ class Sampler:
 
     def _sample(
         self, batch: PromptBatch, prompts: Mapping[int, Prompt], prompts_per_batch: int
-    ) -> list[Drawn]:
+    ) -> list[Packed]:
         """Draw the responses of this rank's prompts, by their numbers; return those of all."""
 
-        def work() -> Drawn:
+        def work() -> Packed:
             numbers, own = list(prompts), list(prompts.values())
             rows, limit = len(own) * self.settings.per_prompt, self.settings.max_response_tokens
             drawn = Drawn.empty(rows, limit, self.model.processor.pad_id)
@@ -176,7 +190,7 @@ class Sampler:
                 some = self._draw([own[i] for i in group], [numbers[i] for i in group], batch)
                 check_finite(some, batch.step)
                 drawn.put(some, group, self.settings.per_prompt)
-            return drawn.trimmed()  # Every rank gets it, and most responses are short.
+            return drawn.packed()
 
         with self.model.gathered(), self.model.compute():
             return self.world.together(work)

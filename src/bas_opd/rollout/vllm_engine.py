@@ -36,6 +36,7 @@ from bas_opd.rollout.decoding import suppressed
 from bas_opd.rollout.race import Race
 from bas_opd.rollout.sampler import (
     Drawn,
+    Packed,
     SamplingSettings,
     batch_keys,
     check_finite,
@@ -171,7 +172,7 @@ class VllmEngine:
         if self.version is None:
             raise ModelError("vLLM has no weights yet: call load_weights before generate.")
         own, prompts = dealt(batch, self.world, self.views, self._encode)
-        parts = self.world.together(lambda: self._draw(own, batch))
+        parts = self.world.together(lambda: self._draw(own, batch).packed())
         with self.model.gathered():
             part = parts[self.world.rank]
             reports = self.world.together(lambda: self._checked(own, part, batch.step))
@@ -328,22 +329,25 @@ class VllmEngine:
             {"image": [images.PlaceholderRange(offset=int(places[0]), length=len(places))]},
         )
 
-    def _checked(self, own: Mapping[int, Prompt], drawn: Drawn, step: int) -> EngineReport | None:
+    def _checked(self, own: Mapping[int, Prompt], part: Packed, step: int) -> EngineReport | None:
         """Let the trainer rescore a few rows of this rank; raise if it finds other log-probs."""
         if not own:
             return None
         each, prompts = self.settings.per_prompt, list(own.values())
         numbers = range(0, len(prompts), max(1, -(-len(prompts) // CHECKED_PROMPTS)))
         rows = [number * each for number in numbers]
-        lengths = [int(drawn.lengths[row]) for row in rows]
-        responses = [drawn.tokens[row, :n] for row, n in zip(rows, lengths, strict=True)]
+        lengths = part.lengths.tolist()
+        responses, logprobs = (
+            [values.split(lengths)[row] for row in rows]
+            for values in (part.tokens.long(), part.logprobs)
+        )
         with self.model.compute():
             hidden = self.model.response_hidden(
                 [prompts[number] for number in numbers], range(len(rows)), responses
             )
         ours = self._race.log_distribution(self.model.logits(hidden))
         ours = ours.gather(-1, torch.cat(responses).to(ours.device)[:, None])[:, 0].cpu()
-        theirs = torch.cat([drawn.logprobs[row, :n] for row, n in zip(rows, lengths, strict=True)])
+        theirs = torch.cat(logprobs)
         # With top_p, rounding can put a token outside the set of likeliest ones.
         apart = (ours - theirs).abs()[ours.isfinite()]
         gap = float(apart.mean()) if len(apart) else float("inf")

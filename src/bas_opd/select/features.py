@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from bas_opd.types import Candidates, Grade, Rollouts
+from bas_opd.types import FEATURES, Candidates, Grade, Rollouts
 
 GradeRows = Callable[[Rollouts, Sequence[int]], tuple[Grade, ...]]
 """Says whether rows are right."""
+ROWS_AT_ONCE = 128
 
 
 def rollout_features(
@@ -36,10 +38,7 @@ def rollout_features(
         has_entropy=rollouts.entropies is not None,
         prompts=tuple(rollouts.prompt_of(row) for row in rows),
         tokens=tuple(lengths),
-        texts=tuple(
-            tuple(ids[:length])
-            for ids, length in zip(rollouts.tokens[rows].tolist(), lengths, strict=True)
-        ),
+        texts=_texts(rollouts.tokens[rows], rollouts.lengths[rows]),
         grades=grade(rollouts, rows) if grade else None,
     )
 
@@ -62,20 +61,28 @@ def features_from(
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
     _check(logprobs, lengths, entropies)
     width = int(lengths.max()) if len(lengths) else 0
-    mask = torch.arange(width, device="cpu") < lengths[:, None]
-    nll = -_float64(logprobs[:, :width])
+    found = torch.zeros((len(lengths), len(FEATURES)), dtype=torch.float64, device="cpu")
+    # Some rows at a time, in the cache of a core. All have the width of the longest: sums over
+    # another width may round otherwise.
+    for start in range(0, len(lengths), ROWS_AT_ONCE):
+        some = slice(start, start + ROWS_AT_ONCE)
+        mask = torch.arange(width, device="cpu") < lengths[some, None]
+        nll = -_float64(logprobs[some, :width])
+        found[some, 0] = _masked_mean(nll, mask)
+        found[some, 1] = _masked_quantile(nll, mask, 0.9)
+        if entropies is not None:
+            found[some, 2] = _masked_mean(_float64(entropies[some, :width]), mask)
+    found[:, 3] = lengths.double()
+    found[:, 4] = _per_row(prompt_lengths, len(lengths), "prompt_lengths")
+    found[:, 5] = _per_row(crop_areas, len(lengths), "crop_areas")
+    return found
 
-    columns = [
-        _masked_mean(nll, mask),
-        _masked_quantile(nll, mask, 0.9),
-        torch.zeros(len(lengths), dtype=torch.float64, device="cpu")
-        if entropies is None
-        else _masked_mean(_float64(entropies[:, :width]), mask),
-        lengths.double(),
-        _per_row(prompt_lengths, len(lengths), "prompt_lengths"),
-        _per_row(crop_areas, len(lengths), "crop_areas"),
-    ]
-    return torch.stack(columns, dim=1)
+
+def _texts(tokens: Tensor, lengths: Tensor) -> tuple[tuple[int, ...], ...]:
+    """Return the valid tokens of each row."""
+    valid = torch.arange(tokens.shape[1]) < lengths[:, None]
+    ids = iter(tokens[valid].tolist())
+    return tuple(tuple(islice(ids, length)) for length in lengths.tolist())
 
 
 def _check(logprobs: Tensor, lengths: Tensor, entropies: Tensor | None) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bas_opd.select import features_from, rollout_features
+from bas_opd.select import features, features_from, rollout_features
 from bas_opd.types import FEATURES, Crop, Example, Prompt, Rollouts
 
 
@@ -115,3 +115,16 @@ def test_no_candidates_give_empty_features() -> None:
     features = rollout_features(_rollouts(None), ())
     assert len(features) == 0
     assert features.values.shape == (0, 6)
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 8, 50])
+def test_rows_have_the_same_bytes_however_many_are_computed_at_once(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    logprobs = -torch.rand((rows, 301), generator=generator)
+    lengths = torch.randint(0, 302, (rows,), generator=generator)
+    entropies = torch.rand(logprobs.shape, generator=generator)
+    whole = features_from(logprobs, lengths, entropies=entropies)
+    monkeypatch.setattr(features, "ROWS_AT_ONCE", 7)
+    assert torch.equal(features_from(logprobs, lengths, entropies=entropies), whole)
