@@ -4,9 +4,9 @@ Run `python benchmarks/scale_simulation.py`. Nothing of it runs on GPUs.
 
 Measured here: lengths of prompts and responses, and the exchanges of a step, in a real run of two
 processes with the small model; the CPU time of packing, features, selection, records, and of
-reading what other ranks send. Computed: bytes, from the shape of the model, and idle time, with the
-packer of the product. Assumed: bandwidths, the speed of a GPU, and mean lengths, by arguments;
-the speed is that of one H200 in docs/performance.md.
+reading and joining what ranks send. Computed: bytes, from the shape of the model, and idle time,
+with the packer of the product. Assumed: bandwidths, the speed of a GPU, and mean lengths, by
+arguments; the speed is that of one H200 in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bas_opd.model.size import model_size
 from bas_opd.report.charts.model import Axis, axis, line_chart, percent_tick
 from bas_opd.report.charts.printed import printed
 from bas_opd.rollout.decoding import groups_of_like_length
-from bas_opd.rollout.sampler import Drawn
+from bas_opd.rollout.sampler import Drawn, Packed
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import parse_step
 from bas_opd.run.record_file import RecordWriter, read_records
@@ -62,7 +62,7 @@ PARTS = {
     "computing": "ranked",
     "idle": "explored",
     "weights and gradients": "limit",
-    "responses between ranks": "third",
+    "objects between ranks": "third",
     "leader and packing": "faint",
 }
 """What a step consists of, and the style of its line."""
@@ -91,6 +91,9 @@ class Step:
     idle: float
     moving: float
     responses: float
+    """Until each process has the responses of all: on the way, read and put in order."""
+    others: float
+    """Exchanges of other objects, which are small."""
     select: float
     records: float
     packing: float
@@ -102,7 +105,7 @@ class Step:
 
     @property
     def total(self) -> float:
-        return self.computing + self.idle + self.moving + self.responses + self.leader
+        return self.computing + self.idle + self.moving + self.responses + self.others + self.leader
 
 
 def main() -> None:
@@ -237,10 +240,11 @@ def simulate(
     summed = turns * share * 4 * size.trained if gpus > 1 else 0.0
 
     select, records, record_bytes = leader(rollouts, home)
-    part = drawn(rollouts, chosen.prompts_per_gpu * PER_PROMPT)
-    data = pickle.dumps(part)
-    reading = timed(lambda: pickle.loads(data))
-    received = (gpus - 1) * len(data)
+    sent = [pickle.dumps(drawn(rollouts, rank, gpus)) for rank in range(gpus)]
+    received = (gpus - 1) * max(map(len, sent))  # gloo pads them
+    reading = timed(
+        lambda: Drawn.joined([pickle.loads(part) for part in sent], prompts, PER_PROMPT, 0)
+    )
     on_machine = min(gpus, ON_A_MACHINE)
     # gloo hands values round in a ring: first their sizes, then themselves.
     rounds = hop + 2 * max(0, gpus - 2) * 1e-3 * chosen.latency
@@ -256,7 +260,8 @@ def simulate(
         computing=busy,
         idle=whole - busy,
         moving=(gathered + summed) / bandwidth,
-        responses=on_machine * received / (1e9 * chosen.ethernet) + (gpus - 1) * reading + calls,
+        responses=on_machine * received / (1e9 * chosen.ethernet) + reading,
+        others=calls,
         select=select,
         records=records,
         packing=packing,
@@ -387,15 +392,16 @@ class _Examples(PreparedSet):
         return len(self.examples)
 
 
-def drawn(rollouts: Rollouts, rows: int) -> Drawn:
+def drawn(rollouts: Rollouts, rank: int, ranks: int) -> Packed:
     """Return what a rank sends to all others after it has sampled."""
     assert rollouts.entropies is not None
+    rows = [row for i in range(rank, len(rollouts.prompts), ranks) for row in rows_of(i)]
     return Drawn(
-        tokens=rollouts.tokens[:rows],
-        lengths=rollouts.lengths[:rows],
-        logprobs=rollouts.logprobs[:rows],
-        entropies=rollouts.entropies[:rows],
-    ).trimmed()
+        tokens=rollouts.tokens[rows],
+        lengths=rollouts.lengths[rows],
+        logprobs=rollouts.logprobs[rows],
+        entropies=rollouts.entropies[rows],
+    ).packed()
 
 
 def timed(work: Callable[[], object], repeats: int = 5) -> float:
@@ -420,7 +426,9 @@ def table(steps: Sequence[Step]) -> str:
         "computing, s": lambda s: f"{s.computing:.2f}",
         "idle, s": lambda s: f"{s.idle:.2f}",
         "weights and gradients, s": lambda s: f"{s.moving:.2f}",
+        "GB of responses": lambda s: f"{s.responses_gb:.3f}",
         "responses, s": lambda s: f"{s.responses:.2f}",
+        "other objects, s": lambda s: f"{s.others:.2f}",
         "selection, s": lambda s: f"{s.select:.2f}",
         "records, s": lambda s: f"{s.records:.2f}",
         "packing, s": lambda s: f"{s.packing:.2f}",
@@ -438,7 +446,7 @@ def figure(steps: Sequence[Step], chosen: argparse.Namespace) -> str:
         "computing": lambda s: s.computing,
         "idle": lambda s: s.idle,
         "weights and gradients": lambda s: s.moving,
-        "responses between ranks": lambda s: s.responses,
+        "objects between ranks": lambda s: s.responses + s.others,
         "leader and packing": lambda s: s.leader,
     }
     lines = {

@@ -12,6 +12,7 @@ import pytest
 import torch
 from ranks import Ended, Train, free_port
 from shapes import make_pictures
+from small_models import build_small_model
 
 import bas_opd.config
 from bas_opd.compute import world as world_module
@@ -79,6 +80,25 @@ def test_a_rank_that_sees_another_file_system(
     monkeypatch.chdir(tmp_path / "here")
     ended = train(2, Path("run"), fault=on_rank_1(lambda: os.chdir(tmp_path / "there")))
     refused(ended, 2, "Put run.output on a file system that all machines share.")
+
+
+def test_a_machine_that_has_another_model(
+    train: Train, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seed in (("here", 0), ("there", 1)):
+        build_small_model(
+            tmp_path / name / "model", family="qwen3_vl", hidden=16, layers=2, seed=seed
+        )
+    monkeypatch.chdir(tmp_path / "here")
+
+    def elsewhere() -> None:
+        os.chdir(tmp_path / "there")
+        os.environ["LOCAL_RANK"] = "0"  # The first process of its machine.
+
+    ended = train(2, tmp_path / "run", "model.path=model", fault=on_rank_1(elsewhere))
+    refused(ended, 2, "Rank 1 on")
+    refused(ended, 2, "has other files of the model model than the leader on")
+    refused(ended, 2, ": model.safetensors. Give all machines the same files.")
 
 
 def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

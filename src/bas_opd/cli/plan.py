@@ -133,8 +133,10 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
-    if memory := plan.memory:
+    memory = plan.memory
+    if memory:
         yield "parameters", f"{memory.parameters:,}, {memory.trained:,} of them trained"
+    if memory and plan.fit is None:  # With --gpus, what each of them holds is shown instead.
         second = SECOND_MODEL.get(plan.method, "teacher")
         for name in ("weights", "gradients", "adamw", "teacher", "own_teacher", "sampler", "casts"):
             if size := getattr(memory, name):
@@ -195,17 +197,20 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     yield f"  {'together':<18}{_bytes(own.device):>9}, and caches while it samples"
     switches = f"{'reshard':<9}" if spread else ""
     switches += f"{'offload':<9}{'checkpointing':<15}{'lora.rank':<11}"
-    yield f"{switches}{'GPU':>9}{'host, a process':>17}"
+    yield f"{switches}{'each GPU':>9}{'host per process':>18}"
     for form in fit.forms:
         fits = "" if fit.room is None else "  fits" if fit.holds(form) else "  does not fit"
         switches = f"{form.reshard!s:<9}" if spread else ""
         switches += f"{form.offload!s:<9}{form.checkpointing!s:<15}{form.lora_rank:<11}"
-        yield f"{switches.lower()}{_bytes(form.device):>9}{_bytes(form.memory.host):>17}{fits}"
+        fits += ", as configured" if form is own else ""
+        yield f"{switches.lower()}{_bytes(form.device):>9}{_bytes(form.memory.host):>18}{fits}"
     if fit.room is None:
         return
     if not fit.advice:
-        yield "No form fits, not even with smaller micro-batches. Use more or larger GPUs."
-        return
+        yield (
+            "No combination of these settings fits, not even with smaller micro-batches. Use more "
+            "or larger GPUs."
+        )
     for form in fit.advice:
         yield _advice(own, form)
     yield (
@@ -216,12 +221,14 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
 
 def _advice(own: Form, form: Form) -> str:
     """Return how a form that fits differs from the configured one."""
-    on = "" if form.gpus == own.gpus else f" on {form.gpus} GPU"
-    if form.tokens == own.tokens and not own.changes(form):
+    on = "" if form.gpus == own.gpus else f" on {form.gpus} GPU alone"
+    changes = own.changes(form)
+    if form.tokens != own.tokens:
+        changes.append(f"optim.tokens_per_micro_batch={form.tokens}")
+    if not changes:
         return f"State and micro-batch fit{on} as configured."
-    less = "" if form.tokens == own.tokens else f" optim.tokens_per_micro_batch={form.tokens}"
     only = "" if form.lora_rank == own.lora_rank else " That trains adapters only."
-    return f"State and micro-batch would fit{on} with {form.switches}{less}.{only}"
+    return f"State and micro-batch would fit{on} with {' '.join(changes)}.{only}"
 
 
 def _bytes(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -44,12 +44,12 @@ class Form:
     @property
     def switches(self) -> str:
         """The settings as the command line takes them."""
-        return " ".join(f"{name}={value}".lower() for name, value in self._chosen.items())
+        return " ".join(_words(self._chosen))
 
     def changes(self, other: Form) -> list[str]:
-        """Return the switches that differ; one that has no effect in a form does not."""
+        """Return the settings of another form that differ; one without effect in it does not."""
         mine, others = self._chosen, other._chosen
-        return [name for name in mine if mine[name] != others.get(name, mine[name])]
+        return _words({n: others[n] for n in mine if mine[n] != others.get(n, mine[n])})
 
     @property
     def _chosen(self) -> dict[str, bool | int]:
@@ -105,6 +105,10 @@ def fit(config: Config, *, gpus: int, room: int | None = None) -> Fit:
     return replace(found, advice=tuple(advice))
 
 
+def _words(switches: Mapping[str, bool | int]) -> list[str]:
+    return [f"{name}={value}".lower() for name, value in switches.items()]
+
+
 def _halved(form: Form) -> Iterator[Form]:
     """Yield a form, and the same with smaller and smaller micro-batches."""
     yield form
@@ -156,7 +160,7 @@ def _changed(config: Config, rank: int, reshard: bool) -> Config:
 
 def _distance(own: Form, other: Form) -> tuple[bool, int, int, bool]:
     """Adapters are another training; smaller micro-batches take time, the switches a little."""
-    changed = own.changes(other)
-    # Of two switches rather the one that has run on GPUs.
+    changed = [change.partition("=")[0] for change in own.changes(other)]
+    # Of two switches rather the one that has no exchanges in a pass.
     resharded = "shard.reshard" in changed
     return "lora.rank" in changed, own.tokens - other.tokens, len(changed), resharded

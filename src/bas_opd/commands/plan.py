@@ -161,7 +161,7 @@ def plan(
             *_warnings(config, batches, lengths),
             *_undrawn(config, data),
             *_served_cost(config, tokens),
-            *(_room_warnings(config, memory) if memory else ()),
+            *(_room_warnings(config, memory) if memory and gpus is None else ()),
         ),
         probe=_probe(config, data, total) if probe else None,
         fit=None if gpus is None else fit(config, gpus=gpus, room=room),

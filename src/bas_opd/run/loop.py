@@ -38,7 +38,7 @@ from bas_opd.run.history import collect_outline, refuse_step
 from bas_opd.run.journal import CallJournal
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import Quiet, RunProgress
-from bas_opd.run.ranks import check_ranks, held, joined
+from bas_opd.run.ranks import check_models, check_ranks, held, joined
 from bas_opd.run.served import check_served
 from bas_opd.run.state import (
     TrainState,
@@ -156,6 +156,8 @@ def train(
             return base, teacher, files
 
         base, teacher, files = world.led(checked_files)
+        others = {config.teacher.path: teacher} if config.teacher.path else {}
+        check_models({config.model.path: base, **others}, world)
         identity["dataset"]["pictures"] = files.pop("pictures")
         identity |= files
         if changed := identity.get("accepted_changes"):

@@ -11,7 +11,8 @@ from typing import Any
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
 from bas_opd.errors import ConfigError
-from bas_opd.run.directory import RunDirectory
+from bas_opd.model.folder import local_folder, model_hashes
+from bas_opd.run.directory import RunDirectory, changes
 from bas_opd.run.footprint import wants_gpu
 from bas_opd.run.lock import NAME as OWNER
 
@@ -93,6 +94,28 @@ def check_ranks(
                     raise ConfigError(_apart(what, rank, first, other, run.path))
 
     world.led(compare)
+
+
+def check_models(folders: Mapping[str, Mapping[str, str]], world: World) -> None:
+    """Refuse a machine whose files of a model are not the leader's, given by model and name.
+
+    Each rank keeps its rows of the model that it loads: of two models they would make a third one.
+    One process of each machine reads the files.
+    """
+    leader = world.gather(socket.gethostname())[0]
+
+    def compare() -> None:
+        if world.leads or world.local_rank:
+            return
+        for path, hashes in folders.items():
+            if other := changes(hashes, model_hashes(local_folder(path))):
+                raise ConfigError(
+                    f"Rank {world.rank} on {socket.gethostname()} has other files of the model "
+                    f"{path} than the leader on {leader}: {', '.join(other)}. Give all machines "
+                    "the same files."
+                )
+
+    world.together(compare)
 
 
 def _apart(
