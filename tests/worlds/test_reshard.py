@@ -20,7 +20,7 @@ from run_states import assert_same_end
 from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 from test_runs import assert_ended, assert_same_run, assert_sound, on_last, steps_of
-from test_step import TOLERANCE, Case, Found, difference, take_step
+from test_step import TOLERANCE, Case, Found, difference, step_alone, take_step
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -113,29 +113,37 @@ def test_a_gradient_of_the_head_that_comes_late_is_an_error(
         take_step(replace(case, reshard=True), World())
 
 
-@pytest.mark.parametrize(
-    ("family", "tied", "change", "size"),
-    [
-        ("qwen3_5", False, {"checkpointing": True, "limit": 100}, 3),
-        ("qwen3_5", True, {}, 2),
-        ("qwen3_vl", True, {"lora": LORA, "checkpointing": True}, 2),
-        ("qwen2_5_vl", False, {"share_prompts": False}, 3),
-    ],
-    ids=str,
-)
+def assert_same_in_worlds(case: Case) -> None:
+    for size in (2, 3):
+        alone = step_alone(case, size)
+        for found in in_world(size, partial(take_step, replace(case, reshard=True))):
+            assert_same_step(found, alone)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "LoRA"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
 def test_several_processes_compute_the_step_of_one(
     family: Any,
     tied: bool,
-    change: dict[str, Any],
-    size: int,
+    lora: LoraSettings | None,
+    checkpointing: bool,
     pictures: tuple[Example, ...],
     tmp_path: Path,
 ) -> None:
     model = build_small_model(tmp_path / "model", family=family, tied=tied, **SMALL)
-    case = Case(folder=model, examples=pictures, reshard=True, **change)
-    alone = take_step(case, World())
-    for found in in_world(size, partial(take_step, case)):
-        assert_same_step(found, alone)
+    assert_same_in_worlds(
+        Case(folder=model, examples=pictures, lora=lora, checkpointing=checkpointing)
+    )
+
+
+@pytest.mark.parametrize("change", [{"limit": 100}, {"share_prompts": False}], ids=str)
+def test_so_they_do_in_small_batches_and_without_shared_prompts(
+    change: dict[str, Any], pictures: tuple[Example, ...], tmp_path: Path
+) -> None:
+    model = build_small_model(tmp_path / "model", family="qwen3_5", tied=False, **SMALL)
+    assert_same_in_worlds(Case(folder=model, examples=pictures, **change))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,15 @@ from torch import Tensor
 from bas_opd.compute.world import World
 from bas_opd.data.views import full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.learn import Distillation, Learner, OptimizerSettings, learner
+from bas_opd.model.batches import MicroBatch, PromptGroup, micro_batches, shares
 from bas_opd.model.family import Family
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.sharding import Shards
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.rollout.sampler import Drawn, Packed
+from bas_opd.teacher import self_teacher
 from bas_opd.types import Example, PromptBatch
 
 TOLERANCE = 2e-5
@@ -87,6 +89,9 @@ def take_step(case: Case, world: World) -> Found:
         gradient_checkpointing=case.checkpointing,
         precision=case.precision,
     )
+    for name, parameter in model.trainable().items():
+        if ".lora_B." in name:  # While it is zero, lora_A has no gradient.
+            torch.nn.init.normal_(parameter, std=0.05)
     if case.fast_head:
         weight = plain_head(model.head)
         assert weight is not None
@@ -111,17 +116,17 @@ def take_step(case: Case, world: World) -> Found:
         share_prompts=case.share_prompts,
         tokens_per_micro_batch=case.limit,
     )
-    learner = Learner(model, settings, world=world)
+    trainer = Learner(model, settings, world=world)
     asked = replace(scores, elsewhere=()) if case.per_rank_mean else scores
     objective = Distillation(
         asked, head=model.logits, settings=DistillSettings(k=20), fast_head=model.fast_head
     )
-    passed = learner.accumulate(rollouts, rows, objective)
+    passed = trainer.accumulate(rollouts, rows, objective)
     gradients = {
         name: model.whole(name, _gradient(parameter)).clone()
         for name, parameter in model.trainable().items()
     }
-    update = learner.update(rollouts, rows, objective)
+    update = trainer.update(rollouts, rows, objective)
     assert update.is_valid
     teacher.follow()
     return Found(
@@ -155,9 +160,26 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     )
 
 
+def step_alone(case: Case, size: int) -> Found:
+    """Take a step in one process; with adapters, in the micro-batches of so many ranks.
+
+    Their gradients have few numbers, and those of Qwen3.5 move by up to 4e-5 with the cut alone.
+    """
+
+    def cut(groups: Sequence[PromptGroup], tokens: int, **options: Any) -> Iterator[MicroBatch]:
+        for share in shares(groups, size):
+            yield from micro_batches(share, tokens, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if case.lora is not None:
+            for module in (learner, self_teacher):
+                patch.setattr(module, "micro_batches", cut)
+        return take_step(case, World())
+
+
 def assert_equal_steps(case: Case, *, worlds: tuple[int, ...] = (2, 3)) -> None:
-    alone = take_step(case, World())
     for size in worlds:
+        alone = step_alone(case, size)
         for found in in_world(size, partial(take_step, case)):
             assert torch.equal(found.tokens, alone.tokens)
             assert difference({"": alone.logprobs}, {"": found.logprobs}) < TOLERANCE
@@ -181,18 +203,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl", "qwen2_5_vl"])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)], ids=["whole", "LoRA"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointed"])
 def test_a_step_of_several_processes_is_that_of_one(
-    family: Family, tied: bool, pictures: tuple[Example, ...], tmp_path: Path
+    family: Family,
+    tied: bool,
+    lora: LoraSettings | None,
+    checkpointing: bool,
+    pictures: tuple[Example, ...],
+    tmp_path: Path,
 ) -> None:
     model = build_small_model(tmp_path / "model", family=family, hidden=32, tied=tied)
-    assert_equal_steps(Case(folder=model, examples=pictures))
+    case = Case(folder=model, examples=pictures, lora=lora, checkpointing=checkpointing)
+    assert_equal_steps(case)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"lora": LoraSettings(rank=2)},
-        {"checkpointing": True},
         {"share_prompts": False},
         {"limit": 60},
         {"rows": (4,)},
@@ -200,7 +228,7 @@ def test_a_step_of_several_processes_is_that_of_one(
         {"fast_head": True, "limit": 60},
         {"lora": LoraSettings(rank=2), "checkpointing": True, "limit": 60},
     ],
-    ids=["LoRA", "checkpointing", "unshared", "small", "one-row", "length-1", "fast-head", "all"],
+    ids=["unshared", "small", "one-row", "length-1", "fast-head", "all"],
 )
 def test_so_it_is_whatever_the_settings(
     change: dict[str, Any], folder: Path, pictures: tuple[Example, ...]
