@@ -117,14 +117,14 @@ def test_no_candidates_give_empty_features() -> None:
     assert features.values.shape == (0, 6)
 
 
-@pytest.mark.parametrize("rows", [1, 6, 7, 8, 50])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 200])
 def test_rows_have_the_same_bytes_however_many_are_computed_at_once(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(rows)
-    logprobs = -torch.rand((rows, 301), generator=generator)
+    # In float64, so that sums are rounded.
+    logprobs, entropies = -torch.rand((2, rows, 301), generator=generator, dtype=torch.float64)
     lengths = torch.randint(0, 302, (rows,), generator=generator)
-    entropies = torch.rand(logprobs.shape, generator=generator)
     whole = features_from(logprobs, lengths, entropies=entropies)
-    monkeypatch.setattr(features, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(features, "ROWS_AT_ONCE", 3)
     assert torch.equal(features_from(logprobs, lengths, entropies=entropies), whole)
