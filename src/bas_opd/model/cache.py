@@ -146,21 +146,27 @@ def fixed_cache(cache: DynamicCache, rows: int, capacity: int, slot: Tensor) -> 
     return fixed
 
 
-def fill(fixed: DynamicCache, cache: DynamicCache) -> None:
-    """Copy a cache to the beginning of one of fixed size, which may have more rows."""
+def fill(fixed: DynamicCache, cache: DynamicCache, repeats: int = 1) -> None:
+    """Copy each row of a cache so many times to the beginning of one of fixed size.
+
+    That may have more rows.
+    """
     pairs: Any = zip(fixed.layers, cache.layers, strict=True)
     for layer, given in pairs:
         if isinstance(layer, FixedLinearLayer):
             for kept, states in zip(_linear_states(layer), _linear_states(given), strict=True):
-                kept[: len(states)] = states
-                kept[len(states) :] = 0
+                count = repeats * len(states)
+                kept[:count].unflatten(0, (-1, repeats)).copy_(states[:, None])
+                kept[count:] = 0
             continue
         length = given.get_seq_length()
         for fixed_states, states in ((layer.keys, given.keys), (layer.values, given.values)):
-            fixed_states[: len(states), :, :length] = states
+            count = repeats * len(states)
+            used = fixed_states[:count]
+            used[:, :, :length].unflatten(0, (-1, repeats)).copy_(states[:, None])
             # What is hidden has no weight, but no weight times a NaN is still a NaN.
-            fixed_states[: len(states), :, length:] = 0
-            fixed_states[len(states) :] = 0
+            used[:, :, length:] = 0
+            fixed_states[count:] = 0
 
 
 def released(fixed: DynamicCache, rows: Tensor, length: int) -> DynamicCache:

@@ -67,17 +67,21 @@ class Decoder:
         """The memory that all graphs compute in; nothing in it outlives a step."""
         self._can_capture = True
 
-    def __call__(self, prefix: Prefix, *, fixed: bool | None = None) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, prefix: Prefix, *, repeats: int = 1, fixed: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return tokens `[row, token]` and lengths `[row]`, the end token counted.
 
-        The prefix is used up. `fixed` asks for a cache of fixed size; unset: on a GPU, where memory
-        allows.
+        Each row of the prefix, which is used up, is continued `repeats` times, by neighbouring
+        rows. `fixed` asks for a cache of fixed size; unset: on a GPU, where memory allows.
         """
         if fixed is None:
             fixed = is_fast(self.model.device) and self._can_capture
-        rows = Responses(self.model, len(prefix.last_hidden), self.limit)
+        rows = Responses(self.model, repeats * len(prefix.last_hidden), self.limit)
         if fixed:
-            prefix = self._decode_fixed(prefix, rows)
+            prefix, repeats = self._decode_fixed(prefix, rows, repeats)
+        if repeats > 1:
+            prefix = prefix.rows(rows.alive // repeats)
         self._decode_growing(prefix, rows)
         return rows.tokens, rows.lengths
 
@@ -118,8 +122,12 @@ class Decoder:
                 going = going[kept]
             _, prefix = model.extend(prefix, token[:, None])
 
-    def _decode_fixed(self, prefix: Prefix, rows: Responses) -> Prefix:
-        """Decode in caches of fixed size as far as they go; return the prefix of what is left."""
+    def _decode_fixed(self, prefix: Prefix, rows: Responses, repeats: int) -> tuple[Prefix, int]:
+        """Decode in caches of fixed size as far as they go.
+
+        Returns the prefix of what is left, and how often its rows are still to be repeated.
+        """
+        torch.clear_autocast_cache()  # The steps have weights of their own, rounded once.
         # A captured step reads weights where they were. Weights that are lent or gathered may lie
         # elsewhere.
         places = tuple(p.data_ptr() for p in self.model.network.parameters())
@@ -133,12 +141,12 @@ class Decoder:
             steps = self._steps_for(prefix, rows, stretch)
             if steps is None:
                 break
-            steps.load(prefix, rows)
+            steps.load(prefix, rows, repeats)
             self._take_steps(steps, rows)
-            prefix = steps.unload(rows)
+            prefix, repeats = steps.unload(rows), 1
             del steps  # Those that are no longer kept make room for the next.
             stretch *= 2
-        return prefix
+        return prefix, repeats
 
     def _take_steps(self, steps: FixedSteps, rows: Responses) -> None:
         """Take steps until the cache is full, the limit is reached, or enough rows have ended."""
@@ -154,9 +162,9 @@ class Decoder:
         length, left = prefix.cache.get_seq_length(), self.limit - rows.position
         count = _few(len(rows.alive)) if rows.position else len(rows.alive)
         capacity = _capacity(length + left)
-        if self._size(prefix, rows, count, capacity) >= LARGE_BYTES:
+        if _size(prefix, count, capacity) >= LARGE_BYTES:
             capacity = _capacity(length + min(left, stretch))
-        size, room = self._size(prefix, rows, count, capacity), self._room()
+        size, room = _size(prefix, count, capacity), self._room()
         steps = self._steps.pop((count, capacity), None)
         while self._steps and self._kept() + size > room:
             del self._steps[next(iter(self._steps))]
@@ -197,9 +205,6 @@ class Decoder:
             weights=self._weights,
             pool=self._pool,
         )
-
-    def _size(self, prefix: Prefix, rows: Responses, count: int, capacity: int) -> int:
-        return cache_bytes(prefix.cache, capacity) * count // len(rows.alive)
 
     def _kept(self) -> int:
         return sum(steps.size for steps in self._steps.values())
@@ -269,8 +274,11 @@ class FixedSteps:
             with torch.cuda.device(device):  # Streams and captures are of the current device.
                 self._graph = self._captured(pool)
 
-    def load(self, prefix: Prefix, rows: Responses) -> None:
-        """Start from a prefix of the rows that go on. Its cache is emptied, to save memory."""
+    def load(self, prefix: Prefix, rows: Responses, repeats: int) -> None:
+        """Start the rows that go on, so many of them from each row of a prefix.
+
+        The prefix is emptied, to save memory.
+        """
         if self.model.fast_head is not None:
             self.model.fast_head.rounded()  # A captured step reads the copy, and does not make it.
         length, count = prefix.cache.get_seq_length(), len(rows.alive)
@@ -282,14 +290,15 @@ class FixedSteps:
         self.slot.fill_(length)
         self.alive.fill_(len(rows.lengths))
         self.alive[:count] = rows.alive
-        self.next_position[:count] = prefix.next_position
+        self.next_position[:count] = prefix.next_position.repeat_interleave(repeats)
         self.going.fill_(False)
         self.going[:count] = True
         self.seen.zero_()
         self.seen[count:, 0] = True  # Attention to nothing is not a number.
-        self.seen[:count, :length] = True if prefix.mask is None else prefix.mask.bool()
-        self.hidden[:count] = prefix.last_hidden
-        fill(self.cache, prefix.cache)
+        shown = None if prefix.mask is None else prefix.mask.bool()
+        self.seen[:count, :length] = True if shown is None else shown.repeat_interleave(repeats, 0)
+        self.hidden[:count] = prefix.last_hidden.repeat_interleave(repeats, 0)
+        fill(self.cache, prefix.cache, repeats)
         prefix.cache.layers.clear()
 
     def unload(self, rows: Responses) -> Prefix:
@@ -358,6 +367,11 @@ class FixedSteps:
         if not torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=self.model.precision, cache_enabled=False)
+
+
+def _size(prefix: Prefix, rows: int, capacity: int) -> int:
+    """Return the bytes of a cache of fixed size for so many rows like those of a prefix."""
+    return cache_bytes(prefix.cache, capacity) * rows // len(prefix.last_hidden)
 
 
 def _capacity(tokens: int) -> int:

@@ -207,9 +207,8 @@ class Sampler:
             self._race.make_room(rows)
         self._race.keys[:rows] = keys
         prefix = self.model.prefill(prompts)
-        prefix = prefix.rows(torch.arange(rows, device=device) // each)
         try:
-            tokens, lengths = self._decode(prefix, fixed=self.use_graphs)
+            tokens, lengths = self._decode(prefix, repeats=each, fixed=self.use_graphs)
         except (RuntimeError, MemoryError):  # Memory that ran out is what they hold.
             self._decode.release()
             raise

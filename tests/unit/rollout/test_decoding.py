@@ -29,14 +29,17 @@ def model(request: pytest.FixtureRequest) -> VisionLanguageModel:
     return make_model(request.getfixturevalue(request.param))
 
 
-def prefilled(model: VisionLanguageModel, folder: Path, n: int = 4) -> Prefix:
+def prefilled(
+    model: VisionLanguageModel, folder: Path, n: int = 4, *, is_repeated: bool = True
+) -> Prefix:
     """Prompts of several lengths, each for some rows; a new one each time, as decoding uses it."""
     folder.mkdir(exist_ok=True)
     prompts = [
         model.processor.encode(open_image(e.image), e.question) for e in make_examples(folder, n)
     ]
     with torch.no_grad():
-        return model.prefill(prompts).rows(torch.arange(EACH * n) // EACH)
+        prefix = model.prefill(prompts)
+        return prefix.rows(torch.arange(EACH * n) // EACH) if is_repeated else prefix
 
 
 def drawing(seed: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -59,6 +62,24 @@ def test_a_fixed_cache_decodes_the_same_tokens(model: VisionLanguageModel, tmp_p
         fixed, fixed_lengths = decode(prefilled(model, tmp_path), fixed=True)
         assert fixed_lengths.tolist() == lengths.tolist()
         assert fixed.tolist() == tokens.tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("room", [0, 2**40])
+def test_a_prompt_is_repeated_for_its_rows_where_they_are_decoded(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    tokens, lengths = decode(prefilled(model, tmp_path), fixed=False)
+    prompts = [prefilled(model, tmp_path, is_repeated=False) for _ in range(3)]
+    assert prompts[0].mask is not None  # of several lengths
+    assert len({tuple(row) for row in tokens.tolist()}) > 4
+    monkeypatch.setattr(decode, "_room", lambda: room)  # Without room, no cache of fixed size.
+    for prefix, fixed in zip(prompts, (False, True, True), strict=True):
+        found, found_lengths = decode(prefix, repeats=EACH, fixed=fixed)
+        assert found_lengths.tolist() == lengths.tolist()
+        assert found.tolist() == tokens.tolist()
+    assert bool(decode._steps) == (room > 0)
 
 
 @torch.no_grad()
