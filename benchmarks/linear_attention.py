@@ -1,10 +1,10 @@
-"""The gated delta rule of Qwen3.5 in training: ours against transformers' reference and fla.
+"""The gated delta rule of Qwen3.5 in training: both of ours against transformers' reference or fla.
 
     python benchmarks/linear_attention.py                   # a small shape on a CPU
     python benchmarks/linear_attention.py --device cuda     # a layer of Qwen3.5-4B, on a GPU
 
 Random inputs; forward and backward pass of one layer, without its projections. Peak memory is above
-the inputs.
+the inputs. Our Triton kernels are timed where Triton runs, which is on a GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bas_opd.model.delta import FUNCTION, MODULE, chunked_delta_rule, register_delta_rule
+from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
 
 SHAPES = {"cuda": (4, 1053, 32, 128), "cpu": (1, 150, 4, 32)}
 """Rows, tokens, heads and width."""
@@ -68,11 +69,11 @@ def main() -> None:
     register_delta_rule()
     installed = importlib.util.find_spec("fla") is not None
     theirs = "fla, through transformers" if installed else "transformers' reference"
-    sides = {
-        "ours": chunked_delta_rule,
-        theirs: getattr(module, FUNCTION).reference,
-    }
+    sides: dict[str, Callable[..., Any]] = {"ours": chunked_delta_rule}
     given = inputs(chosen.device)
+    if can_fuse(given["query"], given["value"]):
+        sides["ours, Triton kernels"] = fused_delta_rule
+    sides[theirs] = getattr(module, FUNCTION).reference
     print("{} rows, {} tokens, {} heads, width {}".format(*SHAPES[chosen.device]))
     print(f"{'':<28}{'ms':>9}{'GiB':>7}{'ours takes of it':>19}")
     found = {name: timed(rule, given, chosen.repeats) for name, rule in sides.items()}

@@ -1,14 +1,19 @@
-"""Linear attention in chunks at the shape of Qwen3.5-4B, against transformers' reference."""
+"""Linear attention as in Qwen3.5-4B: chunks against transformers, kernels against chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
+from bas_opd.compute.compiling import has_triton
+from bas_opd.model import delta, fused_delta
 from bas_opd.model.delta import chunked_delta_rule, decoding_step, register_delta_rule
+from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,3 +78,100 @@ def test_a_decoding_step_is_that_of_the_reference() -> None:
     assert found.dtype is expected.dtype
     assert torch.allclose(found.float(), expected.float(), rtol=1e-2, atol=1e-3)
     assert torch.allclose(state, last, rtol=1e-4, atol=1e-5)
+
+
+def layer(batch: int, length: int, dtype: torch.dtype, *, starts: bool) -> dict[str, Tensor]:
+    """Return inputs of 32 heads of width 128; some rows decay much, some hardly."""
+    torch.manual_seed(length)
+    wide = (torch.randn(batch, length, 32, 128, device="cuda").to(dtype) for _ in range(3))
+    g, beta = (torch.randn(batch, length, 32, device="cuda") for _ in range(2))
+    g = -torch.logspace(-3, 1, 32, device="cuda") * g.abs()
+    given = dict(zip(("query", "key", "value"), wide, strict=True))
+    given |= {"g": g, "beta": beta.sigmoid().to(dtype)}
+    if starts:
+        given["initial_state"] = torch.randn(batch, 32, 128, 128, device="cuda")
+    return given
+
+
+def outcome(rule: Callable[..., Any], given: dict[str, Tensor], **options: Any) -> list[Tensor]:
+    """Return outputs and gradients, where what reaches the outputs is fixed and exact in bf16."""
+    leaves = [x.detach().clone().requires_grad_() for x in given.values()]
+    out, last = rule(
+        **dict(zip(given, leaves, strict=True)),
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+        **options,
+    )
+    torch.manual_seed(0)
+    of_out, of_last = (torch.randn(x.shape, device="cuda").bfloat16() for x in (out, last))
+    total = (out * of_out.to(out)).sum() + (last * of_last.to(last)).sum()
+    return [out.detach(), last.detach(), *torch.autograd.grad(total, leaves)]
+
+
+needs_triton = pytest.mark.skipif(
+    not (torch.cuda.is_available() and has_triton()), reason="needs Triton"
+)
+
+
+@needs_triton
+@pytest.mark.parametrize("starts", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 100, 1053])
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_the_kernels_give_what_the_chunks_give(
+    batch: int, length: int, dtype: torch.dtype, starts: bool
+) -> None:
+    """Compilers before Triton 3.7.1 are wrong on Hopper for other kernels of this rule."""
+    given = layer(batch, length, dtype, starts=starts)
+    assert can_fuse(given["query"], given["value"])
+    exact = {name: x.float() for name, x in given.items()}
+    found, expected = outcome(fused_delta_rule, given), outcome(chunked_delta_rule, exact)
+    for name, ours, theirs in zip(("out", "last", *given), found, expected, strict=True):
+        # The gradient of a decay is 0 where a single token finds no state.
+        error = float((ours.float() - theirs).norm() / theirs.norm().clamp(min=1e-2))
+        assert error < (4e-3 if ours.dtype is torch.bfloat16 else 2e-5), name
+        # One wrong tile of many would hardly change the norm.
+        worst = float((ours.float() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-3))
+        assert worst < (8e-3 if ours.dtype is torch.bfloat16 else 1e-4), name
+
+
+@needs_triton
+def test_the_kernels_are_as_exact_as_the_chunks() -> None:
+    """Both against float64: tf32x3 and bf16 operands lose nothing that fp32 has."""
+    given = layer(1, 1053, torch.bfloat16, starts=True)
+    exact = outcome(chunked_delta_rule, {name: x.double() for name, x in given.items()})
+    found = outcome(fused_delta_rule, given)
+    plain = outcome(chunked_delta_rule, given)
+    for name, ours, theirs, true in zip(("out", "last", *given), found, plain, exact, strict=True):
+        error, other = (float((x.double() - true).norm() / true.norm()) for x in (ours, theirs))
+        assert error < max(3 * other, 5e-6), name
+
+
+@needs_triton
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_other_precisions_are_near(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    monkeypatch.setattr(fused_delta, "PRECISION", precision)
+    given = layer(2, 200, torch.float32, starts=True)
+    found, expected = outcome(fused_delta_rule, given), outcome(chunked_delta_rule, given)
+    for name, ours, theirs in zip(("out", "last", *given), found, expected, strict=True):
+        error = float((ours - theirs).norm() / theirs.norm())
+        assert error < (1e-2 if precision == "tf32" else 2e-5), name
+
+
+@needs_triton
+def test_the_kernels_give_the_same_bits_twice() -> None:
+    """A missing barrier shows as numbers that change."""
+    given = layer(4, 1053, torch.bfloat16, starts=True)
+    first = outcome(fused_delta_rule, given)
+    for _ in range(5):
+        assert all(map(torch.equal, first, outcome(fused_delta_rule, given)))
+
+
+@needs_triton
+def test_the_environment_chooses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(delta.CHOICE, "triton")
+    register_delta_rule()
+    given = layer(2, 100, torch.bfloat16, starts=False)
+    rule: Any = modeling_qwen3_5.torch_chunk_gated_delta_rule
+    for ours, direct in zip(outcome(rule, given), outcome(fused_delta_rule, given), strict=True):
+        assert torch.equal(ours, direct)

@@ -39,7 +39,11 @@ EXTRAS = {
     "trl": "bas_opd.integrations.trl",
 }
 """Optional packages and what each is for."""
-LINEAR = {"fla": "flash-linear-attention", "chunked": "bas-opd's own chunks"}
+LINEAR = {
+    "fla": "flash-linear-attention",
+    "chunked": "bas-opd's own chunks",
+    "triton": "bas-opd's own Triton kernels",
+}
 """What computes linear attention on a GPU."""
 
 

@@ -4,7 +4,7 @@ With state S, decay a, key k, value v and strength b, each token does
 S <- a S + k (b (v - (a S)^T k))^T and reads S^T q. Within a chunk all tokens are computed together;
 only the state goes from chunk to chunk, with three kernels a chunk in either direction.
 transformers' reference does the same, but records every small operation of that loop for autograd,
-which is slow on a GPU.
+which is slow on a GPU. `fused_delta` does it in seven kernels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,11 +25,9 @@ import torch
 from torch import Tensor
 
 from bas_opd.compute.compiling import has_triton, is_fast
+from bas_opd.errors import ConfigError
+from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fused_delta_rule
 
-CHUNK = 64
-"""Tokens that are computed together."""
-EPSILON = 1e-6
-"""Of the norm of queries and keys, as in the reference."""
 FIRST_SOUND_TRITON = (3, 7, 1)
 """Before it, fla's backward pass is compiled wrongly on Hopper GPUs."""
 TILE = 32
@@ -36,6 +35,8 @@ TILE = 32
 MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
 FUNCTION = "torch_chunk_gated_delta_rule"
 STEP = "torch_recurrent_gated_delta_rule"
+CHOICE = "BAS_OPD_DELTA"
+"""The environment variable that chooses `triton` for a GPU; `chunked` is the default."""
 
 
 def chunked_delta_rule(
@@ -167,14 +168,19 @@ def register_delta_rule() -> None:
 
 
 def implementation(device: torch.device, *, learns: bool) -> str:
-    """Return what computes linear attention: `reference`, `chunked` or `fla`.
+    """Return what computes linear attention: `reference`, `chunked`, `triton` or `fla`.
 
-    On a CPU, or with reference kernels, it is transformers' reference. On a GPU it is
-    flash-linear-attention where it is installed and sound; its backward pass is not on Hopper with
-    Triton before 3.7.1.
+    On a CPU, or with reference kernels, it is transformers' reference. On a GPU it is our own
+    Triton kernels where the environment asks for them, or flash-linear-attention where it is
+    installed and sound; its backward pass is not on Hopper with Triton before 3.7.1.
     """
     if not is_fast(device):
         return "reference"
+    chosen = os.environ.get(CHOICE, "chunked")
+    if chosen not in ("chunked", "triton"):
+        raise ConfigError(f"{CHOICE} is '{chosen}'; set it to chunked or triton, or unset it")
+    if chosen == "triton" and has_triton():
+        return "triton"
     if importlib.util.find_spec("fla") is None:
         return "chunked"
     is_hopper = torch.cuda.get_device_capability(device)[0] == 9
@@ -208,18 +214,20 @@ def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Cal
     plain = inspect.unwrap(reference)  # transformers wraps it so that fla replaces it.
 
     @functools.wraps(reference)
-    def run(query: Tensor, *inputs: Any, **options: Any) -> Any:
+    def run(query: Tensor, key: Tensor, value: Tensor, *inputs: Any, **options: Any) -> Any:
+        given = (query, key, value, *inputs)
         learns = torch.is_grad_enabled() and query.requires_grad
         # Rows packed end to end are kept apart by fla alone; without it, the reference says so.
         is_packed = options.get("cu_seqlens") is not None
         chosen = "chunked" if is_chunked else implementation(query.device, learns=learns)
         used = {name: option for name, option in options.items() if name in known}
         if chosen == "reference" and not is_packed:
-            return plain(query, *inputs, **used)
-        if is_packed or chosen != "chunked":
-            return reference(query, *inputs, **options)
+            return plain(*given, **used)
+        if is_packed or chosen not in ("chunked", "triton"):
+            return reference(*given, **options)
+        fuses = chosen == "triton" and can_fuse(query, value)
         with torch.autocast(query.device.type, enabled=False):
-            return chunked_delta_rule(query, *inputs, **used)
+            return (fused_delta_rule if fuses else chunked_delta_rule)(*given, **used)
 
     run.reference = reference  # type: ignore[attr-defined]
     return run

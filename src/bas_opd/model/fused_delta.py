@@ -1,21 +1,38 @@
-"""The gated delta rule in chunks, forward and backward, as seven Triton kernels."""
+"""The gated delta rule in chunks as Triton kernels: three forward, four backward."""
 
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bas_opd.compute.compiling import has_triton
+
+CHUNK = 64
+"""Tokens that are computed together."""
 EPSILON = 1e-6
 """Of the norm of queries and keys, as in the reference."""
 ROWS = 32
-"""Tokens, or columns of values, that are the rows of a product (see `triton_chunks`)."""
+"""Rows of a product: tokens, or columns of the values in the kernels that carry states."""
 PRECISION = "tf32x3"
-"""Of products: about that of fp32 by three of tf32. `tf32` is faster and `ieee` slow and exact."""
+"""Of products of fp32: about fp32 by three products in tf32. `tf32` is one, `ieee` exact and slow.
+
+A product with bf16 inputs is exact in any case: the other factor is split into three bf16 numbers.
+"""
+WARPS = {
+    "solve": 2,
+    "scan": 4,
+    "read": 4,
+    "read_back": 4,
+    "scan_back": 8,
+    "write_back": 8,
+    "sum_back": 1,
+}
+"""Of each kernel's programs, so that few registers spill."""
 
 
 def fused_delta_rule(
@@ -24,30 +41,33 @@ def fused_delta_rule(
     value: Tensor,
     g: Tensor,
     beta: Tensor,
-    chunk_size: int = 64,
+    chunk_size: int = CHUNK,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute what `delta.chunked_delta_rule` does, where `can_fuse`."""
+    if chunk_size not in (16, ROWS, 2 * ROWS):
+        raise ValueError(f"chunk_size is {chunk_size}; the kernels have 16, 32 or 64")
     state = None if initial_state is None else initial_state.float().contiguous()
     given = (x.contiguous() for x in (query, key, value, g, beta))
     out, last = _Rule.apply(*given, state, chunk_size, use_qk_l2norm_in_kernel)
     return out, last if output_final_state else None
 
 
-def can_fuse(query: Tensor, value: Tensor, chunk_size: int) -> bool:
-    """Whether the kernels fit: whole tiles, and no more precision asked for than fp32."""
+def can_fuse(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernels fit: a GPU with Triton, widths that tiles divide, at most fp32."""
     widths = (query.shape[-1], value.shape[-1])
     return (
-        all(width >= 16 and width & (width - 1) == 0 for width in widths)
-        and chunk_size in (16, ROWS, 2 * ROWS)
+        query.is_cuda
         and query.dtype is not torch.float64
+        and all(width >= 16 and width & (width - 1) == 0 for width in widths)
+        and has_triton()
     )
 
 
 class _Rule(torch.autograd.Function):
-    """Saves the inputs and, of each chunk, c, T, U and the state before it."""
+    """Saves the inputs and, of each chunk, its factors, T, U and the state before it."""
 
     @staticmethod
     def forward(
@@ -61,160 +81,98 @@ class _Rule(torch.autograd.Function):
         chunk: int,
         normalises: bool,
     ) -> tuple[Tensor, Tensor]:
-        kernels: Any = importlib.import_module("bas_opd.model.triton_chunks")
-        on = _Launch(query, value, chunk)
-        factors, inverse = on.new(3, chunk), on.new(chunk, chunk)
-        states, corrections = on.new(on.wide, on.width), on.new(chunk, on.wide)
-        final = query.new_empty(len(query), on.heads, on.width, on.wide, dtype=torch.float32)
+        call = _Call(query, value, chunk, normalises)
+        factors, inverse = call.new(3, chunk), call.new(chunk, chunk)
+        states, corrections = call.new(call.wide, call.width), call.new(chunk, call.wide)
+        final = call.new_states()
         out = torch.empty_like(value, dtype=query.dtype)
-        with on.device:
-            kernels.solve[on.by_chunk](
-                query,
-                key,
-                g,
-                beta,
-                factors,
-                inverse,
-                *on.lengths,
-                on.width**-0.5,
-                EPSILON,
-                rows=on.rows,
-                normalises=normalises,
-                **on.options,
-            )
-            kernels.scan[on.by_column](
-                key,
-                value,
-                beta,
-                factors,
-                inverse,
-                final if initial is None else initial,  # Unused if it does not start.
-                states,
-                corrections,
-                final,
-                *on.lengths,
-                starts=initial is not None,
-                **on.tiles,
-            )
-            kernels.read[on.by_rows](
-                query,
-                key,
-                factors,
-                states,
-                corrections,
-                out,
-                *on.lengths,
-                rows=on.rows,
-                **on.tiles,
-            )
+        call.run("solve", call.by_chunk, query, key, g, beta, factors, inverse)
+        starts = initial is not None
+        given = (key, value, beta, factors, inverse, initial if starts else final)
+        call.run("scan", call.by_columns, *given, states, corrections, final, starts=starts)
+        # Twice the columns leave no warp without columns of its own.
+        tile = min(2 * ROWS, call.wide)
+        call.run("read", call.by_rows, query, key, factors, states, corrections, out, tile=tile)
         ctx.save_for_backward(query, key, value, g, beta, factors, inverse, states, corrections)
         ctx.set_materialize_grads(False)
-        ctx.settings = chunk, normalises
-        ctx.starts = initial is not None
+        ctx.settings = chunk, normalises, starts
         return out, final
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        kernels: Any = importlib.import_module("bas_opd.model.triton_chunks")
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         query, key, value, g, beta, factors, inverse, states, corrections = ctx.saved_tensors
-        chunk, normalises = ctx.settings
-        of_out, of_final = gradients
-        of_out = torch.zeros_like(value) if of_out is None else of_out.contiguous()
-        on = _Launch(query, value, chunk)
+        chunk, normalises, starts = ctx.settings
+        of_out, of_final = (None if x is None else x.contiguous() for x in gradients)
+        if of_out is None:
+            of_out = torch.zeros_like(value, dtype=query.dtype)
+        call = _Call(query, value, chunk, normalises)
+        of_q, of_k, of_v, of_g, of_b = (torch.empty_like(x) for x in (query, key, value, g, beta))
+        of_initial, of_c, of_last = call.new_states(), call.new(chunk), call.new(chunk // call.rows)
         local, solved, flows = (torch.empty_like(x) for x in (corrections, corrections, states))
-        of_initial = states.new_empty(len(query), on.heads, on.width, on.wide)
-        of_c, of_last = on.new(chunk), on.new(on.by_rows[2])
-        found = [torch.empty_like(x) for x in (query, key, value, beta, g)]
-        with on.device:
-            kernels.read_back[on.by_rows](
-                query,
-                key,
-                factors,
-                of_out,
-                local,
-                *on.lengths,
-                rows=on.rows,
-                **on.tiles,
-            )
-            kernels.scan_back[on.by_column](
-                query,
-                key,
-                beta,
-                factors,
-                inverse,
-                of_out,
-                local,
-                of_initial if of_final is None else of_final.contiguous(),
-                flows,
-                solved,
-                of_initial,
-                *on.lengths,
-                ends=of_final is not None,
-                **on.tiles,
-            )
-            kernels.combine_back[on.by_rows](
-                query,
-                key,
-                value,
-                beta,
-                factors,
-                states,
-                corrections,
-                of_out,
-                flows,
-                solved,
-                *found[:4],
-                of_c,
-                of_last,
-                *on.lengths,
-                rows=on.rows,
-                normalises=normalises,
-                **on.tiles,
-            )
-            kernels.sum_back[on.by_chunk](
-                of_c,
-                of_last,
-                found[4],
-                *on.lengths,
-                heads=on.heads,
-                chunk=chunk,
-                programs=on.by_rows[2],
-            )
-        of_query, of_key, of_value, of_beta, of_g = found
-        start = of_initial if ctx.starts else None
-        return of_query, of_key, of_value, of_g, of_beta, start, None, None
+        kept = (states, corrections, of_out)
+        call.run("read_back", call.by_rows, query, key, factors, *kept, of_q, of_c, local)
+        ends = of_final is not None
+        given = (
+            query,
+            key,
+            beta,
+            factors,
+            inverse,
+            of_out,
+            local,
+            of_final if ends else of_initial,
+        )
+        call.run("scan_back", call.by_columns, *given, flows, solved, of_initial, ends=ends)
+        given = (query, key, value, beta, factors, *kept, flows, solved)
+        call.run("write_back", call.by_rows, *given, of_k, of_v, of_b, of_c, of_last)
+        call.run("sum_back", call.by_chunk, of_c, of_last, of_g)
+        return of_q, of_k, of_v, of_g, of_b, of_initial if starts else None, None, None
 
 
-class _Launch:
-    """The sizes of a call: grids of programs and arguments that several kernels take."""
+class _Call:
+    """The sizes of a call of the rule, and how its kernels are launched."""
 
-    def __init__(self, query: Tensor, value: Tensor, chunk: int) -> None:
-        batch, length, self.heads, self.width = query.shape
+    def __init__(self, query: Tensor, value: Tensor, chunk: int, normalises: bool) -> None:
+        self.kernels: Any = importlib.import_module("bas_opd.model.triton_chunks")
+        self.like = query
+        batch, self.length, self.heads, self.width = query.shape
         self.wide = value.shape[-1]
         self.rows = min(ROWS, chunk)
-        self.like = query
-        chunks = -(-length // chunk)
         tile = min(ROWS, self.wide)
-        self.lengths = length, chunks
-        self.by_chunk = batch * self.heads, chunks
+        self.by_chunk = batch * self.heads, -(-self.length // chunk)
         self.by_rows = *self.by_chunk, chunk // self.rows
-        self.by_column = batch * self.heads, self.wide // tile
-        self.options = {
+        self.by_columns = batch * self.heads, self.wide // tile
+        self.constants = {
+            "scale": self.width**-0.5,
+            "epsilon": EPSILON,
             "heads": self.heads,
             "width": self.width,
+            "wide": self.wide,
             "chunk": chunk,
+            "rows": self.rows,
+            "tile": tile,
+            "normalises": normalises,
             "precision": PRECISION,
-            "num_warps": 4,
-            "num_stages": 1,
         }
-        self.tiles = {**self.options, "wide": self.wide, "tile": tile}
-
-    @property
-    def device(self) -> AbstractContextManager[Any]:
-        """Triton launches on the current GPU, so make it that of the inputs."""
-        return torch.cuda.device(self.like.device) if self.like.is_cuda else nullcontext()
 
     def new(self, *shape: int) -> Tensor:
         """Return an fp32 tensor with this shape for each chunk of each head."""
         return self.like.new_empty(*self.by_chunk, *shape, dtype=torch.float32)
+
+    def new_states(self) -> Tensor:
+        """Return a state for each row and head."""
+        shape = (len(self.like), self.heads, self.width, self.wide)
+        return self.like.new_empty(shape, dtype=torch.float32)
+
+    def run(self, name: str, grid: tuple[int, ...], *tensors: Tensor | None, **more: int) -> None:
+        """Launch a kernel, with those of the constants that it takes."""
+        kernel = getattr(self.kernels, name)
+        constants = {**self.constants, **more}
+        taken = {key: x for key, x in constants.items() if key in kernel.arg_names}
+        launch = {"num_warps": WARPS[name], "num_stages": 1}
+        device = torch.cuda.device(self.like.device) if self.like.is_cuda else nullcontext()
+        with device:  # Triton launches on the current one.
+            kernel[grid](*tensors, self.length, self.by_chunk[1], **taken, **launch)

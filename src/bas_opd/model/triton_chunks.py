@@ -1,7 +1,7 @@
 """The kernels behind `fused_delta`. Needs Triton, which comes with the CUDA build of PyTorch.
 
-Equations are for one head and one chunk, with tokens as rows. S is the state before the chunk, c the
-cumulative log decay since its start, b the strengths, and q and k are normalised and scaled:
+Equations are for one head and one chunk, with tokens as rows. S is the state before the chunk, c
+the cumulative log decay since its start, b the strengths, and q and k are normalised and scaled:
 
     D_ij = exp(c_i - c_j) for i >= j, else 0        A = (b k k^T * D), strictly lower
     T    = (I + A)^-1                               P = q k^T * D
@@ -57,10 +57,9 @@ def _load_across(source, place, inside, wide: tl.constexpr, first, columns: tl.c
 @triton.jit
 def _as_operand(x):
     """Leave bf16 as it is, for `_product`, and return anything else in fp32."""
-    if x.dtype == tl.bfloat16:
-        return x
-    else:
-        return x.to(tl.float32)
+    if x.dtype != tl.bfloat16:
+        x = x.to(tl.float32)
+    return x
 
 
 @triton.jit
@@ -80,15 +79,16 @@ def _load_factors(factors, number, first, chunk: tl.constexpr, count: tl.constex
 def _product(a, b, precision: tl.constexpr):
     """Multiply with the precision of fp32 where operands are fp32 or bf16 as it was given."""
     if precision == "ieee" or (a.dtype == tl.float32 and b.dtype == tl.float32):
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=precision)
+        found = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=precision)
     elif a.dtype == b.dtype:
-        return tl.dot(a, b)
+        found = tl.dot(a, b)
     elif a.dtype == tl.float32:
         high, middle, low = _split(a)
-        return tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
+        found = tl.dot(high, b, tl.dot(middle, b, tl.dot(low, b)))
     else:
         high, middle, low = _split(b)
-        return tl.dot(a, high, tl.dot(a, middle, tl.dot(a, low)))
+        found = tl.dot(a, high, tl.dot(a, middle, tl.dot(a, low)))
+    return found
 
 
 @triton.jit
@@ -136,11 +136,17 @@ def _factor(x, epsilon, normalises: tl.constexpr):
     It multiplies products rather than operands, which are exact in bf16 only as they were given.
     """
     x = x.to(tl.float32)
-    squared = tl.sum(x * x, axis=1)
-    if normalises:
-        return 1.0 / tl.sqrt(squared + epsilon)
-    else:
-        return tl.full(squared.shape, 1.0, tl.float32)
+    factor = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) + epsilon)
+    if not normalises:
+        factor = tl.full(factor.shape, 1.0, tl.float32)
+    return factor
+
+
+@triton.jit
+def _running_sum(x, size: tl.constexpr):
+    """Return the sum of each number and all before it."""
+    before = tl.arange(0, size)[None, :] <= tl.arange(0, size)[:, None]
+    return tl.sum(tl.where(before, x[None, :], 0.0), axis=1)
 
 
 @triton.jit
@@ -186,7 +192,7 @@ def solve(
     q_factor = _factor(_load(query, place, inside, width, 0, width), epsilon, normalises)
     b = _load_numbers(strength, place, inside) * k_factor
     g = _load_numbers(log_decay, place, inside)
-    c = tl.cumsum(g, axis=0)
+    c = _running_sum(g, rows)
     at = factors + number * 3 * chunk + token
     tl.store(at, c)
     tl.store(at + chunk, q_factor * scale)
@@ -202,7 +208,8 @@ def solve(
         later_factor = _factor(later, epsilon, normalises)
         q_factor = _factor(_load(query, place, inside, width, 0, width), epsilon, normalises)
         b = _load_numbers(strength, place, inside) * later_factor
-        later_c = tl.sum(g, axis=0) + tl.cumsum(_load_numbers(log_decay, place, inside), axis=0)
+        later_g = _load_numbers(log_decay, place, inside)
+        later_c = tl.sum(g, axis=0) + _running_sum(later_g, rows)
         tl.store(at + rows, later_c)
         tl.store(at + chunk + rows, q_factor * scale)
         tl.store(at + 2 * chunk + rows, later_factor)
@@ -306,12 +313,27 @@ def read(
         tl.store(out + at, o.to(out.dtype.element_ty), mask=inside[:, None])
 
 
+@triton.jit
+def _normalise_back(of_unit, unit, factor, squared: tl.constexpr, normalises: tl.constexpr):
+    """Return the gradient of rows from that of their normalised and scaled form.
+
+    `squared` is the squared length that this form was scaled to.
+    """
+    if normalises:
+        of_unit -= unit * (tl.sum(of_unit * unit, axis=1) / squared)[:, None]
+    return of_unit * factor[:, None]
+
+
 @triton.jit(do_not_specialize=["length", "chunks"])
 def read_back(
     query,
     key,
     factors,
+    states,
+    corrections,
     of_out,
+    of_query,
+    of_since_start,
     local,
     length,
     chunks,
@@ -321,23 +343,52 @@ def read_back(
     chunk: tl.constexpr,
     rows: tl.constexpr,
     tile: tl.constexpr,
+    normalises: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Write P^T dO for `rows` tokens of a chunk."""
+    """Write the gradients of queries, P^T dO, and of c where it is in the outputs with queries.
+
+    For `rows` tokens of a chunk: as rows of P for queries, and as columns for P^T dO.
+    """
     number = tl.program_id(0).to(tl.int64) * chunks + tl.program_id(1)
     start, first = tl.program_id(1) * chunk, tl.program_id(2) * rows
     place, inside = _places(start + first, length, heads, rows)
     all_places, all_inside = _places(start, length, heads, chunk)
+    c, q_factor, k_factor = _load_factors(factors, number, first, chunk, rows)
+    all_c, all_q_factor, all_k_factor = _load_factors(factors, number, 0, chunk, chunk)
+    token, other = first + tl.arange(0, rows), tl.arange(0, chunk)
+
     k = _load(key, place, inside, width, 0, width)
-    q = _load(query, all_places, all_inside, width, 0, width)
-    c, _, k_factor = _load_factors(factors, number, first, chunk, rows)
-    all_c, q_factor, _ = _load_factors(factors, number, 0, chunk, chunk)
-    decay = _decay_across(first + tl.arange(0, rows), c, tl.arange(0, chunk), all_c)
-    p = _product(k, tl.trans(q), precision) * decay * k_factor[:, None] * q_factor[None, :]
+    all_q = _load(query, all_places, all_inside, width, 0, width)
+    p = _product(k, tl.trans(all_q), precision) * _decay_across(token, c, other, all_c)
+    p *= k_factor[:, None] * all_q_factor[None, :]
+    all_of_o = _load(of_out, all_places, all_inside, wide, 0, wide)
+    at_local = (number * chunk + first) * wide + _block(rows, wide, wide)
+    tl.store(local + at_local, _product(p, all_of_o, precision))
+
+    of_read = tl.zeros((rows, width), tl.float32)
+    of_p = tl.zeros((rows, chunk), tl.float32)
     for column in range(0, wide, tile):
-        of_o = _load(of_out, all_places, all_inside, wide, column, tile)
-        at = (number * chunk + first) * wide + column + _block(rows, wide, tile)
-        tl.store(local + at, _product(p, of_o, precision))
+        s = tl.load(states + (number * wide + column) * width + _block(tile, width, width))
+        all_u = tl.load(corrections + number * chunk * wide + column + _block(chunk, wide, tile))
+        of_o = _load(of_out, place, inside, wide, column, tile)
+        of_read += _product(of_o, s, precision)
+        of_p += _product(of_o, tl.trans(all_u), precision)
+    of_p *= _decay(token, c, other, all_c) * all_k_factor[None, :]
+    all_k = _load(key, all_places, all_inside, width, 0, width)
+    q = _load(query, place, inside, width, 0, width)
+    entries = _product(q, tl.trans(all_k), precision) * q_factor[:, None]
+    # A token's decay to itself is 1 whatever c is: left out, rather than left to cancel.
+    is_other = token[:, None] != other[None, :]
+    of_c = tl.sum(tl.where(is_other, of_p * entries, 0.0), axis=1)
+    of_read *= tl.exp(c)[:, None]
+    unit = q.to(tl.float32) * q_factor[:, None]
+    of_c += tl.sum(of_read * unit, axis=1)
+    tl.store(of_since_start + number * chunk + first + tl.arange(0, rows), of_c)
+    of_q = of_read + _product(of_p, all_k, precision)
+    of_q = _normalise_back(of_q, unit, q_factor, 1 / width, normalises)
+    at_width = place[:, None] * width + tl.arange(0, width)[None, :]
+    tl.store(of_query + at_width, of_q.to(of_query.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit(do_not_specialize=["length", "chunks"])
@@ -396,19 +447,8 @@ def scan_back(
     tl.store(of_initial + head * width * wide + turned, flow)
 
 
-@triton.jit
-def _normalise_back(of_unit, unit, factor, squared: tl.constexpr, normalises: tl.constexpr):
-    """Return the gradient of rows from that of their normalised and scaled form.
-
-    `squared` is the squared length that this form was scaled to.
-    """
-    if normalises:
-        of_unit -= unit * (tl.sum(of_unit * unit, axis=1) / squared)[:, None]
-    return of_unit * factor[:, None]
-
-
 @triton.jit(do_not_specialize=["length", "chunks"])
-def combine_back(
+def write_back(
     query,
     key,
     value,
@@ -419,7 +459,6 @@ def combine_back(
     of_out,
     flows,
     solved,
-    of_query,
     of_key,
     of_value,
     of_strength,
@@ -436,45 +475,24 @@ def combine_back(
     normalises: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Write the gradients of queries, keys, values, strengths and c for `rows` tokens of a chunk.
+    """Write the gradients of keys, values and strengths for `rows` tokens of a chunk.
 
-    Each token is the row of some entries of P and A and the column of others: both are computed
-    here, with the token as a row. `of_last` is what these rows add to the gradient of c_last.
+    Those of c are added to what `read_back` found; what these rows add to c_last is `of_last`.
+    Each token is the row of some entries of A and the column of others: both are computed here,
+    with the token as a row.
     """
     number = tl.program_id(0).to(tl.int64) * chunks + tl.program_id(1)
     start, first = tl.program_id(1) * chunk, tl.program_id(2) * rows
     place, inside = _places(start + first, length, heads, rows)
     all_places, all_inside = _places(start, length, heads, chunk)
-    c, q_factor, k_factor = _load_factors(factors, number, first, chunk, rows)
+    c, _, k_factor = _load_factors(factors, number, first, chunk, rows)
     all_c, all_q_factor, all_k_factor = _load_factors(factors, number, 0, chunk, chunk)
     last = tl.load(factors + number * 3 * chunk + chunk - 1)
-    b = _load_numbers(strength, place, inside)
-    all_b = _load_numbers(strength, all_places, all_inside)
     token, other = first + tl.arange(0, rows), tl.arange(0, chunk)
-    at_width = place[:, None] * width + tl.arange(0, width)[None, :]
+    at_c = of_since_start + number * chunk + first + tl.arange(0, rows)
+    of_c = tl.load(at_c)
 
-    # Queries: they are in P and in the product with S.
-    of_read = tl.zeros((rows, width), tl.float32)
-    of_p = tl.zeros((rows, chunk), tl.float32)
-    for column in range(0, wide, tile):
-        s = tl.load(states + (number * wide + column) * width + _block(tile, width, width))
-        all_u = tl.load(corrections + number * chunk * wide + column + _block(chunk, wide, tile))
-        of_o = _load(of_out, place, inside, wide, column, tile)
-        of_read += _product(of_o, s, precision)
-        of_p += _product(of_o, tl.trans(all_u), precision)
-    of_p *= _decay(token, c, other, all_c) * all_k_factor[None, :]
-    all_k = _load(key, all_places, all_inside, width, 0, width)
-    q = _load(query, place, inside, width, 0, width)
-    entries = _product(q, tl.trans(all_k), precision) * q_factor[:, None]
-    of_c = tl.sum(of_p * entries, axis=1)
-    of_read *= tl.exp(c)[:, None]
-    unit = q.to(tl.float32) * q_factor[:, None]
-    of_c += tl.sum(of_read * unit, axis=1)
-    of_q = of_read + _product(of_p, all_k, precision)
-    of_q = _normalise_back(of_q, unit, q_factor, 1 / width, normalises)
-    tl.store(of_query + at_width, of_q.to(of_query.dtype.element_ty), mask=inside[:, None])
-
-    # Keys in P, and in the state that follows.
+    # Keys in the outputs and in the state after the chunk.
     of_kept = tl.zeros((rows, width), tl.float32)
     of_p = tl.zeros((rows, chunk), tl.float32)
     carried = 0.0
@@ -482,8 +500,9 @@ def combine_back(
         at = (number * wide + column) * width + _block(tile, width, width)
         flow = tl.load(flows + at)
         carried += tl.sum(tl.sum(tl.load(states + at) * flow, axis=1), axis=0)
-        at = (number * chunk + first) * wide + column + _block(rows, wide, tile)
-        u = tl.load(corrections + at)
+        u = tl.load(
+            corrections + (number * chunk + first) * wide + column + _block(rows, wide, tile)
+        )
         all_of_o = _load(of_out, all_places, all_inside, wide, column, tile)
         of_kept += _product(u, flow, precision)
         of_p += _product(u, tl.trans(all_of_o), precision)
@@ -492,9 +511,10 @@ def combine_back(
     unit = k.to(tl.float32) * k_factor[:, None]
     all_q = _load(query, all_places, all_inside, width, 0, width)
     entries = _product(k, tl.trans(all_q), precision) * k_factor[:, None]
-    of_c -= tl.sum(of_p * entries, axis=1)
+    is_other = token[:, None] != other[None, :]
+    of_c -= tl.sum(tl.where(is_other, of_p * entries, 0.0), axis=1)
     of_kept *= tl.exp(last - c)[:, None]
-    kept = tl.sum(of_kept * unit, axis=1)
+    kept = tl.where(token < chunk - 1, tl.sum(of_kept * unit, axis=1), 0.0)
     of_c -= kept
     # Each program of a chunk has the whole of `carried`, and adds its share.
     share = tl.exp(last) * carried * (rows / chunk)
@@ -503,39 +523,45 @@ def combine_back(
     of_k = of_kept + _product(of_p, all_q, precision)
 
     # Keys, values and strengths in the corrections.
+    b = _load_numbers(strength, place, inside)
     of_known = tl.zeros((rows, width), tl.float32)
-    of_a = tl.zeros((rows, chunk), tl.float32)
-    of_a_across = tl.zeros((rows, chunk), tl.float32)
     of_b = tl.zeros((rows,), tl.float32)
     for column in range(0, wide, tile):
         s = tl.load(states + (number * wide + column) * width + _block(tile, width, width))
-        at = (number * chunk + first) * wide + column + _block(rows, wide, tile)
-        u = tl.load(corrections + at)
-        y = tl.load(solved + at)
-        at = number * chunk * wide + column + _block(chunk, wide, tile)
+        y = tl.load(solved + (number * chunk + first) * wide + column + _block(rows, wide, tile))
         of_known -= _product(y, s, precision)
-        of_a -= _product(y, tl.trans(tl.load(corrections + at)), precision)
-        of_a_across -= _product(u, tl.trans(tl.load(solved + at)), precision)
         v = _load(value, place, inside, wide, column, tile)
         of_b += tl.sum(y * v.to(tl.float32), axis=1)
         at = place[:, None] * wide + column + tl.arange(0, tile)[None, :]
         of_v = (y * b[:, None]).to(of_value.dtype.element_ty)
         tl.store(of_value + at, of_v, mask=inside[:, None])
-    is_other = token[:, None] != other[None, :]
+    of_a = tl.zeros((rows, chunk), tl.float32)
+    of_a_across = tl.zeros((rows, chunk), tl.float32)
+    for column in range(0, wide, tile):
+        at = (number * chunk + first) * wide + column + _block(rows, wide, tile)
+        u = tl.load(corrections + at)
+        y = tl.load(solved + at)
+        at = number * chunk * wide + column + _block(chunk, wide, tile)
+        of_a -= _product(y, tl.trans(tl.load(corrections + at)), precision)
+        of_a_across -= _product(u, tl.trans(tl.load(solved + at)), precision)
     of_a *= tl.where(is_other, _decay(token, c, other, all_c), 0.0)
     of_a_across *= tl.where(is_other, _decay_across(token, c, other, all_c), 0.0)
-    of_a_across *= all_b[None, :]
+    of_a_across *= _load_numbers(strength, all_places, all_inside)[None, :]
     of_known *= tl.exp(c)[:, None]
+    k = _load(key, place, inside, width, 0, width)
+    unit = k.to(tl.float32) * k_factor[:, None]
     known = tl.sum(of_known * unit, axis=1)
+    all_k = _load(key, all_places, all_inside, width, 0, width)
     entries = _product(k, tl.trans(all_k), precision) * k_factor[:, None] * all_k_factor[None, :]
     of_b += tl.sum(of_a * entries, axis=1) + known
     tl.store(of_strength + place, of_b.to(of_strength.dtype.element_ty), mask=inside)
     of_a *= b[:, None]
     of_c += tl.sum((of_a - of_a_across) * entries, axis=1) + b * known
-    tl.store(of_since_start + number * chunk + first + tl.arange(0, rows), of_c)
+    tl.store(at_c, of_c)
     of_k += of_known * b[:, None]
     of_k += _product((of_a + of_a_across) * all_k_factor[None, :], all_k, precision)
     of_k = _normalise_back(of_k, unit, k_factor, 1, normalises)
+    at_width = place[:, None] * width + tl.arange(0, width)[None, :]
     tl.store(of_key + at_width, of_k.to(of_key.dtype.element_ty), mask=inside[:, None])
 
 
@@ -548,13 +574,15 @@ def sum_back(
     chunks,
     heads: tl.constexpr,
     chunk: tl.constexpr,
-    programs: tl.constexpr,
+    rows: tl.constexpr,
 ):
     """Write the gradients of the log decays: each is in c of its own and of later tokens."""
     number = tl.program_id(0).to(tl.int64) * chunks + tl.program_id(1)
     place, inside = _places(tl.program_id(1) * chunk, length, heads, chunk)
     of_c = tl.load(of_since_start + number * chunk + tl.arange(0, chunk))
-    of_end = tl.sum(tl.load(of_last + number * programs + tl.arange(0, programs)), axis=0)
+    of_end = tl.sum(
+        tl.load(of_last + number * (chunk // rows) + tl.arange(0, chunk // rows)), axis=0
+    )
     later = tl.arange(0, chunk)[None, :] >= tl.arange(0, chunk)[:, None]
     found = tl.sum(tl.where(later, of_c[None, :], 0.0), axis=1) + of_end
     tl.store(of_log_decay + place, found.to(of_log_decay.dtype.element_ty), mask=inside)

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from delta_fixtures import Inputs, delta_inputs, recurrence
 from stage_fixtures import make_model
 from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.compute import compiling
-from bas_opd.model import delta
+from bas_opd.errors import ConfigError
+from bas_opd.model import delta, fused_delta
 from bas_opd.model.delta import chunked_delta_rule, implementation, register_delta_rule
 
-Inputs = dict[str, Any]
 
-
-def inputs(length: int, dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Inputs:
-    draws = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draws, dtype=dtype).requires_grad_()
-
-    batch, heads, width, wide = 2, 3, 4, 5
-    return {
-        "query": normal(batch, length, heads, width),
-        "key": normal(batch, length, heads, width),
-        "value": normal(batch, length, heads, wide),
-        "g": normal(batch, length, heads).detach().abs().neg().requires_grad_(),
-        "beta": normal(batch, length, heads).detach().sigmoid().requires_grad_(),
-        "initial_state": normal(batch, heads, width, wide),
-    }
-
-
-def recurrence(
-    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, initial_state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gated delta rule, a token at a time."""
-
-    def unit(x: Tensor) -> Tensor:
-        return x / (x.square().sum(-1, keepdim=True) + delta.EPSILON).sqrt()
-
-    query, key = unit(query) / math.sqrt(query.shape[-1]), unit(key)
-    state, found = initial_state, []
-    for token in range(query.shape[1]):
-        q, k, v = (x[:, token, :, :, None] for x in (query, key, value))
-        state = state * g[:, token, :, None, None].exp()
-        error = v.mT - k.mT @ state
-        state = state + k @ (beta[:, token, :, None, None] * error)
-        found.append((q.mT @ state).squeeze(-2))
-    return torch.stack(found, dim=1), state
+def inputs(length: int, dtype: torch.dtype = torch.float64) -> Inputs:
+    return delta_inputs(2, length, 3, 4, 5, dtype=dtype)
 
 
 def gradients(run: Callable[..., Any], given: Inputs) -> list[Tensor]:
@@ -114,6 +81,7 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
         gpu = torch.device("cuda")
         return implementation(gpu, learns=True), implementation(gpu, learns=False)
 
+    monkeypatch.delenv(delta.CHOICE, raising=False)
     assert implementation(torch.device("cpu"), learns=True) == "reference"
     assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("chunked", "chunked")
     assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("chunked", "fla")
@@ -121,6 +89,50 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
     assert machine(fla=True, capability=8, triton=(3, 6, 0)) == ("fla", "fla")
     monkeypatch.setattr(compiling, "_chosen", "reference")
     assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("reference", "reference")
+
+
+def test_the_environment_chooses_the_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(delta.CHOICE, "triton")
+    monkeypatch.setattr(delta.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(delta, "has_triton", lambda: True)
+    gpu = torch.device("cuda")
+    assert implementation(torch.device("cpu"), learns=True) == "reference"
+    assert implementation(gpu, learns=True) == "triton"
+    monkeypatch.setattr(delta, "has_triton", lambda: False)
+    assert implementation(gpu, learns=True) == "chunked"
+    monkeypatch.setenv(delta.CHOICE, "cuda")
+    with pytest.raises(ConfigError, match="BAS_OPD_DELTA is 'cuda'; set it to chunked or triton"):
+        implementation(gpu, learns=True)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_the_kernels_cannot_compute_stays_in_chunks(
+    monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    monkeypatch.setattr(delta, "implementation", lambda *_, **__: "triton")
+    monkeypatch.setattr(delta, "can_fuse", lambda *_: fits)
+    monkeypatch.setattr(delta, "fused_delta_rule", lambda *_, **__: "fused")
+    monkeypatch.setattr(delta, "chunked_delta_rule", lambda *_, **__: "chunked")
+    found = delta._choosing(chunked_delta_rule)(**inputs(5))
+    assert found == ("fused" if fits else "chunked")
+
+
+def test_the_kernels_fit_widths_that_are_powers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_delta, "has_triton", lambda: True)
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True  # type: ignore[assignment]
+
+    def fits(width: int, wide: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        query, value = (torch.empty(1, 3, 2, each, dtype=dtype) for each in (width, wide))
+        return fused_delta.can_fuse(query.as_subclass(OnGpu), value)
+
+    assert fits(128, 128)
+    assert fits(16, 64, torch.float32)
+    assert not fits(128, 96)
+    assert not fits(8, 128)
+    assert not fits(128, 128, torch.float64)
+    assert not fused_delta.can_fuse(torch.empty(1, 3, 2, 16), torch.empty(1, 3, 2, 16))
 
 
 def test_a_network_learns_the_same_with_either(

@@ -1,0 +1,182 @@
+"""Linear attention as Triton kernels, in Triton's interpreter, which needs no GPU.
+
+    TRITON_INTERPRET=1 python -m pytest tests/unit/model/test_fused_delta.py
+
+Needs Triton, and for the interpreter of Triton 3.6 numpy before 2.4. Products are computed as
+tensor cores do, with operands rounded to tf32 or bf16, which the interpreter leaves out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from delta_fixtures import Inputs, delta_inputs, recurrence
+from torch import Tensor
+from transformers.models.qwen3_5 import modeling_qwen3_5
+
+from bas_opd.model import fused_delta
+from bas_opd.model.delta import chunked_delta_rule
+from bas_opd.model.fused_delta import fused_delta_rule
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and bool(
+    importlib.util.find_spec("triton")
+)
+OPTIONS: dict[str, Any] = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+BF16 = ("query", "key", "value", "beta")
+pytestmark = [
+    pytest.mark.skipif(not IS_INTERPRETED, reason="needs Triton and TRITON_INTERPRET=1"),
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+]
+
+
+def as_tensor_cores(_: Any, a: Any, b: Any, total: Any, precision: Any, __: int) -> Any:
+    """Multiply two matrices of the interpreter; the rest of the signature is that of its own."""
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+
+    def numbers(matrix: Any) -> Tensor:
+        found = torch.from_numpy(matrix.data.copy())
+        return found.view(torch.bfloat16).float() if found.dtype is torch.uint16 else found
+
+    def rounded(x: Tensor) -> Tensor:
+        """Keep the 10 bits of tf32."""
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    x, y = numbers(a), numbers(b)
+    name = str(precision).lower()
+    if a.data.dtype.itemsize == 2 or "ieee" in name:
+        found = x @ y
+    else:
+        high_x, high_y = rounded(x), rounded(y)
+        found = high_x @ high_y
+        if "tf32x3" in name:
+            found += rounded(x - high_x) @ high_y + high_x @ rounded(y - high_y)
+    return interpreter.TensorHandle(found.numpy() + total.data, total.dtype.scalar)
+
+
+@pytest.fixture(autouse=True)
+def _tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", as_tensor_cores)
+
+
+def outcome(rule: Callable[..., Any], given: Inputs, **options: Any) -> dict[str, Tensor]:
+    """Return outputs and gradients, where what reaches the outputs is fixed and exact in bf16."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    out, last = rule(**leaves, **options)
+    draws = torch.Generator().manual_seed(1)
+    of_out, of_last = (torch.randn(x.shape, generator=draws).bfloat16() for x in (out, last))
+    ((out * of_out.to(out)).sum() + (last * of_last.to(last)).sum()).backward()
+    found = {"out": out.detach(), "last": last.detach()}
+    return found | {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+def check(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Compare by the norm of the error; bf16 may be rounded down, as the interpreter does."""
+    assert found.keys() == expected.keys()
+    for name, x in found.items():
+        allowed = 2**-7 if x.dtype is torch.bfloat16 else tolerance
+        error = (x.double() - expected[name]).norm() / expected[name].norm()
+        assert x.shape == expected[name].shape
+        assert float(error) < allowed, name
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 70])
+def test_the_kernels_give_what_the_recurrence_gives(length: int, chunk: int) -> None:
+    given = delta_inputs(1, length, 2, 16, 32, dtype=torch.float32)
+    found = outcome(fused_delta_rule, given, chunk_size=chunk, **OPTIONS)
+    exact = {name: x.double() for name, x in given.items()}
+    check(found, outcome(recurrence, exact), 5e-6)
+
+
+@pytest.mark.parametrize("is_normalised", [True, False])
+@pytest.mark.parametrize("starts", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_they_are_the_function_of_transformers(
+    dtype: torch.dtype, starts: bool, is_normalised: bool
+) -> None:
+    given = delta_inputs(2, 130, 2, 32, 16, dtype=torch.float32)
+    given["key"] = given["key"] / 6  # about 1 long, which the rule needs to be stable
+    given |= {name: given[name].to(dtype) for name in BF16}
+    if not starts:
+        del given["initial_state"]
+    options = {**OPTIONS, "use_qk_l2norm_in_kernel": is_normalised}
+    found = outcome(fused_delta_rule, given, **options)
+    assert found["out"].dtype is dtype
+    exact = {name: x.double() for name, x in given.items()}
+    check(found, outcome(chunked_delta_rule, exact, **options), 5e-6)
+    reference: Any = modeling_qwen3_5.torch_chunk_gated_delta_rule
+    reference = getattr(reference, "reference", reference)
+    options.setdefault("initial_state", None)
+    options = {name: x for name, x in options.items() if name not in given}
+    theirs = outcome(reference, {name: x.float() for name, x in given.items()}, **options)
+    check(found, {name: x.double() for name, x in theirs.items()}, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("alike", "decay", "strength"),
+    [(1.0, 0.0, 1.0), (0.999, -1e-3, 0.999), (0.0, -30.0, 0.5), (0.9, -8.0, 1.0)],
+)
+def test_keys_that_are_alike_and_large_decays_lose_no_precision(
+    alike: float, decay: float, strength: float
+) -> None:
+    """Powers of the system would reach 10^17 in the first case."""
+    given = delta_inputs(1, 128, 1, 16, 16, dtype=torch.float32)
+    key = given["key"].detach()
+    given["key"] = alike * key[:, :1] + (1 - alike) * key
+    given["g"] = torch.full_like(given["g"], decay)
+    given["beta"] = torch.full_like(given["beta"], strength)
+    found = outcome(fused_delta_rule, given, **OPTIONS)
+    expected = outcome(recurrence, {name: x.double() for name, x in given.items()})
+    plain = outcome(chunked_delta_rule, given, **OPTIONS)
+    for name, x in found.items():
+        error, other = ((y.double() - expected[name]).norm() for y in (x, plain[name]))
+        assert float(error) <= max(4 * float(other), 5e-6 * float(expected[name].norm())), name
+
+
+def test_one_product_in_tf32_is_less_precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = delta_inputs(1, 70, 1, 16, 16, dtype=torch.float32)
+    exact = outcome(recurrence, {name: x.double() for name, x in given.items()})
+    monkeypatch.setattr(fused_delta, "PRECISION", "tf32")
+    found = outcome(fused_delta_rule, given, **OPTIONS)
+    check(found, exact, 5e-3)
+    with pytest.raises(AssertionError):
+        check(found, exact, 1e-4)
+
+
+@pytest.mark.parametrize("uses", ["out", "last"])
+def test_an_output_that_nothing_uses_gives_no_gradient(uses: str) -> None:
+    given = delta_inputs(1, 20, 1, 16, 16, dtype=torch.float32)
+
+    def gradients(rule: Callable[..., Any]) -> list[Tensor]:
+        leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+        out, last = rule(**leaves, **OPTIONS)
+        total = (out if uses == "out" else last).sum()
+        return list(torch.autograd.grad(total, list(leaves.values()), materialize_grads=True))
+
+    for ours, theirs in zip(
+        gradients(fused_delta_rule), gradients(chunked_delta_rule), strict=True
+    ):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_views_are_read_where_they_are_and_the_last_state_only_if_asked_for() -> None:
+    given = delta_inputs(2, 20, 2, 16, 16, dtype=torch.float32)
+    turned = {
+        name: x.transpose(1, 2).contiguous().transpose(1, 2) if name != "initial_state" else x
+        for name, x in given.items()
+    }
+    assert torch.equal(fused_delta_rule(**turned)[0], fused_delta_rule(**given)[0])
+    assert fused_delta_rule(**given)[1] is None
+
+
+def test_another_chunk_is_refused() -> None:
+    given = delta_inputs(1, 20, 1, 16, 16, dtype=torch.float32)
+    with pytest.raises(ValueError, match="chunk_size is 48"):
+        fused_delta_rule(**given, chunk_size=48)
