@@ -2,7 +2,7 @@
 
     TRITON_INTERPRET=1 python -m pytest tests/unit/model/test_fused_delta.py
 
-Needs Triton, and for the interpreter of Triton 3.6 numpy before 2.4. Products are computed as
+Needs Triton; with Triton 3.6 also numpy before 2.4. Products are computed as
 tensor cores do, with operands rounded to tf32 or bf16, which the interpreter leaves out.
 """
 
@@ -12,15 +12,17 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from delta_fixtures import Inputs, delta_inputs, recurrence
+from stage_fixtures import make_model
 from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
-from bas_opd.model import fused_delta
+from bas_opd.model import delta, fused_delta
 from bas_opd.model.delta import chunked_delta_rule
 from bas_opd.model.fused_delta import fused_delta_rule
 
@@ -148,6 +150,35 @@ def test_one_product_in_tf32_is_less_precise(monkeypatch: pytest.MonkeyPatch) ->
     check(found, exact, 5e-3)
     with pytest.raises(AssertionError):
         check(found, exact, 1e-4)
+
+
+def test_a_network_learns_the_same_with_the_kernels(
+    small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With activations recomputed."""
+    network: Any = make_model(small_qwen35).network
+    network.gradient_checkpointing_enable()
+    network.train()
+    ids = torch.randint(5, 60, (2, 40), generator=torch.Generator().manual_seed(0))
+    calls, found = [], []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return fused_delta_rule(*args, **kwargs)
+
+    monkeypatch.setattr(delta, "can_fuse", lambda *_: True)
+    monkeypatch.setattr(delta, "fused_delta_rule", counted)
+    for name in ("reference", "triton"):
+        monkeypatch.setattr(delta, "implementation", lambda *_, name=name, **__: name)
+        network.zero_grad()
+        network(input_ids=ids, use_cache=False).logits.float().square().mean().backward()
+        found.append(
+            {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+        )
+        assert bool(calls) == (name == "triton")
+    assert any("linear_attn" in name for name in found[0])
+    for name, gradient in found[0].items():
+        assert torch.allclose(found[1][name], gradient, rtol=1e-3, atol=1e-6), name
 
 
 @pytest.mark.parametrize("uses", ["out", "last"])
