@@ -108,12 +108,13 @@ def outcome(rule: Callable[..., Any], given: dict[str, Tensor], **options: Any) 
     return [out.detach(), last.detach(), *torch.autograd.grad(total, leaves)]
 
 
-needs_triton = pytest.mark.skipif(
-    not (torch.cuda.is_available() and has_triton()), reason="needs Triton"
-)
+@pytest.fixture
+def _triton() -> None:
+    if not has_triton():
+        pytest.skip("needs Triton")
 
 
-@needs_triton
+@pytest.mark.usefixtures("_triton")
 @pytest.mark.parametrize("starts", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 100, 1053])
@@ -135,7 +136,7 @@ def test_the_kernels_give_what_the_chunks_give(
         assert worst < (8e-3 if ours.dtype is torch.bfloat16 else 1e-4), name
 
 
-@needs_triton
+@pytest.mark.usefixtures("_triton")
 def test_the_kernels_are_as_exact_as_the_chunks() -> None:
     """Both against float64: tf32x3 and bf16 operands lose nothing that fp32 has."""
     given = layer(1, 1053, torch.bfloat16, starts=True)
@@ -147,7 +148,7 @@ def test_the_kernels_are_as_exact_as_the_chunks() -> None:
         assert error < max(3 * other, 5e-6), name
 
 
-@needs_triton
+@pytest.mark.usefixtures("_triton")
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_other_precisions_are_near(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     monkeypatch.setattr(fused_delta, "PRECISION", precision)
@@ -158,7 +159,7 @@ def test_other_precisions_are_near(monkeypatch: pytest.MonkeyPatch, precision: s
         assert error < (1e-2 if precision == "tf32" else 2e-5), name
 
 
-@needs_triton
+@pytest.mark.usefixtures("_triton")
 def test_the_kernels_give_the_same_bits_twice() -> None:
     """A missing barrier shows as numbers that change."""
     given = layer(4, 1053, torch.bfloat16, starts=True)
@@ -167,7 +168,7 @@ def test_the_kernels_give_the_same_bits_twice() -> None:
         assert all(map(torch.equal, first, outcome(fused_delta_rule, given)))
 
 
-@needs_triton
+@pytest.mark.usefixtures("_triton")
 def test_the_environment_chooses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(delta.CHOICE, "triton")
     register_delta_rule()

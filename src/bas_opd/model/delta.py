@@ -36,7 +36,7 @@ MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
 FUNCTION = "torch_chunk_gated_delta_rule"
 STEP = "torch_recurrent_gated_delta_rule"
 CHOICE = "BAS_OPD_DELTA"
-"""The environment variable that chooses `triton` for a GPU; `chunked` is the default."""
+"""The environment variable that, set to `triton`, chooses our Triton kernels on a GPU."""
 
 
 def chunked_delta_rule(
@@ -176,10 +176,10 @@ def implementation(device: torch.device, *, learns: bool) -> str:
     """
     if not is_fast(device):
         return "reference"
-    chosen = os.environ.get(CHOICE, "chunked")
-    if chosen not in ("chunked", "triton"):
-        raise ConfigError(f"{CHOICE} is '{chosen}'; set it to chunked or triton, or unset it")
-    if chosen == "triton" and has_triton():
+    chosen = os.environ.get(CHOICE)
+    if chosen not in (None, "triton"):
+        raise ConfigError(f"{CHOICE} is '{chosen}'; set it to triton, or unset it")
+    if chosen and has_triton():
         return "triton"
     if importlib.util.find_spec("fla") is None:
         return "chunked"

@@ -186,39 +186,41 @@ def solve(
     number = tl.program_id(0).to(tl.int64) * chunks + tl.program_id(1)
     start = tl.program_id(1) * chunk
     token = tl.arange(0, rows)
+    is_lower = token[:, None] > token[None, :]
     place, inside = _places(start, length, heads, rows)
     k = _load(key, place, inside, width, 0, width)
+    q = _load(query, place, inside, width, 0, width)
     k_factor = _factor(k, epsilon, normalises)
-    q_factor = _factor(_load(query, place, inside, width, 0, width), epsilon, normalises)
     b = _load_numbers(strength, place, inside) * k_factor
-    g = _load_numbers(log_decay, place, inside)
-    c = _running_sum(g, rows)
+    c = _running_sum(_load_numbers(log_decay, place, inside), rows)
     at = factors + number * 3 * chunk + token
     tl.store(at, c)
-    tl.store(at + chunk, q_factor * scale)
+    tl.store(at + chunk, _factor(q, epsilon, normalises) * scale)
     tl.store(at + 2 * chunk, k_factor)
-    decay = _decay(token, c, token, c) * b[:, None] * k_factor[None, :]
-    first = _product(k, tl.trans(k), precision) * decay
-    first = _invert(tl.where(token[:, None] > token[None, :], first, 0.0), rows, precision)
+    system = _product(k, tl.trans(k), precision) * _decay(token, c, token, c)
+    system *= b[:, None] * k_factor[None, :]
+    first = _invert(tl.where(is_lower, system, 0.0), rows, precision)
     target = inverse + number * chunk * chunk + _block(rows, chunk, rows)
     tl.store(target, first)
     if chunk > rows:
         place, inside = _places(start + rows, length, heads, rows)
         later = _load(key, place, inside, width, 0, width)
+        q = _load(query, place, inside, width, 0, width)
         later_factor = _factor(later, epsilon, normalises)
-        q_factor = _factor(_load(query, place, inside, width, 0, width), epsilon, normalises)
         b = _load_numbers(strength, place, inside) * later_factor
-        later_g = _load_numbers(log_decay, place, inside)
-        later_c = tl.sum(g, axis=0) + _running_sum(later_g, rows)
+        later_c = _running_sum(_load_numbers(log_decay, place, inside), rows)
+        later_c += tl.sum(tl.where(token == rows - 1, c, 0.0), axis=0)
         tl.store(at + rows, later_c)
-        tl.store(at + chunk + rows, q_factor * scale)
+        tl.store(at + chunk + rows, _factor(q, epsilon, normalises) * scale)
         tl.store(at + 2 * chunk + rows, later_factor)
-        decay = _decay(token, later_c, token, later_c) * b[:, None] * later_factor[None, :]
-        second = _product(later, tl.trans(later), precision) * decay
-        second = _invert(tl.where(token[:, None] > token[None, :], second, 0.0), rows, precision)
-        decay = _decay(token + rows, later_c, token, c) * b[:, None] * k_factor[None, :]
-        below = _product(later, tl.trans(k), precision) * decay
-        below = _product(_product(second, below, precision), first, precision)
+        system = _product(later, tl.trans(later), precision) * _decay(
+            token, later_c, token, later_c
+        )
+        system *= b[:, None] * later_factor[None, :]
+        second = _invert(tl.where(is_lower, system, 0.0), rows, precision)
+        system = _product(later, tl.trans(k), precision) * _decay(token + rows, later_c, token, c)
+        system *= b[:, None] * k_factor[None, :]
+        below = _product(_product(second, system, precision), first, precision)
         tl.store(target + rows, tl.zeros((rows, rows), tl.float32))
         tl.store(target + rows * chunk, -below)
         tl.store(target + rows * chunk + rows, second)
@@ -548,6 +550,7 @@ def write_back(
     of_a_across *= tl.where(is_other, _decay_across(token, c, other, all_c), 0.0)
     of_a_across *= _load_numbers(strength, all_places, all_inside)[None, :]
     of_known *= tl.exp(c)[:, None]
+    # Read again: to keep it since the first loop would take registers.
     k = _load(key, place, inside, width, 0, width)
     unit = k.to(tl.float32) * k_factor[:, None]
     known = tl.sum(of_known * unit, axis=1)
@@ -580,9 +583,8 @@ def sum_back(
     number = tl.program_id(0).to(tl.int64) * chunks + tl.program_id(1)
     place, inside = _places(tl.program_id(1) * chunk, length, heads, chunk)
     of_c = tl.load(of_since_start + number * chunk + tl.arange(0, chunk))
-    of_end = tl.sum(
-        tl.load(of_last + number * (chunk // rows) + tl.arange(0, chunk // rows)), axis=0
-    )
+    parts = number * (chunk // rows) + tl.arange(0, chunk // rows)
+    of_end = tl.sum(tl.load(of_last + parts), axis=0)
     later = tl.arange(0, chunk)[None, :] >= tl.arange(0, chunk)[:, None]
     found = tl.sum(tl.where(later, of_c[None, :], 0.0), axis=1) + of_end
     tl.store(of_log_decay + place, found.to(of_log_decay.dtype.element_ty), mask=inside)
