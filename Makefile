@@ -6,7 +6,8 @@ FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
 TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
 RAY := 2.60.0
-TRITON := 3.6.0
+# Its interpreter needs an older numpy than .venv has.
+TRITON := triton==3.6.0 numpy==2.3.5
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -61,8 +62,9 @@ kernels: $(READY) ## Test the Triton kernels in Triton's interpreter, without a 
 	@test -d .venv-kernels || $(BIN)/python -m venv .venv-kernels
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	"$$(.venv-kernels/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
-	.venv-kernels/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==$(TRITON)
-	PYTHONPATH=src TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/kernels
+	.venv-kernels/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TRITON)
+	PYTHONPATH=src TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest -n $(JOBS) tests/kernels
+	PYTHONPATH=src .venv-kernels/bin/python -m pytest -n $(JOBS) tests/kernels/test_compiled.py
 
 demo: $(READY) ## Train a small model on this CPU, two ways, and write a page to look at
 	$(BIN)/bas-opd demo

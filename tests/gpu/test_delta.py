@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
-from bas_opd.compute.compiling import has_triton
-from bas_opd.model import delta, fused_delta
+from bas_opd.compute.compiling import NEW_KERNELS, has_triton
+from bas_opd.model import fused_delta
 from bas_opd.model.delta import chunked_delta_rule, decoding_step, register_delta_rule
 from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
 
@@ -170,7 +170,7 @@ def test_the_kernels_give_the_same_bits_twice() -> None:
 
 @pytest.mark.usefixtures("_triton")
 def test_the_environment_chooses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(delta.CHOICE, "triton")
+    monkeypatch.setenv(NEW_KERNELS, "delta")
     register_delta_rule()
     given = layer(2, 100, torch.bfloat16, starts=False)
     rule: Any = modeling_qwen3_5.torch_chunk_gated_delta_rule

@@ -7,11 +7,16 @@ import importlib
 import importlib.util
 import logging
 import os
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
+from bas_opd.errors import ConfigError
+
 Kernels = Literal["auto", "reference"]
+NewKernel = Literal["delta", "filter", "race"]
+"""Linear attention in chunks, its filters, and the drawing of tokens."""
+NEW_KERNELS = "BAS_OPD_NEW_KERNELS"
 _chosen: Kernels = "auto"
 
 
@@ -26,9 +31,24 @@ def is_fast(device: torch.device) -> bool:
     return device.type == "cuda" and _chosen == "auto"
 
 
-def tries_new_kernels() -> bool:
-    """Whether kernels are used that have run in Triton's interpreter, and on no GPU yet."""
-    return os.environ.get("BAS_OPD_NEW_KERNELS", "") not in ("", "0")
+def tries_new(kernel: NewKernel) -> bool:
+    """Whether kernels are used that have run in Triton's interpreter, and on no GPU yet.
+
+    The environment names them: some, with commas between, or `all`.
+    """
+    named = os.environ.get(NEW_KERNELS, "")
+    chosen = {each.strip() for each in named.split(",")} - {""}
+    if unknown := chosen - {"all", *get_args(NewKernel)}:
+        raise ConfigError(
+            f"{NEW_KERNELS} names kernels that do not exist: {', '.join(sorted(unknown))}. Set it "
+            f"to all or to some of {', '.join(get_args(NewKernel))}, with commas between."
+        )
+    return bool(chosen & {"all", kernel})
+
+
+def new_kernels() -> list[NewKernel]:
+    """Return which of them this process uses on a GPU."""
+    return [kernel for kernel in get_args(NewKernel) if tries_new(kernel)]
 
 
 @functools.cache

@@ -14,7 +14,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,8 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, is_fast
-from bas_opd.errors import ConfigError
+from bas_opd.compute.compiling import has_triton, is_fast, tries_new
 from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fused_delta_rule
 
 FIRST_SOUND_TRITON = (3, 7, 1)
@@ -35,8 +33,6 @@ TILE = 32
 MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
 FUNCTION = "torch_chunk_gated_delta_rule"
 STEP = "torch_recurrent_gated_delta_rule"
-CHOICE = "BAS_OPD_DELTA"
-"""The environment variable that, set to `triton`, chooses our Triton kernels on a GPU."""
 
 
 def chunked_delta_rule(
@@ -176,10 +172,7 @@ def implementation(device: torch.device, *, learns: bool) -> str:
     """
     if not is_fast(device):
         return "reference"
-    chosen = os.environ.get(CHOICE)
-    if chosen not in (None, "triton"):
-        raise ConfigError(f"{CHOICE} is '{chosen}'; set it to triton, or unset it")
-    if chosen and has_triton():
+    if tries_new("delta") and has_triton():
         return "triton"
     if importlib.util.find_spec("fla") is None:
         return "chunked"

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bas_opd.compute.compiling import has_triton, is_fast, tries_new_kernels
+from bas_opd.compute.compiling import has_triton, is_fast, tries_new
 from bas_opd.model.convolution import CausalFilter, filter_step
 
 MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
@@ -104,4 +104,4 @@ def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Ten
 
 def _filters(inputs: Tensor) -> bool:
     """Whether our own kernels filter these inputs."""
-    return is_fast(inputs.device) and tries_new_kernels() and has_triton()
+    return is_fast(inputs.device) and tries_new("filter") and has_triton()

@@ -18,7 +18,7 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
-from bas_opd.compute.compiling import tries_new_kernels
+from bas_opd.compute.compiling import new_kernels
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.images import image_size
@@ -476,7 +476,7 @@ def _kernels() -> dict[str, Any]:
         "learning": implementation(device, learns=True),
         "sampling": implementation(device, learns=False),
     }
-    return {"linear_attention": kinds, "new_kernels": tries_new_kernels()}
+    return {"linear_attention": kinds, "new_kernels": new_kernels()}
 
 
 def _cpu() -> str:

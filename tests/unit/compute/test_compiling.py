@@ -1,4 +1,4 @@
-"""Triton that cannot compile is said once, and replaced."""
+"""Triton that cannot compile is said once, and replaced; new kernels are chosen by their names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import util
 import pytest
 
 from bas_opd.compute import compiling
+from bas_opd.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +37,22 @@ def test_triton_that_cannot_compile_is_said_once(
     (record,) = caplog.records
     assert "Failed to find C compiler" in record.getMessage()
     compiling.has_triton.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("named", "chosen"),
+    [("", []), ("all", ["delta", "filter", "race"]), (" race,delta ", ["delta", "race"])],
+)
+def test_the_environment_names_new_kernels(
+    monkeypatch: pytest.MonkeyPatch, named: str, chosen: list[str]
+) -> None:
+    monkeypatch.delenv(compiling.NEW_KERNELS, raising=False)
+    assert compiling.new_kernels() == []
+    monkeypatch.setenv(compiling.NEW_KERNELS, named)
+    assert compiling.new_kernels() == chosen
+
+
+def test_a_kernel_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiling.NEW_KERNELS, "race,1")
+    with pytest.raises(ConfigError, match=r"do not exist: 1\. Set it to all or to some"):
+        compiling.tries_new("race")

@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.compute import compiling
-from bas_opd.errors import ConfigError
 from bas_opd.model import delta, fused_delta
 from bas_opd.model.delta import chunked_delta_rule, implementation, register_delta_rule
 
@@ -81,7 +80,7 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
         gpu = torch.device("cuda")
         return implementation(gpu, learns=True), implementation(gpu, learns=False)
 
-    monkeypatch.delenv(delta.CHOICE, raising=False)
+    monkeypatch.delenv(compiling.NEW_KERNELS, raising=False)
     assert implementation(torch.device("cpu"), learns=True) == "reference"
     assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("chunked", "chunked")
     assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("chunked", "fla")
@@ -92,7 +91,7 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
 
 
 def test_the_environment_chooses_the_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(delta.CHOICE, "triton")
+    monkeypatch.setenv(compiling.NEW_KERNELS, "race,delta")
     monkeypatch.setattr(delta.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(delta, "has_triton", lambda: True)
     gpu = torch.device("cuda")
@@ -100,9 +99,9 @@ def test_the_environment_chooses_the_kernels_of_a_gpu(monkeypatch: pytest.Monkey
     assert implementation(gpu, learns=True) == "triton"
     monkeypatch.setattr(delta, "has_triton", lambda: False)
     assert implementation(gpu, learns=True) == "chunked"
-    monkeypatch.setenv(delta.CHOICE, "cuda")
-    with pytest.raises(ConfigError, match="BAS_OPD_DELTA is 'cuda'; set it to triton"):
-        implementation(gpu, learns=True)
+    monkeypatch.setattr(delta, "has_triton", lambda: True)
+    monkeypatch.setenv(compiling.NEW_KERNELS, "race")
+    assert implementation(gpu, learns=True) == "chunked"
 
 
 @pytest.mark.parametrize("fits", [True, False])

@@ -1,16 +1,12 @@
-"""Linear attention as Triton kernels, in Triton's interpreter, which needs no GPU.
+"""Linear attention as Triton kernels, in Triton's interpreter.
 
-    TRITON_INTERPRET=1 python -m pytest tests/unit/model/test_fused_delta.py
-
-Needs Triton; with Triton 3.6 also numpy before 2.4. Products are computed as
-tensor cores do, with operands rounded to tf32 or bf16, which the interpreter leaves out.
+Products are computed as tensor cores do, with operands rounded to tf32 or bf16, which the
+interpreter leaves out.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,15 +22,8 @@ from bas_opd.model import delta, fused_delta
 from bas_opd.model.delta import chunked_delta_rule
 from bas_opd.model.fused_delta import fused_delta_rule
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and bool(
-    importlib.util.find_spec("triton")
-)
 OPTIONS: dict[str, Any] = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
 BF16 = ("query", "key", "value", "beta")
-pytestmark = [
-    pytest.mark.skipif(not IS_INTERPRETED, reason="needs Triton and TRITON_INTERPRET=1"),
-    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
-]
 
 
 def as_tensor_cores(_: Any, a: Any, b: Any, total: Any, precision: Any, __: int) -> Any:
