@@ -403,3 +403,27 @@ def test_what_ranks_send_is_what_they_drew(data: st.DataObject) -> None:
     assert torch.equal(found.lengths, drawn.lengths)
     assert torch.equal(found.logprobs, drawn.logprobs[:, :longest])
     assert torch.equal(found.entropies, drawn.entropies[:, :longest])
+
+
+def _merged(world: World) -> tuple[dict[int, list[float]], int]:
+    """Merge rows of two ranks, parts of a large tensor; the third has none."""
+    large = torch.arange(10_000.0)
+    own = {row: large[row : 2 * row] for row in range(world.rank, 6, 2) if world.rank < 2}
+    sent: list[int] = []
+    gather = World.gather
+
+    def spied(self: World, value: Any, **options: Any) -> list[Any]:
+        sent.append(len(pickle.dumps(value)))
+        return gather(self, value, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "gather", spied)
+        found = world.merged_tensors(own)
+    return {row: values.tolist() for row, values in found.items()}, max(sent)
+
+
+def test_rows_that_ranks_have_measured_travel_as_one_tensor() -> None:
+    for found, most in in_world(3, _merged):
+        assert list(found) == list(range(6))
+        assert all(found[row] == [float(n) for n in range(row, 2 * row)] for row in found)
+        assert most < 1_000  # not the tensor that they are part of

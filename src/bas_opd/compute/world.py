@@ -214,11 +214,23 @@ class World:
             raise self._without_memory(error) from error
 
     def merged(self, values: dict[int, T]) -> dict[int, T]:
-        """Return the entries of all ranks together, by their keys; tensors come on the host."""
+        """Return the entries of all ranks together, by their keys."""
         if self.size == 1:
             return values
-        parts = self.gather({key: _on_host(value) for key, value in values.items()})
+        parts = self.gather(values)
         return dict(sorted((e for part in parts for e in part.items()), key=lambda entry: entry[0]))
+
+    def merged_tensors(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Return the tensors `[n]` of all ranks, by their keys, on the host; one travels a rank."""
+        if self.size == 1:
+            return values
+        import torch
+
+        packed = torch.cat([value.cpu() for value in values.values()]) if values else torch.empty(0)
+        merged: dict[int, Tensor] = {}
+        for lengths, flat in self.gather(({key: len(v) for key, v in values.items()}, packed)):
+            merged.update(zip(lengths, flat.split(list(lengths.values())), strict=True))
+        return dict(sorted(merged.items()))
 
     def gather_parts(self, part: Tensor) -> Tensor:
         """Return the equal parts `[n]` of all rows as `[part, n]`."""
@@ -345,10 +357,6 @@ def _check_gpu(device: str, local_rank: int) -> None:
 def _newer(module: Any, name: str, before: str) -> Callable[..., Any]:
     """Return a function of torch by its name since 2.13; the name before then warns."""
     return getattr(module, name, None) or getattr(module, before)
-
-
-def _on_host(value: T) -> T:
-    return cast("Any", value).cpu() if hasattr(value, "cpu") else value
 
 
 def _first_line(error: Exception) -> str:

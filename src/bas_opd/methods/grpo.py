@@ -213,7 +213,7 @@ class Grpo:
             chunk=self.settings.tokens_per_chunk,
         )
         done = self.learner.measure(rollouts, rows, reading)
-        return self.world.merged(reading.found), done.processed_tokens
+        return self.world.merged_tensors(reading.found), done.processed_tokens
 
     @torch.no_grad()
     def _reference_logprobs(
@@ -225,7 +225,7 @@ class Grpo:
             scores = self.reference.score(rollouts, rows)
             with self.model.gathered():  # A head that is not trained is the student's.
                 own = self.world.each(lambda: self._logprobs_of(scores, rollouts))
-                found = self.world.merged(own)
+                found = self.world.merged_tensors(own)
         return found, scores.processed_tokens
 
     def _logprobs_of(self, scores: LocalScores, rollouts: Rollouts) -> dict[int, Tensor]:
