@@ -54,6 +54,8 @@ class Tokens:
     scored: int
     sampled: int
     teacher: int | None = None
+    rescored: int = 0
+    """By the student before several updates of a step, for the old log-probs."""
     student: int | None = None
     prefilled: int | None = None
     total: int | None = None
@@ -358,14 +360,25 @@ def _tokens_without_queries(config: Config, batches: Batches, lengths: Lengths |
     copies = 1 if config.optim.share_prompts else per_prompt
     fed = (response - 1) * per_prompt * len(used)
     images = sum(lengths[e.id][0] for e in used)
-    passes = 0 if is_sft else (config.grpo.beta > 0) + (config.grpo.updates_per_step > 1)
-    parts = {
-        "prefilled": sum(lengths[e.id][1] for e in used) if is_sft else images,
-        "sampled": sampled,
-        "teacher": passes * (images + fed),
-        "student": copies * images + fed,
-    }
-    return Tokens(response=response, scored=0, **parts, total=total_tokens(**parts))
+    has_reference = not is_sft and config.grpo.beta > 0
+    rescores = not is_sft and config.grpo.updates_per_step > 1
+    prefilled = sum(lengths[e.id][1] for e in used) if is_sft else images
+    student = copies * images + fed
+    teacher = images + fed if has_reference else 0
+    rescored = student if rescores else 0
+    total = total_tokens(
+        prefilled=prefilled, sampled=sampled, teacher=teacher + rescored, student=student
+    )
+    return Tokens(
+        response=response,
+        scored=0,
+        sampled=sampled,
+        teacher=teacher,
+        rescored=rescored,
+        student=student,
+        prefilled=prefilled,
+        total=total,
+    )
 
 
 def _probe(config: Config, data: PreparedSet, total: int) -> Probe:

@@ -11,12 +11,14 @@ import pytest
 from baseline_fixtures import PRESETS, reward_even_tokens, short_config
 from run_fixtures import Silent, events_of, rewrite
 
+from bas_opd.cli.plan import lines
 from bas_opd.commands.export import export
 from bas_opd.commands.plan import plan
 from bas_opd.commands.watch import watch
 from bas_opd.report.pages.writing import write_comparison, write_report
 from bas_opd.run import loop
 from bas_opd.run.history import read_history
+from bas_opd.run.record import PolicyRecord
 from bas_opd.run.verify import verify
 from bas_opd.run.view import RunView, shown_totals
 
@@ -69,6 +71,22 @@ def test_a_report_and_a_plan_are_made_of_a_baseline(
     assert planned.memory is not None
     keeps = name in ("sft", "sft-unfiltered", "grpo", "opsd", "opsd-frozen")
     assert (planned.memory.teacher > 0) == keeps
+
+
+@pytest.mark.parametrize("name", ["grpo", "grpo-released", "dapo"])
+def test_a_plan_tells_the_reference_from_the_pass_before_several_updates(
+    name: str, runs: dict[str, Path]
+) -> None:
+    planned = plan(read_history(runs[name]).config())
+    tokens, said = planned.tokens, "\n".join(lines(planned))
+    assert ("reference reads" in said) == (name == "grpo")
+    assert ("old log-probs" in said) == (name != "grpo")
+    steps = [step for step in read_history(runs[name]).steps if isinstance(step, PolicyRecord)]
+    # Every row has a KL; only mixed groups are rescored, for DAPO also those of later rounds.
+    assert tokens.teacher == pytest.approx(sum(s.reference_tokens for s in steps), rel=0.15)
+    rescored = sum(step.rescored_tokens for step in steps)
+    assert (rescored > 0) == (name != "grpo")
+    assert rescored <= 1.1 * tokens.rescored <= 6 * rescored
 
 
 @pytest.mark.parametrize("name", ["sft", "grpo", "dapo", "opsd"])
