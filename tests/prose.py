@@ -8,8 +8,12 @@ from pathlib import Path
 
 
 def sentences(page: Path) -> str:
-    """Return a page without tables, code, pictures and the targets of links, on one line."""
-    text = page.read_text(encoding="utf-8")
+    """Return the sentences of a page, on one line."""
+    return without_tables(page.read_text(encoding="utf-8"))
+
+
+def without_tables(text: str) -> str:
+    """Return Markdown without tables, code, pictures and the targets of links, on one line."""
     text = re.sub(r"<!-- table.*?<!-- /table -->", "", text, flags=re.DOTALL)
     text = re.sub(r"^(\||    ).*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
+
+import numpy
+from numpy.typing import NDArray
 
 from bas_opd.reproduce.arms import arm_config
 from bas_opd.reproduce.comparing import difference, evaluate
 from bas_opd.reproduce.questions import read_questions
 from bas_opd.reproduce.results import RunResult, identity, read_results
 from bas_opd.reproduce.study import read_study
+from bas_opd.stats.crossed import crossed_interval
 from bas_opd.stats.intervals import Interval
 from bas_opd.text import ends_of, ends_text
 
@@ -37,6 +42,28 @@ class StudyRecords:
         assert found is not None
         return Interval(mean=100 * found.mean, half_width=100 * found.half_width, n=found.n)
 
+    def adjusted(self, arm: str, reference: str) -> Interval:
+        """The same with an interval that is wider for the number of declared comparisons."""
+        level = 1 - 0.05 / len(self.study.declared.comparisons)
+        return self._sum({arm: 1, reference: -1}, level)
+
+    def growth(self, small: tuple[str, str], large: tuple[str, str]) -> Interval:
+        """How much larger the first arm's lead over its reference is than the second's."""
+        return self._sum({small[0]: 1, small[1]: -1, large[0]: -1, large[1]: 1}, 0.95)
+
+    def _sum(self, signs: Mapping[str, int], level: float) -> Interval:
+        """A signed sum of arms, in points, at the seeds that all have."""
+        assert self.questions is not None
+        runs = {arm: {run.seed: run for run in self.arms[arm]} for arm in signs}
+        common = sorted(set.intersection(*map(set, runs.values())), key=str)
+        values = [
+            numpy.sum([sign * right(runs[arm][seed]) for arm, sign in signs.items()], axis=0)
+            for seed in common
+        ]
+        kinds, clusters = self.questions.kinds, self.questions.clusters
+        found = crossed_interval(numpy.array(values), kinds=kinds, clusters=clusters, level=level)
+        return Interval(mean=100 * found.mean, half_width=100 * found.half_width, n=found.n)
+
     def mean_cost(self, arm: str, name: str) -> float:
         return fmean(getattr(run.cost, name) for run in self.arms[arm])
 
@@ -50,6 +77,10 @@ class StudyRecords:
             (each.comparison.arm, each.comparison.against): each.is_met
             for each in evaluate(self.study, self.arms, self.questions)
         }
+
+
+def right(run: RunResult) -> NDArray[numpy.float64]:
+    return numpy.array([outcome == "1" for outcome in run.outcomes], dtype=float)
 
 
 def is_as_claimed(result: RunResult) -> bool:

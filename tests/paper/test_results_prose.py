@@ -176,6 +176,8 @@ def test_the_readme_says_the_same() -> None:
     learned = gap("learned25", "random25")
     ends = ends_text(ends_of(learned), "+.1f", 1)
     assert f"({learned.mean:.1f} points, 95 % CI {ends})" in readme
+    for arm in ("learned25", "entropy25"):
+        assert gap(arm, "random25").mean < 0
 
 
 def test_a_number_that_the_records_do_not_have_is_found() -> None:

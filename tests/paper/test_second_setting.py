@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
+import pytest
 from prose import sentences, unexplained
 from study_records import StudyRecords, ends, is_as_claimed
 
@@ -22,6 +23,7 @@ FILE = DOCS / "second-setting.md"
 FOLDER = DOCS / "results/second"
 RECORDS = StudyRecords(FOLDER)
 FIRST = StudyRecords(DOCS / "results/prompts")
+ROLLOUTS = StudyRecords(DOCS / "results/finesearch2")
 OURS = "prompts56-covering"
 OTHERS = ("full", "prompts56-random", "prompts36")
 
@@ -112,10 +114,10 @@ def test_the_goals_are_reported_as_the_records_have_them() -> None:
 
 
 def test_what_is_said_without_a_number_holds_too() -> None:
-    adjusted = 2.694 / 2.131  # quantiles of Student's t with 15 degrees of freedom, for 1/3 of 5 %
     for arm in OTHERS:
         gap = RECORDS.gap(OURS, arm)
-        assert gap.mean > adjusted * gap.half_width
+        adjusted = RECORDS.adjusted(OURS, arm)
+        assert adjusted.mean > adjusted.half_width
         assert gap.mean > FIRST.gap(OURS, arm).mean
         assert FIRST.gap(OURS, arm).holds_zero == (arm != "prompts56-random")
     lengths = {
@@ -128,17 +130,22 @@ def test_what_is_said_without_a_number_holds_too() -> None:
 
 def test_the_readme_says_the_same() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    for name, arm in (
-        ("random selection, same calls", "prompts56-random"),
-        ("full querying", "full"),
-        ("one rollout of fewer prompts, same total tokens", "prompts36"),
-        ("two rollouts of fewer prompts, same total tokens", "prompts30-fewer2"),
+    for name, rollouts, prompts in (
+        ("random selection, no fewer calls", "random12", "prompts56-random"),
+        ("full querying", "full", "full"),
+        ("sampling less, same total tokens", "fewer3", "prompts36"),
     ):
-        cells = [
-            lead(records.gap(OURS, arm)) if arm in records.arms else "not run"
-            for records in (FIRST, RECORDS)
-        ]
-        assert f"| {name} | {cells[0]} | {cells[1]} |" in readme
+        cells = (
+            lead(ROLLOUTS.gap("covering12", rollouts)),
+            *(lead(records.gap(OURS, prompts)) for records in (FIRST, RECORDS)),
+        )
+        assert f"| {name} | {' | '.join(cells)} |" in readme
+    two = FIRST.gap(OURS, "prompts30-fewer2")
+    assert f"({two.mean:+.1f} points, 95 % CI {ends(two)})" in sentences(DOCS.parent / "README.md")
+    rates = {arm.name: arm.learning_rate for arm in RECORDS.study.declared.arms}
+    assert rates[OURS] < rates["full"] == rates["prompts36"]
+    assert ROLLOUTS.share("covering12", "calls", "random12") <= 1
+    assert ROLLOUTS.share("fewer3", "total_tokens", "covering12") == pytest.approx(1, abs=0.05)
 
 
 def lead(gap: Interval) -> str:
