@@ -72,7 +72,8 @@ def test_a_command_of_a_page_exists(page: str, line: str) -> None:
         for word in words:
             assert not word.startswith("configs/") or (ROOT / word).is_file()
     elif program == "python":
-        assert (ROOT / words[0]).is_file()
+        file = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
+        assert (ROOT / file).is_file()
     elif program == "pip":
         offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         extras = words[1].removeprefix(".[").removesuffix("]").split(",")

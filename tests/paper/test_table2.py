@@ -11,7 +11,8 @@ from study_records import is_as_claimed
 from bas_opd.data.views import TOLD
 from bas_opd.model.base import small_base
 from bas_opd.reproduce.arms import BASE, BASELINES
-from bas_opd.reproduce.policies import base_hash, sweep_table
+from bas_opd.reproduce.catalogue import cost_figure
+from bas_opd.reproduce.policies import base_hash, best_rates, sweep_table
 from bas_opd.reproduce.results import read_results
 from bas_opd.reproduce.study import read_study
 from bas_opd.reproduce.table import folder_table, replace_table
@@ -34,7 +35,9 @@ def chosen() -> dict[str, float]:
     lines = sweep_table(SWEEP).splitlines()
     arms = [cell.strip() for cell in lines[0].split("|")[2:-1]]
     best = next(line for line in lines if line.startswith("| chosen"))
-    return dict(zip(arms, (float(cell) for cell in best.split("|")[2:-1]), strict=True))
+    found = dict(zip(arms, (float(cell) for cell in best.split("|")[2:-1]), strict=True))
+    assert found == best_rates(SWEEP)
+    return found
 
 
 def test_every_number_in_a_sentence_is_that_of_the_study_or_given() -> None:
@@ -69,6 +72,22 @@ def test_an_arm_whose_best_rate_is_its_lowest_or_highest_leaves_the_study_a_draf
         assert open_ended == ["grpo-released", "opsd", "opsd-frozen"]
     # With a teacher that misleads, the lowest rate is the best however low it is.
     assert set(open_ended) <= {"grpo-released", "opsd", "opsd-frozen"}
+
+
+def test_the_pages_say_whether_it_was_run_and_show_its_figure() -> None:
+    has_run = any(FOLDER.glob("*.json"))
+    for page, sentence in (
+        (FILE, "**In short.** Not run yet"),
+        (DOCS / "methods.md", "the results are not there yet"),
+        (DOCS.parent / "README.md", "Their results are not yet published"),
+    ):
+        assert (sentence in " ".join(page.read_text("utf-8").split())) == (not has_run), page
+    page = FILE.read_text("utf-8")
+    assert ("are left to try" in page) == STUDY.declared.draft
+    if has_run:
+        assert not STUDY.declared.draft
+        assert "](figures/table2.svg)" in page
+        assert (DOCS / "figures/table2.svg").read_text("utf-8") == cost_figure(FOLDER)
 
 
 def test_the_trials_have_a_seed_that_the_study_does_not_use() -> None:

@@ -413,20 +413,15 @@ def plan_sweep(inputs: Inputs, results: Path, rates: Sequence[float], arms: Seed
 def sweep_table(results: Sequence[RunResult]) -> str:
     """Return the accuracies on val as a Markdown table with one row per rate, and the best rates.
 
-    Each is the mean over seeds. Of rates that are equally good, the lowest is chosen. A rate that
-    an arm was not trained with has a dash.
+    Each is the mean over seeds. A rate that an arm was not trained with has a dash.
     """
     base = next(result for result in results if result.arm == BASE)
-    trained: dict[tuple[str, float], list[float]] = {}
-    for each in results:
-        if each.arm != BASE:
-            trained.setdefault((each.arm, each.learning_rate), []).append(each.accuracy)
-    means = {key: fmean(values) for key, values in trained.items()}
-    arms = list(dict.fromkeys(arm for arm, _ in means))
-    rates = sorted({rate for _, rate in means})
+    means = _means(results)
+    arms = list(means)
+    rates = sorted({rate for reached in means.values() for rate in reached})
     rows = [[BASE, *[f"{base.accuracy:.2%}"] * len(arms)]]
     for rate in rates:
-        reached = [means.get((arm, rate)) for arm in arms]
+        reached = [means[arm].get(rate) for arm in arms]
         rows.append(
             [
                 f"{rate:g}",
@@ -436,14 +431,33 @@ def sweep_table(results: Sequence[RunResult]) -> str:
                 ),
             ]
         )
-    best = [
-        max((rate for name, rate in means if name == arm), key=lambda r: (means[arm, r], -r))
-        for arm in arms
-    ]
-    rows.append(["chosen", *(f"{rate:g}" for rate in best)])
+    rows.append(["chosen", *(f"{rate:g}" for rate in best_rates(results).values())])
     table = markdown_table(["learning rate", *arms], rows)
-    seeds = counted(max(map(len, trained.values())), "seed")
+    trials = Counter((each.arm, each.learning_rate) for each in results if each.arm != BASE)
+    seeds = counted(max(trials.values()), "seed")
     return f"{table}\n\nThe {base.metric.name} of {base.n:,} {base.split} questions, {seeds}.\n"
+
+
+def best_rates(results: Sequence[RunResult]) -> dict[str, float]:
+    """Return the best learning rate of each arm of a sweep: of equally good ones the lowest."""
+    return {
+        arm: max(reached, key=lambda rate: (reached[rate], -rate))
+        for arm, reached in _means(results).items()
+    }
+
+
+def _means(results: Sequence[RunResult]) -> dict[str, dict[float, float]]:
+    """Return the mean accuracy over seeds of each arm at each rate."""
+    trained: dict[str, dict[float, list[float]]] = {}
+    for each in results:
+        if each.arm != BASE:
+            trained.setdefault(each.arm, {}).setdefault(each.learning_rate, []).append(
+                each.accuracy
+            )
+    return {
+        arm: {rate: fmean(reached) for rate, reached in by_rate.items()}
+        for arm, by_rate in trained.items()
+    }
 
 
 def start_worker() -> Work[Run]:

@@ -148,7 +148,9 @@ def accuracy_total(arms: Sequence[Arm]) -> Chart:
     )
     y = value_axis(f"accuracy, {_metric(arms)}", ends, zero=False, tick=percent_tick)
     whole = sorted(at for arm, at in points if policy_style(arm.policy) == "plain")
-    shapes: list[Shape] = [Line(points=tuple(whole), style="faint")]
+    shapes: list[Shape] = []
+    if len(whole) > 1:
+        shapes.append(Line(points=tuple(whole), style="faint"))
     for arm, at in points:
         style = policy_style(arm.policy)
         if reach := _ends(arm.accuracy):
@@ -163,14 +165,18 @@ def accuracy_total(arms: Sequence[Arm]) -> Chart:
     untrained = ", ".join(
         f"{arm.name} {percent(arm.accuracy.value)}" for arm in arms if arm.budget is None
     )
-    caption = "The line joins the arms that query every rollout they sample."
+    caption: list[str] = []
+    if len(whole) > 1:
+        caption.append("The line joins the arms that query every rollout they sample.")
+    if untrained:
+        caption.append(f"Without training: {untrained}.")
     return Chart(
         title="Accuracy over total cost",
         label=f"Accuracy ({_metric(arms)}) over total tokens as a share of full querying. "
         f"{spoken}.",
         panels=(Panel(x=x, y=y, shapes=tuple(shapes)),),
         keys=tuple(Key(label=kind, style=kinds[kind], forms=("mark",)) for kind in sorted(kinds)),
-        caption=f"{caption} Without training: {untrained}." if untrained else caption,
+        caption=" ".join(caption),
         width=TOTAL_WIDTH,
         height=TOTAL_HEIGHT,
     )

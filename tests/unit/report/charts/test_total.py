@@ -62,3 +62,10 @@ def test_no_name_is_struck_through_by_the_line() -> None:
                 if abs(x - name.at[0]) < reach:
                     y = y0 + share / 100 * (y1 - y0)
                     assert abs(y - middle) * up > 3, name.words
+
+
+def test_one_arm_that_queries_every_rollout_makes_no_line() -> None:
+    joined, single = accuracy_total(ARMS), accuracy_total(ARMS[2:])
+    assert joined.caption == "The line joins the arms that query every rollout they sample."
+    assert single.caption == ""
+    assert not [s for s in single.panels[0].shapes if isinstance(s, Line) and s.style == "faint"]

@@ -1,0 +1,103 @@
+"""Finish the study of Table 2: the last learning rates, the runs and the tables of its page.
+
+    PYTHONPATH=src python -m recipes.table2.finish --out runs/table2 --jobs 16
+
+Rerun to resume; run it from the root of the repository. The rates are written into the study's file
+before its runs start, and every result has the hash of that file. The sentences of docs/table2.md,
+README.md and docs/methods.md are then still to be written; tests/paper/test_table2.py names them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from bas_opd.report.charts.printed import save
+from bas_opd.reproduce.catalogue import cost_figure
+from bas_opd.reproduce.policies import best_rates, sweep_table
+from bas_opd.reproduce.results import RunResult, read_results
+from bas_opd.reproduce.study import read_study
+from bas_opd.reproduce.table import folder_table, write_table
+
+DOCS = Path("docs")
+LEFT = ("--lr-sweep", "1e-6,3e-6,1e-5", "--seeds", "25", "--arms", "grpo-released,opsd,opsd-frozen")
+"""The trials that the draft still lacks."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Do what is missing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for data, runs and results")
+    parser.add_argument("--jobs", type=int, default=16, help="runs in parallel")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--docs", type=Path, default=DOCS, help="folder of the page and its records"
+    )
+    given = parser.parse_args(arguments)
+    page, folder = given.docs / "table2.md", given.docs / "results/table2"
+    study = folder / "study.toml"
+    options = ("--out", str(given.out), "--jobs", str(given.jobs), "--device", given.device)
+    if read_study(study).declared.draft:
+        reproduce(study, *options, *LEFT)
+        keep(given.out / "sweep", folder / "sweep")
+        chosen = best_rates(read_results(folder / "sweep"))
+        study.write_text(declare(study.read_text("utf-8"), chosen), encoding="utf-8")
+    write_rates(page, sweep_table(in_order(study, read_results(folder / "sweep"))))
+    reproduce(study, *options)
+    keep(given.out / "results", folder)
+    write_table(page, folder_table(folder))
+    for file in save(cost_figure(folder), given.docs / "figures/table2"):
+        print(file)
+
+
+def reproduce(study: Path, *options: str) -> None:
+    """Make the runs that are missing."""
+    command = [sys.executable, "-m", "bas_opd", "reproduce", "study", str(study), "--yes"]
+    subprocess.run([*command, *options], check=True)
+
+
+def keep(made: Path, kept: Path) -> None:
+    """Copy results and questions to the published ones; of the base there is one already."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for file in [*made.glob("*.json"), *made.glob("*.csv")]:
+        if not (kept / file.name).exists():
+            shutil.copyfile(file, kept / file.name)
+
+
+def declare(text: str, rates: Mapping[str, float]) -> str:
+    """Write the rates into the file of a study, which is no draft any more."""
+    for arm, rate in rates.items():
+        pattern = rf'(name = "{re.escape(arm)}"\n(?:settings = .*\n)?learning_rate = )(\S+)'
+        found = re.search(pattern, text)
+        if found is None:
+            raise SystemExit(f"The study has no arm {arm} with a learning rate below its name.")
+        if float(found[2]) != rate:
+            text = text[: found.start(2)] + f"{rate:g}" + text[found.end(2) :]
+    return text.replace("draft = true\n", "")
+
+
+def in_order(study: Path, results: list[RunResult]) -> list[RunResult]:
+    """Order results by the arms of the study."""
+    order = [arm.name for arm in read_study(study).arms]
+    return sorted(results, key=lambda result: order.index(result.arm))
+
+
+def write_rates(page: Path, table: str) -> None:
+    """Replace the table of learning rates of the page."""
+    text = page.read_text("utf-8")
+    start, end = (
+        re.search(r"^\| learning rate \|", text, re.M),
+        re.search(r"^The mean of.*\n", text, re.M),
+    )
+    if start is None or end is None:
+        raise SystemExit(f"{page} has no table of learning rates.")
+    page.write_text(text[: start.start()] + table + text[end.end() :], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
