@@ -45,7 +45,10 @@ def main(arguments: list[str] | None = None) -> None:
     if read_study(study).declared.draft:
         reproduce(study, *options, *LEFT)
         keep(given.out / "sweep", folder / "sweep")
-        chosen = best_rates(read_results(folder / "sweep"))
+        trials = read_results(folder / "sweep")
+        if len({(each.train, each.questions, each.base) for each in trials}) > 1:
+            raise SystemExit(f"The trials in {folder / 'sweep'} differ in data or base model.")
+        chosen = best_rates(trials)
         study.write_text(declare(study.read_text("utf-8"), chosen), encoding="utf-8")
     write_rates(page, sweep_table(in_order(study, read_results(folder / "sweep"))))
     reproduce(study, *options)

@@ -99,6 +99,7 @@ def test_the_trials_have_a_seed_that_the_study_does_not_use() -> None:
 
 
 def test_every_trial_is_of_the_settings_and_the_base_it_claims() -> None:
+    assert len({(result.train, result.questions) for result in SWEEP}) == 1
     for result in SWEEP:
         assert result.base == base_hash(small_base("finesearch2"))
         assert is_as_claimed(result)

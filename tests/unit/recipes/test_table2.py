@@ -58,12 +58,13 @@ def test_new_trials_reach_the_page_and_the_study_and_old_ones_stay(
     kept = {file.name: file.read_bytes() for file in sweep.glob("*.json")}
     made = next(result for result in read_results(sweep) if result.arm == "full")
     better = made.model_copy(update={"arm": "opsd", "learning_rate": 1e-06})
+    other = made.model_copy(update={"arm": "opsd", "learning_rate": 3e-06, "questions": "others"})
 
     def make(study: Path, *options: str) -> None:
         commands.append(options)
         assert read_study(study).declared.draft == ("--lr-sweep" in options)
         folder = out / ("sweep" if "--lr-sweep" in options else "results")
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "opsd-25-lr1e-06.json").write_text(better.model_dump_json())
         (folder / "base.json").write_text("another one")
 
@@ -71,9 +72,17 @@ def test_new_trials_reach_the_page_and_the_study_and_old_ones_stay(
     monkeypatch.setattr(finish, "folder_table", lambda folder: "| the table |\n")
     monkeypatch.setattr(finish, "cost_figure", lambda folder: "<svg/>")
     monkeypatch.setattr(finish, "save", lambda figure, path: [path])
+    (sweep / "other.json").write_text(other.model_dump_json())
+    with pytest.raises(SystemExit, match="differ in data or base model"):
+        finish.main(["--out", str(out), "--docs", str(docs)])
+    (sweep / "other.json").unlink()
     finish.main(["--out", str(out), "--docs", str(docs)])
 
-    assert [command[-len(finish.LEFT) :] == finish.LEFT for command in commands] == [True, False]
+    assert [command[-len(finish.LEFT) :] == finish.LEFT for command in commands] == [
+        True,
+        True,
+        False,
+    ]
     assert {name: (sweep / name).read_bytes() for name in kept} == kept
     study = docs / "results/table2/study.toml"
     declared = {arm.name: arm.learning_rate for arm in read_study(study).declared.arms}
