@@ -14,7 +14,7 @@ from bas_opd.audit.utility import Capture, Prediction, Ranking, UtilityDiagnosti
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import aligned, ends_text, finite_ends, plus_minus
 
-RANKINGS: tuple[Ranking, ...] = ("oracle", "learned", "entropy", "random")
+RANKINGS: tuple[Ranking, ...] = ("oracle", "covering", "learned", "entropy", "random")
 UTILITY = ".2e"
 ANGLES = ("step", "batches", "norm ratio", "cosine", "ratio of means", "cosine of means", "angle")
 

@@ -1,6 +1,7 @@
 """Capture, rank bands, correlation and calibration of a utility audit (Figure 3).
 
 Rankings are made within each batch, as a step makes them, and a budget gives each batch its own K.
+A run that covers prompts does not take the highest predictions: its choice is a ranking of its own.
 Pure functions of the record; needs no torch.
 """
 
@@ -18,10 +19,12 @@ from typing import Literal, TypeVar
 from bas_opd.audit.records import Candidate, UtilityAudit
 from bas_opd.budget import query_budget
 from bas_opd.errors import DataError
+from bas_opd.select.covering import cover, mid_ranks
+from bas_opd.select.rules import policy_rule
 from bas_opd.stats.intervals import Interval, mean_interval
 from bas_opd.stats.resampling import Estimate, bootstrap_interval, holm, sign_flip_p, spearman
 
-Ranking = Literal["oracle", "learned", "entropy", "random"]
+Ranking = Literal["oracle", "covering", "learned", "entropy", "random"]
 Batches = Sequence[Sequence[Candidate]]
 Item = TypeVar("Item")
 PAPER_BUDGETS = ("0.1", "0.25", "0.5")
@@ -29,6 +32,28 @@ CURVE = tuple(Decimal(percent) / 100 for percent in range(101))
 QUARTERS = ("top 25 %", "25-50 %", "50-75 %", "bottom 25 %")
 """Bands of ranks, from the highest."""
 CALIBRATION_BINS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The rows of a batch in the order that a ranking selects them."""
+
+    rows: Sequence[Candidate]
+    """Covering leaves out repeated texts."""
+    candidates: int
+    """Of the batch; K is a share of them."""
+
+    def budget(self, ratio: Decimal) -> int:
+        """Return K."""
+        return query_budget(ratio, self.candidates) if ratio else 0
+
+    def selected(self, ratio: Decimal) -> Sequence[Candidate]:
+        """Return the rows that K pays for."""
+        return self.rows[: self.budget(ratio)]
+
+
+Orders = Sequence[Order]
+"""A ranking of each batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +114,10 @@ class Kind:
     n: int
     utility: float
     captured: float | None
-    """The share of this kind's utility that the learned ranking captures at the run's ratio; none
-    without predictions, or where the kind has no utility."""
+    """The share of this kind's utility that the selector captures at the run's ratio; none without
+    predictions, or where the kind has no utility."""
     selected_share: float | None
-    """The share of this kind among the rows that ranking selects."""
+    """The share of this kind among the rows that it selects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +146,7 @@ def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
             f"None of the {len(audit.candidates):,} candidates of the audit has any utility, so "
             "there is nothing to capture. Is the teacher the student itself, on the same picture?"
         )
-    orders = _orders(batches)
+    orders = _orders(batches, covers=policy_rule(audit.policy).covers)
     ratios = sorted({Decimal(ratio).normalize() for ratio in (*PAPER_BUDGETS, audit.query_ratio)})
     learned = orders.get("learned")
     return UtilityDiagnostics(
@@ -136,7 +161,8 @@ def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
                     for ranking, order in orders.items()
                 },
                 prompts={
-                    ranking: _prompts(ranking, order, ratio) for ranking, order in orders.items()
+                    ranking: _prompts(ranking, order, ratio, batches)
+                    for ranking, order in orders.items()
                 },
                 repeated={
                     ranking: _repeated(ranking, order, ratio)
@@ -152,8 +178,8 @@ def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
             )
             for ranking, order in orders.items()
         },
-        prediction=None if learned is None else _prediction(learned),
-        kinds=_kinds(audit.candidates, learned, Decimal(audit.query_ratio)),
+        prediction=None if learned is None else _prediction([each.rows for each in learned]),
+        kinds=_kinds(audit.candidates, orders.get("covering", learned), Decimal(audit.query_ratio)),
     )
 
 
@@ -164,8 +190,11 @@ def _batches(audit: UtilityAudit) -> Batches:
     return list(batches.values())
 
 
-def _orders(batches: Batches) -> dict[Ranking, Batches]:
-    """Return the batches in the order of each ranking that there are scores for."""
+def _orders(batches: Batches, *, covers: bool) -> dict[Ranking, Orders]:
+    """Return the batches in the order of each ranking that there are scores for.
+
+    Where the policy covers prompts, what it chooses by its predictions is one of them.
+    """
     scores: dict[Ranking, Callable[[Candidate], float | None]] = {
         "oracle": lambda each: each.utility,
         "learned": lambda each: each.predicted,
@@ -177,7 +206,32 @@ def _orders(batches: Batches) -> dict[Ranking, Batches]:
         if any(score(each) is not None for batch in batches for each in batch)
     }
     orders["random"] = batches
-    return orders
+    found: dict[Ranking, Orders] = {}
+    for ranking, ordered in orders.items():
+        if ranking == "learned" and covers:
+            found["covering"] = _covering(batches)
+        found[ranking] = [Order(rows=batch, candidates=len(batch)) for batch in ordered]
+    return found
+
+
+def _covering(batches: Batches) -> Orders:
+    """Return what the covering policy chooses, by predicted utility times tokens, in calls.
+
+    Each choice depends on those before it alone, so the choice of any K is the start of one order.
+    Audits of version 0.1 have no texts; then all count as different.
+    """
+    found = []
+    for batch in batches:
+        gains = mid_ranks(
+            [
+                -math.inf if each.predicted is None else each.predicted * each.tokens
+                for each in batch
+            ]
+        )
+        texts = [place if each.text is None else each.text for place, each in enumerate(batch)]
+        chosen = cover(gains, [each.example for each in batch], texts, limit=len(batch))
+        found.append(Order(rows=[batch[place] for place in chosen], candidates=len(batch)))
+    return found
 
 
 def _falling(score: float | None) -> float:
@@ -185,41 +239,40 @@ def _falling(score: float | None) -> float:
     return math.inf if score is None else -score
 
 
-def _captured(ranking: Ranking, order: Batches, ratio: Decimal) -> list[float]:
+def _captured(ranking: Ranking, orders: Orders, ratio: Decimal) -> list[float]:
     """Return what a ranking captures of each batch; at random, what it captures on average."""
-    budgets = [query_budget(ratio, len(batch)) if ratio else 0 for batch in order]
     if ranking == "random":
-        return [k / len(batch) * _total(batch) for k, batch in zip(budgets, order, strict=True)]
-    return [_total(batch[:k]) for k, batch in zip(budgets, order, strict=True)]
+        return [each.budget(ratio) / each.candidates * _total(each.rows) for each in orders]
+    return [_total(each.selected(ratio)) for each in orders]
 
 
-def _prompts(ranking: Ranking, order: Batches, ratio: Decimal) -> float:
-    touched = _touched(ranking, order, ratio, lambda each: each.example)
+def _prompts(ranking: Ranking, orders: Orders, ratio: Decimal, batches: Batches) -> float:
+    touched = _touched(ranking, orders, ratio, lambda each: each.example)
     return fmean(
         count / len({each.example for each in batch})
-        for count, batch in zip(touched, order, strict=True)
+        for count, batch in zip(touched, batches, strict=True)
     )
 
 
-def _repeated(ranking: Ranking, order: Batches, ratio: Decimal) -> float:
-    different = _touched(ranking, order, ratio, lambda each: (each.example, each.text))
-    selected = sum(query_budget(ratio, len(batch)) for batch in order)
+def _repeated(ranking: Ranking, orders: Orders, ratio: Decimal) -> float:
+    different = _touched(ranking, orders, ratio, lambda each: (each.example, each.text))
+    selected = sum(len(each.selected(ratio)) for each in orders)
     return 1 - math.fsum(different) / selected if selected else 0.0
 
 
 def _touched(
-    ranking: Ranking, order: Batches, ratio: Decimal, group: Callable[[Candidate], Hashable]
+    ranking: Ranking, orders: Orders, ratio: Decimal, group: Callable[[Candidate], Hashable]
 ) -> list[float]:
     """Return how many groups of each batch a ranking selects from; at random, on average."""
     found = []
-    for batch in order:
-        k = query_budget(ratio, len(batch))
+    for order in orders:
         if ranking != "random":
-            found.append(float(len({group(each) for each in batch[:k]})))
+            found.append(float(len(set(map(group, order.selected(ratio))))))
             continue
-        sizes = Counter(map(group, batch)).values()
-        ways = math.comb(len(batch), k)
-        found.append(math.fsum(1 - math.comb(len(batch) - size, k) / ways for size in sizes))
+        k, n = order.budget(ratio), order.candidates
+        sizes = Counter(map(group, order.rows)).values()
+        ways = math.comb(n, k)
+        found.append(math.fsum(1 - math.comb(n - size, k) / ways for size in sizes))
     return found
 
 
@@ -268,12 +321,10 @@ def _bands(ranked: Batches) -> tuple[Band, ...] | None:
     )
 
 
-def _kinds(
-    candidates: Sequence[Candidate], learned: Batches | None, ratio: Decimal
-) -> tuple[Kind, ...]:
+def _kinds(candidates: Sequence[Candidate], own: Orders | None, ratio: Decimal) -> tuple[Kind, ...]:
     chosen = None
-    if learned is not None:
-        chosen = [each for batch in learned for each in batch[: query_budget(ratio, len(batch))]]
+    if own is not None:
+        chosen = [each for order in own for each in order.selected(ratio)]
     found = []
     for kind in sorted({each.kind for each in candidates}):
         members = [each for each in candidates if each.kind == kind]

@@ -6,12 +6,15 @@ import random
 from typing import Any
 
 import pytest
+import torch
 from audit_fixtures import PROVENANCE
 
 from bas_opd.audit.records import Candidate, UtilityAudit
 from bas_opd.audit.summary import utility_text
 from bas_opd.audit.utility import CURVE, diagnose
 from bas_opd.errors import DataError
+from bas_opd.select import CoveringSelector
+from bas_opd.types import FEATURES, Candidates
 
 Row = tuple[float, float | None, float | None]
 """Utility, predicted, entropy."""
@@ -193,3 +196,96 @@ def test_a_kind_has_its_own_share_of_the_choice() -> None:
 def test_an_audit_without_any_utility_is_refused() -> None:
     with pytest.raises(DataError, match="nothing to capture"):
         diagnose(audit([(0.0, 1.0, None)]))
+
+
+COVERED: list[tuple[str, int, int, float, float]] = [
+    # Example, text, tokens, predicted, utility. By predictions alone the prompt a has the first
+    # three rows; a row that repeats a text is worth nothing to a policy that covers.
+    ("a", 0, 4, 0.9, 8.0),
+    ("a", 0, 4, 0.8, 7.0),
+    ("a", 1, 4, 0.7, 6.0),
+    ("b", 0, 4, 0.2, 2.0),
+    ("b", 1, 8, 0.3, 3.0),
+    ("c", 0, 1, 0.6, 1.0),
+    ("c", 0, 1, 0.5, 1.0),
+    ("d", 0, 4, 0.1, 4.0),
+]
+
+
+def covered(policy: str) -> UtilityAudit:
+    rows = [
+        Candidate(
+            batch=0,
+            row=row,
+            example=example,
+            kind=example,
+            tokens=tokens,
+            predicted=predicted,
+            entropy=None,
+            utility=utility,
+            text=text,
+        )
+        for row, (example, text, tokens, predicted, utility) in enumerate(COVERED)
+    ]
+    values = {**PROVENANCE, "policy": policy, "query_ratio": "0.5", "step": 5, "dropped": 0}
+    return UtilityAudit(**values, candidates=rows)
+
+
+def test_the_choice_of_a_covering_policy_is_a_ranking_of_its_own() -> None:
+    found = diagnose(covered("covering"))
+    (half,) = (each for each in found.captures if each.ratio == "0.5")
+    # Predicted utility times tokens: 3.6, 3.2, 2.8, 0.8, 2.4, 0.6, 0.5, 0.4. Row 0 opens a, row 4
+    # b, row 5 c; of d's row (the lowest) and a second text of a, the latter adds more.
+    assert half.shares["covering"].value == pytest.approx((8 + 3 + 1 + 6) / 32)
+    assert half.shares["learned"].value == pytest.approx((8 + 7 + 6 + 1) / 32)
+    assert (half.prompts["covering"], half.prompts["learned"]) == (0.75, 0.5)
+    assert (half.repeated["covering"], half.repeated["learned"]) == (0.0, 0.25)
+    selected = {each.kind: each.selected_share for each in found.kinds}
+    assert selected == {"a": 0.5, "b": 0.25, "c": 0.25, "d": 0.0}
+    # Two rows repeat others: they are never chosen, and the rest of the budget stays unspent.
+    assert found.curve["covering"][-1] == pytest.approx((32 - 7 - 1) / 32)
+    assert found.curve["learned"][-1] == pytest.approx(1)
+    assert "covering  learned" in utility_text(covered("covering"))
+
+
+def test_other_policies_have_no_covering_ranking() -> None:
+    found = diagnose(covered("regressed"))
+    assert "covering" not in found.curve
+    assert {each.kind: each.selected_share for each in found.kinds}["a"] == 0.75
+
+
+def test_it_is_what_the_selector_of_such_a_run_chooses() -> None:
+    """The utilities are powers of two, so that a captured sum names its rows."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randint(1, 9, (16, 6), generator=generator).double()
+    candidates = Candidates(
+        rows=tuple(range(16)),
+        values=values,
+        prompts=tuple(row // 4 for row in range(16)),
+        texts=tuple(row % 3 for row in range(16)),
+    )
+    selector = CoveringSelector(replay_start=4)
+    selector.select(candidates, 8, step=0)
+    selector.learn(candidates, {row: float(values[row, 0]) / 90 for row in range(16)}, step=0)
+    predicted = selector.predicted_utility(candidates)
+    tokens = values[:, FEATURES.index("response_tokens")].tolist()
+    rows = [
+        Candidate(
+            batch=0,
+            row=row,
+            example=f"e{row // 4}",
+            kind="",
+            tokens=int(tokens[row]),
+            predicted=predicted[row],
+            entropy=None,
+            utility=2.0**row,
+            text=row % 3,
+        )
+        for row in range(16)
+    ]
+    values_of = {**PROVENANCE, "policy": "covering", "step": 1, "dropped": 0}
+    found = diagnose(UtilityAudit(**values_of, candidates=rows))
+    for ratio, k in (("0.25", 4), ("0.5", 8)):
+        chosen = selector.select(candidates, k, step=1).rows
+        assert len(chosen) == k
+        assert shares(found, ratio)["covering"] == sum(2.0**row for row in chosen) / (2.0**16 - 1)

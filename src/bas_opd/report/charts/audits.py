@@ -30,6 +30,7 @@ Captured = Mapping[Ranking, tuple[str, str]]
 QUARTER = 0.25
 RANKING_STYLES: dict[Ranking, str] = {
     "oracle": "limit",
+    "covering": "third",
     "learned": "ranked",
     "entropy": "explored",
     "random": "faint",

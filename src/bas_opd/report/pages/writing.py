@@ -65,7 +65,6 @@ SHARED = {
     "gained_header": GAINED,
     "version": __version__,
     "evaluated_header": EVALUATED,
-    "rankings": RANKINGS,
     "percent": percent,
     "clock": clock,
     "value_text": value_text,
@@ -136,6 +135,7 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
     results = {run.path: result for run, result in read}
     checked = {label: results[run.path] for label, run in runs.items()}
     header, *rows = run_table(comparison)
+    audits = [(label, each) for label, run in runs.items() for each in audit_figures(run)]
     facts = {
         "comparison": comparison,
         "checked": checked,
@@ -183,7 +183,8 @@ def write_comparison(paths: Sequence[Path], out: Path) -> Written:
         },
         "phases": {label: _phases(run) for label, run in runs.items()},
         "utilities": training.utilities_chart(comparison.entries),
-        "audits": [(label, each) for label, run in runs.items() for each in audit_figures(run)],
+        "audits": audits,
+        "rankings": [each for each in RANKINGS if any(each in one.captured for _, one in audits)],
         "tokens": token_table(runs, {**whole, **full}),
         "supervision": supervision_table(asking, full) if asking else None,
         "times": time_table(runs),
