@@ -266,3 +266,18 @@ def test_what_stands_in_the_padding_changes_neither_loss_nor_gradient() -> None:
     assert logprobs.grad is not None
     assert logprobs.grad.isfinite().all()
     assert logprobs.grad[0, 1] == 0
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        (((2, 3), (2, 3), (2, 3), (2, 3)), "advantages have the shape .2, 3.; give one for each"),
+        (((2, 3), (2, 3), (2, 1), (2, 3)), "give one for each of the 2 rows"),
+        (((2, 3), (2, 1), (2,), (2, 3)), "old_logprobs .2, 1."),
+        (((2, 3), (2, 3), (2,), (3,)), "mask .3,.; give all as .row, token."),
+    ],
+)
+def test_shapes_that_would_be_stretched_silently_are_refused(shapes: Any, says: str) -> None:
+    given = [torch.zeros(shape) for shape in shapes]
+    with pytest.raises(ValueError, match=says):
+        clipped_policy_loss(*given, epsilon_low=0.2, epsilon_high=0.2)  # type: ignore[call-arg]

@@ -53,6 +53,16 @@ def clipped_policy_loss(
     `sequence` that of the token means of rows; a row without tokens counts in neither. `importance`
     are weights `[row, token]` of another engine's tokens (`importance_weights`).
     """
+    if not logprobs.shape == old_logprobs.shape == mask.shape:
+        raise ValueError(
+            f"logprobs have the shape {tuple(logprobs.shape)}, old_logprobs "
+            f"{tuple(old_logprobs.shape)} and mask {tuple(mask.shape)}; give all as [row, token]."
+        )
+    if advantages.shape != logprobs.shape[:1]:
+        raise ValueError(
+            f"advantages have the shape {tuple(advantages.shape)}; give one for each of the "
+            f"{len(logprobs)} rows."
+        )
     valid = mask.bool()
     terms = clipped_terms(
         logprobs.where(valid, 0.0),  # padding may hold anything, also what is not finite
