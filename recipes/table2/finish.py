@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python -m recipes.table2.finish --out runs/table2 --jobs 16
 
-Rerun to resume; run it from the root of the repository. The rates are written into the study's file
-before its runs start, and every result has the hash of that file. The sentences of docs/table2.md,
-README.md and docs/methods.md are then still to be written; tests/paper/test_table2.py names them.
+Rerun to resume; run it from the root of the repository. If it ran on another machine, bring OUT/sweep
+and OUT/results back and run it here: it then only writes. The rates are in the study's file before
+its runs start, and every result has the hash of that file. The sentences of docs/table2.md, README.md
+and docs/methods.md are then still to be written; tests/paper/test_table2.py names them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from bas_opd.reproduce.study import read_study
 from bas_opd.reproduce.table import folder_table, write_table
 
 DOCS = Path("docs")
-LEFT = ("--lr-sweep", "1e-6,3e-6,1e-5", "--seeds", "25", "--arms", "grpo-released,opsd,opsd-frozen")
+ARMS, RATES, SEED = ("grpo-released", "opsd", "opsd-frozen"), (1e-6, 3e-6, 1e-5), 25
+LEFT = (
+    *("--lr-sweep", ",".join(map(str, RATES))),
+    *("--seeds", str(SEED), "--arms", ",".join(ARMS)),
+)
 """The trials that the draft still lacks."""
 
 
@@ -43,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
     study = folder / "study.toml"
     options = ("--out", str(given.out), "--jobs", str(given.jobs), "--device", given.device)
     if read_study(study).declared.draft:
-        reproduce(study, *options, *LEFT)
+        if lacks(given.out / "sweep", [f"{a}-{SEED}-lr{rate:g}" for a in ARMS for rate in RATES]):
+            reproduce(study, *options, *LEFT)
         keep(given.out / "sweep", folder / "sweep")
         trials = read_results(folder / "sweep")
         if len({(each.train, each.questions, each.base) for each in trials}) > 1:
@@ -51,7 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
         chosen = best_rates(trials)
         study.write_text(declare(study.read_text("utf-8"), chosen), encoding="utf-8")
     write_rates(page, sweep_table(in_order(study, read_results(folder / "sweep"))))
-    reproduce(study, *options)
+    arms = read_study(study).arms.items()
+    if lacks(given.out / "results", ["base", *(f"{a.name}-{s}" for a, own in arms for s in own)]):
+        reproduce(study, *options)
     keep(given.out / "results", folder)
     write_table(page, folder_table(folder))
     for file in save(cost_figure(folder), given.docs / "figures/table2"):
@@ -62,6 +70,11 @@ def reproduce(study: Path, *options: str) -> None:
     """Make the runs that are missing."""
     command = [sys.executable, "-m", "bas_opd", "reproduce", "study", str(study), "--yes"]
     subprocess.run([*command, *options], check=True)
+
+
+def lacks(folder: Path, names: list[str]) -> bool:
+    """Return whether a result is missing."""
+    return not all((folder / f"{name}.json").exists() for name in names)
 
 
 def keep(made: Path, kept: Path) -> None:
