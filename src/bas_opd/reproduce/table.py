@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from bas_opd.data.finesearch.make import TITLES
 from bas_opd.errors import DataError
 from bas_opd.evaluate.benchmarks.metric import ALL_QUESTIONS
 from bas_opd.files import write_text
@@ -232,13 +233,14 @@ def _are(count: int) -> str:
 def _accuracy(arms: Arms, questions: Questions | None, study: Study | None) -> str:
     against = () if study is None else (each.against for each in study.declared.comparisons)
     references = [arm for arm in dict.fromkeys((*REFERENCES, *against)) if arm in arms]
-    measures: dict[str, Callable[[RunResult], float]] = {
-        "without existence": _without_existence,
-    }
-    metric = next(iter(arms.values()))[0].metric
+    measures: dict[str, Callable[[RunResult], float]] = {}
+    any_result = next(iter(arms.values()))[0]
+    if any_result.task == TITLES["finesearch"]:
+        measures["without existence"] = _without_existence
+    metric = any_result.metric
     if metric != ALL_QUESTIONS:
         measures[ALL_QUESTIONS.name] = lambda result: result.measured(ALL_QUESTIONS)
-    for kind in next(iter(arms.values()))[0].kinds:
+    for kind in any_result.kinds:
         measures[kind] = lambda result, kind=kind: result.kinds[kind].accuracy
     header = ["arm", "seeds", metric.name, *(f"minus {arm}" for arm in references), *measures]
     if study is not None:
@@ -257,7 +259,7 @@ def _accuracy(arms: Arms, questions: Questions | None, study: Study | None) -> s
 
 
 def _without_existence(result: RunResult) -> float:
-    """The mean over the other kinds: a "no" has no crop, so only "yes" is ever distilled."""
+    """The mean over the other kinds: there a "no" has no crop, so only "yes" is ever distilled."""
     kept = [count.accuracy for kind, count in result.kinds.items() if kind != "existence"]
     return fmean(kept or [result.accuracy])
 

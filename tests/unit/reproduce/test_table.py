@@ -131,6 +131,9 @@ def test_existence_is_left_out_of_the_mean_without_it() -> None:
     )
     assert row[header.index("without existence")] == "40.0"
     assert row[header.index("mean of kinds")] == "65.0"
+    # In the second version a "no" has a crop.
+    later = run.model_copy(update={"task": "FineSearch 2"})
+    assert "without existence" not in policies_table([later])
 
 
 def test_only_what_is_between_the_markers_is_replaced(tmp_path: Path) -> None:
