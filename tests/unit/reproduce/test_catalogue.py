@@ -16,12 +16,14 @@ from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.report.charts.accuracy import accuracy_total
 from bas_opd.report.charts.model import Line, Text
+from bas_opd.reproduce import catalogue
 from bas_opd.reproduce.arms import ARMS, BASELINES
 from bas_opd.reproduce.catalogue import ITEMS, cost_figure, listing, make_item, policy_table
 from bas_opd.reproduce.material import arms_of_results, source_of
 from bas_opd.reproduce.policies import Request
 from bas_opd.reproduce.results import write_result
 from bas_opd.reproduce.settings import instructions, overrides_of, run_settings, selector_settings
+from bas_opd.reproduce.study import read_study
 
 
 class Quiet:
@@ -198,6 +200,25 @@ def test_table_2_is_a_study_that_no_option_changes(tmp_path: Path, change: dict[
     asked = replace(request(tmp_path), **change)
     with pytest.raises(ConfigError, match=r"table2 is a study.*bas-opd reproduce study COPY"):
         make_item("table2", asked, Quiet())
+
+
+def test_table_2_is_made_by_the_study_that_comes_with_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def made(given: Request, progress: Any) -> str:
+        asked.append(given)
+        return "the table"
+
+    monkeypatch.setattr(catalogue, "reproduce", made)
+    wanted = Request(out=tmp_path, jobs=3, device="cuda:1", data=tmp_path / "data")
+    assert make_item("table2", wanted, Quiet()) == "the table"
+    (given,) = asked
+    assert given.study == read_study(catalogue.STUDIES / "table2.toml")
+    assert (given.out, given.jobs, given.device, given.data, given.arms, given.rates) == (
+        *(tmp_path, 3, "cuda:1", tmp_path / "data", None, None),
+    )
 
 
 def test_an_arm_without_queries_has_a_budget_of_nothing() -> None:
