@@ -11,7 +11,7 @@ from bas_opd.evaluate.benchmarks.summary import Outcome
 from bas_opd.evaluate.judge import Case, Judge, VerdictCache, fresh_mark, messages
 from bas_opd.methods.reward import Unread
 from bas_opd.run.directory import VERDICTS
-from bas_opd.serving.client import ChatClient, Spending
+from bas_opd.serving.client import ChatClient, ServerError, Spending
 from bas_opd.serving.endpoint import Endpoint
 from bas_opd.types import Grade
 
@@ -31,7 +31,10 @@ def reward_judge(config: Config, *, leads: bool = True) -> RewardJudge | None:
     if leads:
         # One try: whoever starts a run is there to hear that the address is wrong.
         once = ChatClient(replace(endpoint, tries=1))
-        once.ask(messages(KNOWN, mark=fresh_mark(KNOWN)), max_tokens=16)
+        try:
+            once.ask(messages(KNOWN, mark=fresh_mark(KNOWN)), max_tokens=16)
+        except ServerError as error:
+            raise type(error)(f"The judge of rewards (judge.url) cannot be used. {error}") from None
     path = Path(config.run.output or "runs/run") / VERDICTS
     return RewardJudge(endpoint, path, max_requests=settings.max_requests)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from bas_opd.errors import BasOpdError
 from bas_opd.serving.endpoint import Endpoint, Reply, RequestFailure, open_http, post
+from bas_opd.text import counted
 
 Message = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -152,7 +153,8 @@ class ServerClient:
             raise RefusedError(f"{end.url} rejected one request: it {failure}.")
         if tries >= end.tries or failure.retry_after > end.longest_wait_seconds:
             raise ServerError(
-                f"{end.url} gave no usable reply in {tries} tries; the last time it {failure}. "
+                f"{end.url} gave no usable reply in {counted(tries, 'try', 'tries')}; the last "
+                f"time it {failure}. "
                 "Check that the server is up and run the same command again."
             )
         longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (tries - 1))
