@@ -19,6 +19,7 @@ from bas_opd.config import Config
 from bas_opd.data.records import CropRow, PreparedSet, Row
 from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError, PreemptionError
+from bas_opd.report.pages.writing import write_report
 from bas_opd.rollout import Sampler
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published, read_checkpoint
@@ -142,6 +143,13 @@ def test_with_constant_rewards_and_no_kl_a_step_changes_nothing(
         assert totals is not None
         assert (totals.totals["empty_steps"], totals.totals["skipped_steps"]) == (empty, 0)
         assert totals.totals["updates"] == 0
+        (remark,) = verify(run).remarks
+        assert "In 3 of 3 steps nothing was learned: the rollouts of each prompt all" in remark
+        assert remark in write_report(run, run / "page").sentence
+
+
+def test_a_run_that_learned_in_most_steps_has_no_such_remark(config: Make) -> None:
+    assert verify(train(config("grpo", "kl"))).remarks == ()
 
 
 def test_dapo_draws_other_prompts_in_place_of_those_that_teach_nothing(config: Make) -> None:

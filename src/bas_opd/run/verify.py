@@ -181,6 +181,7 @@ def verify(
         remarks=(
             *_accepted(outline),
             *(_remarks(outline, sums, select, rule) if select and rule else ()),
+            *(_unlearned(config, sums.ledger) if config and not select else ()),
         ),
     )
 
@@ -333,6 +334,20 @@ def _remarks(
             f"labels on (select.replay_start), and the run observed {sums.labels:,}. All rows "
             "were drawn at random."
         )
+
+
+def _unlearned(config: Config, ledger: Ledger) -> Iterator[str]:
+    """Say that a method with rewards learned nothing in most steps."""
+    if 2 * ledger.empty_steps <= ledger.steps:
+        return
+    if config.method.name == "sft":
+        why = "no response of the teacher was kept"
+    else:
+        why = "the rollouts of each prompt all earned the same"
+    yield (
+        f"In {ledger.empty_steps:,} of {ledger.steps:,} steps nothing was learned: {why}. "
+        "Compare the responses, which a report shows, with the answers of the data."
+    )
 
 
 def _check(name: str, problems: Iterable[str], note: str = "") -> Check:
