@@ -10,55 +10,34 @@ from typing import Any
 
 import pytest
 import torch
+from engine_fixtures import SETTINGS, Beside
 from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 from torch import Tensor
 
 from bas_opd.data.views import full_view
 from bas_opd.errors import ModelError, PreemptionError
-from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.loading import LoraSettings
-from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout import Sampler, SamplingSettings, vllm_engine
-from bas_opd.rollout.vllm_engine import VllmEngine, VllmSettings
+from bas_opd.rollout import vllm_engine
 from bas_opd.types import Hooks, PromptBatch, Rollouts
 
 BLOCK = vllm_engine.ON_CPU["block_size"]
 """Tokens of a block of its cache."""
-SETTINGS = SamplingSettings(per_prompt=4, max_response_tokens=24)
 
 
-class Beside:
-    """A small model, and vLLM beside it."""
-
-    def __init__(
-        self, model: VisionLanguageModel, folder: Path, settings: SamplingSettings
-    ) -> None:
-        vllm = VllmSettings(folder=str(folder), context=512, cache_gib=0.25)
-        self.model = model
-        self.sampler = Sampler(model, full_view, settings)
-        self.engine = VllmEngine(model, ViewEncoder(model.processor, full_view), settings, vllm)
-        self.version = 0
-
-    def sync(self) -> None:
-        self.version += 1
-        self.engine.load_weights(self.model.trainable(), self.version)
-
-    @torch.no_grad()
-    def train(self) -> None:
-        """Change every weight, as an update does, but more."""
-        generator = torch.Generator().manual_seed(self.version)
-        for weight in self.model.trainable().values():
-            noise = torch.randn(weight.shape, generator=generator)
-            weight += 0.1 * (weight.std() if weight.numel() > 1 else 1.0) * noise
+MODELS: dict[str, dict[str, Any]] = {
+    "tied": {"family": "qwen3_vl", "tied": True},
+    "untied": {"family": "qwen3_vl", "tied": False},
+    # vLLM computes no heads of 16 dimensions on a CPU.
+    "qwen2_5_vl": {"family": "qwen2_5_vl", "hidden": 128},
+}
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"])
+@pytest.fixture(scope="module", params=list(MODELS))
 def beside(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Beside]:
-    folder = tmp_path_factory.mktemp("model")
-    build_small_model(folder, family="qwen3_vl", tied=request.param == "tied")
+    folder = build_small_model(tmp_path_factory.mktemp("model"), **MODELS[request.param])
     both = Beside(make_model(folder), folder, SETTINGS)
     yield both
     both.engine.close()
