@@ -14,9 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from PIL import Image
 from serving_fixtures import served
+from torch import Tensor
 
 from bas_opd.model.loading import open_model
 from bas_opd.types import Prompt
@@ -37,6 +39,8 @@ class TeacherServer:
         self.max_model_len, self.version = max_model_len, version
         self.fault: Fault = no_fault
         self.max_logprobs = 10_000
+        self.chooses = True
+        """Whether it runs the model runner that scores chosen ids."""
         self.scores = True
         """Whether it was started with --enable-scale-out."""
         self.shift = 0
@@ -50,7 +54,7 @@ class TeacherServer:
         self.headers: list[dict[str, str]] = []
         self.closing = threading.Event()
         self.lock = threading.Lock()
-        self._known: dict[str, list[Any]] = {}
+        self._known: dict[str, tuple[list[Any], Tensor | None]] = {}
         self._http = _Http(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
 
@@ -68,8 +72,10 @@ class TeacherServer:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @torch.no_grad()
-    def logprobs(self, request: dict[str, Any]) -> list[dict[int, dict[str, Any]] | None]:
-        """Log-probs at every token, as `prompt_logprobs` has them."""
+    def logprobs(
+        self, request: dict[str, Any]
+    ) -> tuple[list[dict[int, dict[str, Any]] | None], Tensor | None]:
+        """Log-probs at every token, as `prompt_logprobs` has them, and those at chosen ids."""
         processor = self.model.processor
         url = request["content_parts"][0]["url"]
         image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
@@ -94,14 +100,20 @@ class TeacherServer:
                 each: {"logprob": float(table[place, each]), "rank": 1, "decoded_token": None}
                 for each in dict.fromkeys([token, *top])
             })  # fmt: skip
-        return places
+        wanted = request["sampling_params"].get("prompt_logprob_token_ids")
+        if wanted is None:
+            return places, None
+        start = request["sampling_params"]["prompt_logprob_start"]
+        assert len(wanted) == len(ids) - 1 - start
+        return places, table[start:-1].gather(-1, torch.tensor(wanted))
 
     def reply(self, request: dict[str, Any], fault: str | None) -> dict[str, Any]:
         key = self.key(request)
         with self.lock:
             if key not in self._known:
                 self._known[key] = self.logprobs(request)
-        places: Any = self._known[key]
+        places: Any
+        places, chosen = self._known[key]
         match fault:
             case "without log-probs":
                 places = None
@@ -115,12 +127,28 @@ class TeacherServer:
                 places = [None, *places]
             case "more than 1":
                 places = [each and {t: {"logprob": 0.0} for t in each} for each in places]
+            case "without chosen":
+                chosen = None
+            case "fewer chosen" if chosen is not None:
+                chosen = chosen[:, 1:]
+            case "chosen of other places" if chosen is not None:
+                chosen = chosen.roll(1, 0)
+            case "chosen not finite" if chosen is not None:
+                chosen = chosen.clone().fill_(-torch.inf)
         return {
             "request_id": f"generate-tokens-{'x' if fault == 'other request' else ''}"
             + ("" if fault == "other request" else request["request_id"]),
             "choices": [{"index": 0, "token_ids": [1]}],
             "prompt_logprobs": places,
+            "prompt_token_id_logprobs": None if chosen is None else as_numpy_file(chosen),
         }
+
+
+def as_numpy_file(values: Tensor) -> str:
+    """Values as vLLM sends arrays."""
+    file = io.BytesIO()
+    numpy.save(file, values.numpy())
+    return base64.b64encode(file.getvalue()).decode()
 
 
 class _Http(ThreadingHTTPServer):
@@ -158,10 +186,28 @@ def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
             if not content:
                 self._send(400, {"error": {"message": "2 validation errors"}})
                 return
+            if "content_parts" not in content:
+                self._send(*self._refusal(content["sampling_params"]["prompt_logprob_token_ids"]))
+                return
             with server.lock:
                 number = len(server.requests)
                 server.requests.append(content)
             self._answer(content, server.fault(number, content))
+
+        def _refusal(self, wanted: list[list[int]]) -> tuple[int, dict[str, Any]]:
+            """What a request with a place too many is answered."""
+            if server.version < "0.32":  # Such versions ignore what they do not know.
+                return 200, {}
+            words = "prompt_logprob_token_ids requires the V2 model runner"
+            if len(wanted[0]) > server.max_logprobs:
+                words = (
+                    f"Requested {len(wanted[0])} token ids per row in prompt_logprob_token_ids, "
+                )
+                words += f"which is greater than max allowed: {server.max_logprobs}. "
+                words += "Set max_logprobs (--max-logprobs) to at least this."
+            elif server.chooses:
+                words = "prompt_logprob_token_ids has 2 rows, but the prompt has 1 scored rows"
+            return 400, {"error": {"message": words, "param": "prompt_logprob_token_ids"}}
 
         def _answer(self, content: dict[str, Any], fault: str | None) -> None:
             k = content["sampling_params"]["prompt_logprobs"]

@@ -386,6 +386,10 @@ class Selection:
         return tuple(row for row in self.rows if row in scored)
 
 
+TeacherSupport = Literal["student", "teacher"]
+"""Whose likeliest tokens a teacher is known at, where it is not known everywhere."""
+
+
 class TokenScores(Protocol):
     """The teacher's distribution at some response tokens, as far as it is known.
 
@@ -460,6 +464,16 @@ class TeacherScores(Protocol):
 
     @property
     def prefilled_prompts(self) -> int: ...
+
+    @property
+    def support(self) -> TeacherSupport | None:
+        """At whose likeliest tokens alone it is known; None: its whole distribution is."""
+        ...
+
+    @property
+    def rescored_tokens(self) -> int:
+        """Tokens that the student computed without a gradient so that it could be asked."""
+        ...
 
     def chunks(self, rows: Sequence[int], size: int) -> Iterator[TokenScores]:
         """Yield its distribution on the packed tokens of `rows`, `size` tokens at a time."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from small_models import build_small_model
 from bas_opd.config import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import crop_view, full_view
+from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import ConfigError
+from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.loading import open_model
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run import loop
@@ -31,20 +33,25 @@ from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.scoring import ScoringClient
 from bas_opd.teacher import FrozenTeacher
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher
+from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import PromptBatch
 
 K = 20
+ONE = ("-m", "vllm.entrypoints.openai.api_server")
+"""vLLM as it is on a CPU, with its first model runner."""
+TWO = (str(Path(__file__).with_name("interpreted_vllm.py")),)
+"""The same with its second, which scores chosen ids."""
 SECONDS = 240
 """The longest that a server takes to start."""
 
 
 @contextmanager
-def serving(model: Path, log: Path, *options: str) -> Iterator[str]:
+def serving(model: Path, log: Path, *options: str, program: Sequence[str] = ONE) -> Iterator[str]:
     """Serve a model as the documents say, and yield the address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command = [sys.executable, *program, "--model", str(model)]
     command += ["--served-model-name", "a-teacher", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
     command += ["--max-logprobs", str(K), "--limit-mm-per-prompt", '{"image":1,"video":0}']
@@ -81,6 +88,14 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(teacher, log, "--enable-scale-out") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def choosing(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that scores chosen ids."""
+    log = tmp_path_factory.mktemp("choosing") / "log"
+    with serving(teacher, log, "--enable-scale-out", program=TWO) as address:
         yield address
 
 
@@ -137,9 +152,65 @@ def test_a_run_that_it_teaches_is_that_of_the_same_model_here(
     first, other = step_records(served)[0], step_records(local)[0]
     assert first["selected"] == other["selected"]
     # The support is the teacher's top k there, and the student's here.
+    assert first["support"] == "teacher"
     assert first["loss"] == pytest.approx(other["loss"], rel=0.2)
     assert all(step["calls"] and not step.get("dropped") for step in step_records(served))
     assert verify(served).is_sound
+
+
+def test_at_the_students_likeliest_tokens_loss_gradient_and_utility_are_those_of_the_model_here(
+    choosing: str, teacher: Path, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    small_config(tmp_path, small_qwen3vl)  # Draws the pictures.
+    data = PreparedSet.load(tmp_path / "data")
+    examples = tuple(example for example in data.examples if example.has_crop)[:6]
+    student, local = (open_model(path, device="cpu") for path in (small_qwen3vl, teacher))
+    sampling = SamplingSettings(per_prompt=2, max_response_tokens=12)
+    rollouts = Sampler(student, full_view, sampling).generate(
+        PromptBatch(step=0, examples=examples)
+    )
+    rows = tuple(range(0, len(rollouts), 2))
+    client = ScoringClient(Endpoint(url=choosing, model="a-teacher"), vocabulary=304)
+    assert client.support("auto", K) == "student"
+    asked = ServedTeacher(
+        client, student.processor, crop_view, tmp_path / "requests", k=K, limits=Limits()
+    )
+    likeliest = StudentPass(student, k=K).likeliest(rollouts, rows)
+    there = asked.score(rollouts, rows, likeliest)
+    here = FrozenTeacher(local, crop_view, tokens_per_batch=4096).score(rollouts, rows)
+    learner, weights = Learner(student, OptimizerSettings()), student.trainable().values()
+    found = []
+    for scores in (there, here):
+        objective = Distillation(scores, head=student.logits, settings=DistillSettings(k=K))
+        done = learner.accumulate(rollouts, rows, objective)
+        gradients = [weight.grad.flatten() for weight in weights if weight.grad is not None]
+        found.append((done, torch.cat(gradients)))
+        learner.zero_grad()
+    (served, gradient), (expected, exact) = found
+    assert float(served.loss) == pytest.approx(float(expected.loss), rel=1e-4)
+    assert float((gradient - exact).norm() / exact.norm()) < 1e-4
+    assert served.observed == pytest.approx(expected.observed, rel=1e-4)
+    assert min(served.observed.values()) > 0
+
+
+def test_a_run_at_the_students_likeliest_tokens_is_that_of_the_same_model_here(
+    choosing: str, teacher: Path, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    settings = ("run.steps=3", "distill.k=20")
+    served = loop.train(
+        config(tmp_path / "served", small_qwen3vl, choosing, *settings, "teacher.support=student"),
+        Silent(),
+    ).directory
+    local = loop.train(
+        small_config(tmp_path / "local", small_qwen3vl, *settings, f"teacher.path={teacher}"),
+        Silent(),
+    ).directory
+    for one, other in zip(step_records(served), step_records(local), strict=True):
+        assert one["support"] == "student"
+        assert one["selected"] == other["selected"]
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert one["utility"] == pytest.approx(other["utility"], rel=1e-4)
+    assert verify(served, draws=True).is_sound
 
 
 def test_vllm_may_sample_while_it_teaches(url: str, small_qwen3vl: Path, tmp_path: Path) -> None:
@@ -155,6 +226,8 @@ def test_vllm_may_sample_while_it_teaches(url: str, small_qwen3vl: Path, tmp_pat
 
 
 def test_what_it_cannot_do_is_a_sentence(url: str, small_qwen3vl: Path, tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match=r"gives no log-probs at chosen ids"):
+        loop.train(config(tmp_path / "s", small_qwen3vl, url, "teacher.support=student"), Silent())
     with pytest.raises(RefusedError, match=r"--max-logprobs 30, or lower distill\.k"):
         loop.train(config(tmp_path / "k", small_qwen3vl, url, "distill.k=30"), Silent())
     long = "rollout.max_response_tokens=600"

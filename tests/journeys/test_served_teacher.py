@@ -66,6 +66,7 @@ def server(kept: TeacherServer) -> TeacherServer:
         4096,
         "0.32.0",
     )
+    kept.chooses = True
     kept.requests, kept.bytes, kept.headers = [], b"", []
     kept.answered.clear()
     return kept
@@ -86,7 +87,7 @@ def whole(
 ) -> Path:
     """A run that nothing disturbed."""
     output = tmp_path_factory.mktemp("whole") / "run"
-    kept.fault, kept.max_logprobs = no_fault, 10_000
+    kept.fault, kept.max_logprobs, kept.chooses = no_fault, 10_000, True
     settings = tiny(small_qwen35, data.folder, output, *SETTINGS, *kept.settings())
     return loop.train(settings, Silent()).directory
 
@@ -99,6 +100,10 @@ def sent(run: Path) -> int:
     journal = read_requests(run / "teacher" / "requests.jsonl")
     assert journal is not None
     return journal.requests.total()
+
+
+def steps_of(run: Path) -> Any:
+    return read_history(run).steps
 
 
 def selected_rows(run: Path) -> int:
@@ -116,6 +121,63 @@ def test_with_every_log_prob_it_teaches_as_the_same_model_in_this_process(
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-2)
         assert one.utility == pytest.approx(other.utility, rel=1e-2)  # type: ignore[attr-defined]
+
+
+def test_at_the_students_likeliest_tokens_it_teaches_as_the_same_model_in_this_process(
+    config: Make, small_qwen35: Path, larger: Path, data: PreparedSet, tmp_path: Path
+) -> None:
+    served = train(config())
+    same = (*OFTEN, "distill.k=20", f"teacher.path={larger}")
+    local = train(tiny(small_qwen35, data.folder, tmp_path / "local", *same))
+    for one, other in zip(steps_of(served), steps_of(local), strict=True):
+        assert one.support == "student"
+        assert one.selected == other.selected
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-4)
+        assert one.utility == pytest.approx(other.utility, rel=1e-4)
+
+
+def test_what_the_student_computes_for_it_is_counted(config: Make, whole: Path) -> None:
+    for step in steps_of(whole):
+        # One pass over the selected rows, as large as the one that learns from them.
+        assert step.rescored_tokens == step.student_tokens > 0
+        costs = step.prefilled_tokens + step.sampled_tokens + step.processed_tokens
+        assert step.total_tokens == costs + 4 * step.student_tokens
+    run = train(config())
+    for name, value in (("rescored_tokens", 1), ("support", "teacher")):
+        events = events_of(run)
+        kept = [dict(event) for event in events]
+        next(event for event in events if event.get("support"))[name] = value
+        rewrite(run, events)
+        assert not verify(run).is_sound
+        rewrite(run, kept)
+    assert verify(run).is_sound
+
+
+@pytest.mark.parametrize("reason", ["old runner", "old version", "setting"])
+def test_a_server_that_scores_no_chosen_ids_is_compared_at_its_own_likeliest(
+    reason: str, config: Make, server: TeacherServer
+) -> None:
+    server.chooses = reason != "old runner"
+    server.version = "0.31.0" if reason == "old version" else "0.32.0"
+    run = train(config("run", *(["teacher.support=teacher"] if reason == "setting" else [])))
+    assert {step.support for step in steps_of(run)} == {"teacher"}
+    assert not any(step.rescored_tokens for step in steps_of(run))
+    assert all(
+        "prompt_logprob_token_ids" not in each["sampling_params"] for each in server.requests
+    )
+    assert verify(run, draws=True).is_sound
+
+
+def test_a_server_that_changes_what_it_can_do_is_asked_anew_and_it_is_on_record(
+    config: Make, server: TeacherServer
+) -> None:
+    train(config("run", "run.steps=2"))
+    server.chooses, console = False, Silent()
+    run = loop.train(config(), console).directory
+    assert any("at the likeliest tokens of the teacher" in each for each in console.messages)
+    assert [step.support for step in steps_of(run)] == ["student", "student", "teacher", "teacher"]
+    assert verify(run).is_sound
 
 
 def test_a_run_sends_one_request_for_each_selected_row_and_is_verified(
@@ -211,6 +273,10 @@ def test_a_server_that_dies_stops_the_run_which_then_resumes(
         ("other picture", AnswerError, "It cuts pictures into other tokens"),
         ("more than 1", AnswerError, "sum to more than 1"),
         ("wide", ModelError, "gave a log-prob of token 99999"),
+        ("without chosen", AnswerError, "sent no log-probs at the ids that were chosen"),
+        ("fewer chosen", AnswerError, r"19\) log-probs at chosen ids, where \d+ places with 20"),
+        ("chosen of other places", AnswerError, "gave two log-probs for one token"),
+        ("chosen not finite", AnswerError, "that is not finite"),
         ("400", RefusedError, "Serve a model that reads pictures"),
         ("404", AccessError, "Check the address, the model's name"),
     ],
@@ -259,6 +325,12 @@ def test_what_can_be_known_is_refused_before_the_model_is_loaded(
         train(config())
     server.max_model_len, server.version = 4096, "0.27.1"
     with pytest.raises(AccessError, match=r"runs vLLM 0\.27\.1.*Use vLLM 0\.28 or newer"):
+        train(config())
+    server.version, server.chooses = "0.32.0", False
+    with pytest.raises(AccessError, match=r"support is student, but .*V2_MODEL_RUNNER=1"):
+        train(config("run", "teacher.support=student"))
+    server.max_logprobs = 10
+    with pytest.raises(RefusedError, match=r"--max-logprobs 20, or lower distill\.k"):
         train(config())
     server.version = "0.28.0rc2"
     with monkeypatch.context() as patch:
@@ -419,6 +491,7 @@ def test_a_key_that_goes_out_in_the_clear_is_named(
         (("teacher.server=http://h/v1",), "Set teacher.model"),
         (("teacher.model=m",), "teacher.model is for a served teacher"),
         (("teacher.retries=3",), "teacher.retries is for a served teacher"),
+        (("teacher.support=student",), "teacher.support is for a served teacher"),
         (("teacher.server=http://h/v1", "teacher.model=m", "teacher.path=p"), "are both set"),
         (("teacher.server=http://h/v1", "teacher.model=m", "teacher.mode=ema"), "never changes"),
         (

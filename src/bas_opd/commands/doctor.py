@@ -264,8 +264,9 @@ def _served(config: Config, data: PreparedSet) -> str:
     from bas_opd.run.served import check_served
     from bas_opd.run.state import load_processors
 
-    check_served(config, load_processors(config)[0], data)
-    return f"{config.teacher.model} at {config.teacher.server}"
+    support = check_served(config, load_processors(config)[0], data)
+    place = f"{config.teacher.model} at {config.teacher.server}"
+    return f"{place}, compared at the likeliest tokens of the {support}"
 
 
 def _engine(config: Config, data: PreparedSet) -> str:

@@ -317,7 +317,7 @@ def _tokens(
     sampled = response * per_prompt * sum(map(len, batches))
     if lengths is None:
         return Tokens(response=response, scored=scored, sampled=sampled)
-    teacher = student = 0.0
+    teacher = student = rescored = 0.0
     prefilled = 0
     for batch, budget in zip(batches, budgets, strict=True):
         prefilled += sum(lengths[e.id][0] for e in batch)
@@ -336,6 +336,8 @@ def _tokens(
             teacher += share * crops + read
         else:  # A server computes the prompt of each row, and one token more.
             teacher += budget * (crops / max(1, len(candidates)) + response + 1)
+            if config.teacher.support != "teacher":  # As far as the server can, which is not known.
+                rescored += share * sum(image for image, _ in candidates) + read
         student += copies * sum(image for image, _ in candidates) + read
     parts = {
         "prefilled": prefilled,
@@ -343,7 +345,8 @@ def _tokens(
         "teacher": round(teacher),
         "student": round(student),
     }
-    return Tokens(response=response, scored=scored, **parts, total=total_tokens(**parts))
+    total = total_tokens(**parts) + round(rescored)
+    return Tokens(response=response, scored=scored, **parts, total=total)
 
 
 def _tokens_without_queries(config: Config, batches: Batches, lengths: Lengths | None) -> Tokens:

@@ -389,6 +389,12 @@ class TeacherConfig(Section):
     key_variable: str = Field(
         default="", description="Environment variable that holds the key; empty: none is sent."
     )
+    support: Literal["auto", "student", "teacher"] = Field(
+        default="auto",
+        description="At whose likeliest tokens a served teacher is compared. student: the "
+        "student's, as in the paper, for one more pass of the student over the selected rows; "
+        "teacher: its own; auto: the student's if the server can (docs/teachers.md).",
+    )
     at_once: int = Field(default=8, gt=0, description="Requests that are out at once.")
     retries: int = Field(
         default=8,
@@ -466,7 +472,7 @@ class TeacherConfig(Section):
 
 
 SERVED = (
-    *("model", "key_variable", "at_once", "retries", "timeout_seconds"),
+    *("model", "key_variable", "support", "at_once", "retries", "timeout_seconds"),
     *("price_per_million_tokens", "spend_limit"),
 )
 """Settings of `TeacherConfig` that only a served teacher has."""

@@ -74,7 +74,7 @@ def token_parts(run: Run) -> list[tuple[str, str, str, str]]:
         f"responses of {sampler}": (sums["sampled_tokens"], 1),
         "the teacher, prompts included": (sums["processed_tokens"], 1),
         "the initial model, for the KL": (sum(each.reference_tokens for each in run.rewarded), 1),
-        "the student before its updates": (sum(each.rescored_tokens for each in run.rewarded), 1),
+        "the student before its updates": (_rescored_tokens(run), 1),
         "the student, forward and backward": (sums["student_tokens"], STUDENT_PASSES),
     }
     everything = (sum(tokens for tokens, _ in parts.values()), sums["total_tokens"])
@@ -83,6 +83,11 @@ def token_parts(run: Run) -> list[tuple[str, str, str, str]]:
         (name, f"{tokens:,}", f"{counts:,}", percent(counts, sums["total_tokens"]))
         for name, (tokens, counts) in (*counted.items(), ("total", everything))
     ]
+
+
+def _rescored_tokens(run: Run) -> int:
+    """Return what the student computed without a gradient on rows that it then learned from."""
+    return sum(each.rescored_tokens for each in (*run.rewarded, *run.queries))
 
 
 def token_table(runs: dict[str, Run], full: dict[str, Run]) -> CostTable:

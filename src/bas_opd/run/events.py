@@ -103,7 +103,7 @@ def _rows_to_show(report: StepReport) -> list[int]:
 
 def _teacher_tokens(report: StepReport) -> int:
     if report.queries:
-        return report.queries.teacher.processed_tokens
+        return report.queries.teacher.processed_tokens + report.queries.teacher.rescored_tokens
     policy = report.policy
     return policy.reference_tokens + policy.rescored_tokens if policy else 0
 
@@ -174,6 +174,8 @@ def _queries(report: StepReport, queries: QueryReport) -> tuple[dict[str, Any], 
         **done,
         "overrun": max(0, done[budget.kind] - budget.limit),
         "prefilled_prompts": teacher.prefilled_prompts,
+        **({} if teacher.support is None else {"support": teacher.support}),
+        **({"rescored_tokens": teacher.rescored_tokens} if teacher.rescored_tokens else {}),
     }
     return asked, {"learned": queries.learned, "dropped_labels": report.update.dropped}
 

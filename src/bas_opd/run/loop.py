@@ -141,7 +141,8 @@ def train(
             if notice:
                 console.message(notice)
         if config.teacher.server is not None:
-            world.led(lambda: check_served(config, load_processors(config)[0], data))
+            support = world.led(lambda: check_served(config, load_processors(config)[0], data))
+            console.message(f"The teacher is compared at the likeliest tokens of the {support}.")
         if config.rollout.engine == "vllm":
             world.each(lambda: check_engine(config, load_processors(config)[0], data))
         console.message(f"Loading the model {config.model.path}.")

@@ -15,7 +15,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bas_opd.errors import DataError
-from bas_opd.types import Budget, BudgetKind, Costs, Grade
+from bas_opd.types import Budget, BudgetKind, Costs, Grade, TeacherSupport
 from bas_opd.validation import first_problem
 
 STUDENT_PASSES = 3
@@ -278,6 +278,10 @@ class QueryRecord(StepRecord):
     scored_tokens: int
     processed_tokens: int
     prefilled_prompts: int
+    support: TeacherSupport | None = None
+    """At whose likeliest tokens a served teacher was compared; None: its whole distribution."""
+    rescored_tokens: int = 0
+    """Tokens of the student's pass that found its likeliest tokens for the teacher."""
     learned: bool
     dropped_labels: int
 
@@ -316,8 +320,8 @@ class QueryRecord(StepRecord):
 
     @property
     def teacher_tokens(self) -> int:
-        """Tokens that the teacher computed, prompts counted."""
-        return self.processed_tokens
+        """Tokens that the teacher computed, and the student before it, prompts counted."""
+        return self.processed_tokens + self.rescored_tokens
 
     @property
     def prompt_of(self) -> dict[int, int]:

@@ -16,7 +16,8 @@ from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.scoring import ScoringClient, probe_text
 from bas_opd.teacher.led import LedTeacher
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher
-from bas_opd.types import Hooks, View
+from bas_opd.teacher.student_pass import StudentPass
+from bas_opd.types import Hooks, TeacherSupport, View
 
 
 def served_teacher(
@@ -29,8 +30,15 @@ def served_teacher(
 ) -> LedTeacher:
     """Return the teacher behind `teacher.server`; nothing is sent yet."""
     teacher = config.teacher
+    student = StudentPass(
+        model,
+        k=config.distill.k,
+        tokens_per_batch=teacher.tokens_per_batch,
+        hooks=hooks,
+        world=world,
+    )
     if not world.leads:
-        return LedTeacher(None, world, model.device)
+        return LedTeacher(None, world, model.device, student)
     asked = ServedTeacher(
         _client(config, model.processor),
         model.processor,
@@ -42,15 +50,19 @@ def served_teacher(
             price=teacher.price_per_million_tokens,
             spend_limit=teacher.spend_limit,
         ),
+        support=teacher.support,
         device=model.device,
         hooks=hooks,
         check=run.check_held,
     )
-    return LedTeacher(asked, world, model.device)
+    return LedTeacher(asked, world, model.device, student)
 
 
-def check_served(config: Config, processor: Processor, data: PreparedSet) -> None:
-    """Refuse a server that could not teach; none of these requests makes its model compute."""
+def check_served(config: Config, processor: Processor, data: PreparedSet) -> TeacherSupport:
+    """Refuse a server that could not teach; none of these requests makes its model compute.
+
+    Return at whose likeliest tokens it will be compared.
+    """
     client = _client(config, processor)
     client.endpoint.key()
     tokenizer = processor.tokenizer
@@ -61,6 +73,7 @@ def check_served(config: Config, processor: Processor, data: PreparedSet) -> Non
         # The server counts the token that it is asked to generate.
         longest=longest + config.rollout.max_response_tokens + 1,
     )
+    return client.support(config.teacher.support, config.distill.k)
 
 
 def _prompt_lengths(config: Config, processor: Processor, data: PreparedSet) -> Iterator[int]:

@@ -563,18 +563,24 @@ def _passes(step: QueryRecord) -> Iterator[str]:
     rows = [row for row in step.selected if row not in step.dropped]
     places = [step.prompt_of[row] for row in rows]
     prompts = set(places)
-    fed = step.tokens_of(rows) - len(rows)  # the last token is never fed
     once = step.budget_kind == "processed_tokens"
     bounds = {
         "prefilled_prompts": (len(prompts), len(prompts if once else places)),
-        "student_tokens": (
-            fed + sum(step.prompt_tokens[p] for p in prompts),
-            fed + sum(step.prompt_tokens[p] for p in places),
-        ),
+        "student_tokens": _fed(step, rows),
+        # Before the teacher was asked none were dropped.
+        "rescored_tokens": _fed(step, step.selected) if step.support == "student" else (0, 0),
     }
     for name, (least, most) in bounds.items():
         if not least <= getattr(step, name) <= most:
             yield f"{name} is {getattr(step, name)}, but its rows make {least} to {most}."
+
+
+def _fed(step: QueryRecord, rows: Sequence[int]) -> tuple[int, int]:
+    """Return the fewest and the most tokens that the student computes for rows."""
+    places = [step.prompt_of[row] for row in rows]
+    read = step.tokens_of(rows) - len(rows)  # the last token is never fed
+    least, most = (sum(step.prompt_tokens[p] for p in each) for each in (set(places), places))
+    return read + least, read + most
 
 
 def _journal(outline: RunOutline, ledger: Ledger) -> Iterator[Check]:
@@ -616,6 +622,8 @@ class _Requests(_StepCheck):
     def _problems(self, step: QueryRecord) -> Iterator[str]:
         if step.dropped and not self._is_served:
             yield "rows were dropped, but the teacher is not served."
+        if step.support and not self._is_served:
+            yield "log-probs were known at some tokens only, but the teacher is not served."
         if self._journal is None:
             if step.scored and self._is_served:
                 yield "the journal of requests is missing."

@@ -2,21 +2,26 @@
 
 One request scores one row: `POST /inference/v1/generate` takes token ids as they are, so nothing is
 tokenised again, and a picture as `content_parts` (vLLM 0.28 and newer). It asks for one new token,
-which is not used, and for the log-probs of the prompt, whose end is the response.
+which is not used, and for the log-probs of the prompt, whose end is the response: the likeliest
+tokens of each place, and chosen ones where the server can score them (vLLM 0.32 with its second
+model runner).
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
+
+import numpy
 
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.files import hash_of
@@ -24,12 +29,23 @@ from bas_opd.serving.client import AccessError, RefusedError, ServerClient, Serv
 from bas_opd.serving.endpoint import Endpoint, RequestFailure, exchange
 from bas_opd.text import counted
 
+if TYPE_CHECKING:
+    from bas_opd.types import TeacherSupport
+
 OLDEST = (0, 28)
 """The first version of vLLM whose endpoint takes a picture together with token ids."""
+CHOOSING = (0, 32)
+"""The first version whose `prompt_logprob_token_ids` is known here."""
 SCORING = "/inference/v1/generate"
 BYTES_PER_LOGPROB = 128
 """Most bytes of one log-prob in a reply."""
+MOST_APART = 0.1
+"""Largest mean distance between two log-probs of one token in a reply, which rounding explains."""
 TEXT = "The 3 red cups, na\u00efve fa\u00e7ade: \u7ea2\u8272 \u0663\n\n\tdef f(x): return x**2 "
+
+
+AskedSupport = Literal["auto", "student", "teacher"]
+"""Whose likeliest tokens are asked for; auto: the student's if the server can."""
 
 
 class AnswerError(ServerError):
@@ -49,6 +65,10 @@ class ScoringRequest:
     """Tokens of the prompt with all tokens of the picture."""
     k: int
     """Log-probs wanted at each token of the response."""
+    chosen: tuple[tuple[int, ...], ...] | None = None
+    """Ids whose log-probs are wanted beside the likeliest ones, for each token of the response."""
+    step: int = 0
+    """The step whose student chose them."""
 
     @property
     def tokens(self) -> int:
@@ -61,13 +81,23 @@ class ScoringRequest:
         return self.tokens + 1
 
     def key(self, model: str) -> str:
-        """Return the hash of the content."""
+        """Return the hash of the content.
+
+        Chosen ids count by their step: after a resume, rounding may choose a few others, and the
+        stored answer, which has its own ids, must still be found.
+        """
         image = hashlib.sha256(self.image).hexdigest()
-        return hash_of([model, self.k, list(self.prompt), list(self.response), image])
+        content = [model, self.k, list(self.prompt), list(self.response), image]
+        return hash_of(content if self.chosen is None else [*content, self.step])
 
     def body(self, model: str, request_id: str) -> bytes:
         """Return the request as vLLM reads it."""
         url = f"data:image/png;base64,{base64.b64encode(self.image).decode()}"
+        # The row of a place predicts the token after it.
+        chosen = {
+            "prompt_logprob_token_ids": self.chosen,
+            "prompt_logprob_start": self.prompt_length - 1,
+        }
         content = {
             "request_id": request_id,
             "model": model,
@@ -78,6 +108,7 @@ class ScoringRequest:
                 "max_tokens": 1,
                 "temperature": 0.0,
                 "detokenize": False,
+                **({} if self.chosen is None else chosen),
             },
         }
         return json.dumps(content).encode("ascii")
@@ -90,6 +121,7 @@ class Answer:
     ids: list[list[int]]  # [token][k], the likeliest first
     logprobs: list[list[float]]
     sampled: list[float]  # [token]
+    chosen: list[list[float]] | None = None  # [token][k], in the order that was asked for
 
 
 class ScoringClient(ServerClient):
@@ -100,6 +132,7 @@ class ScoringClient(ServerClient):
         self.vocabulary = vocabulary
         self.root = endpoint.url.rstrip("/").removesuffix("/v1")
         self.most_failures = max(2 * endpoint.at_once, endpoint.tries)
+        self._chooses: dict[int, bool] = {}
         self._failures = 0
         self._last = ""
         self._lock = threading.Lock()
@@ -152,9 +185,8 @@ class ScoringClient(ServerClient):
                 f"{end.url} serves {', '.join(map(repr, served)) or 'no model'}, not "
                 f"{end.model!r}. Set teacher.model to a name that it serves."
             )
-        version = str(self._get("/version").get("version"))
-        found = re.match(r"(\d+)\.(\d+)", version)
-        if found is None or tuple(map(int, found.groups())) < OLDEST:
+        version, number = self._version()
+        if number < OLDEST:
             raise AccessError(
                 f"{end.url} runs vLLM {version}, which cannot score a picture with given token "
                 f"ids. Use vLLM {OLDEST[0]}.{OLDEST[1]} or newer."
@@ -173,6 +205,62 @@ class ScoringClient(ServerClient):
                 f"{end.model!r} at {end.url} has another tokenizer than the model that it would "
                 "teach: the same text has other token ids. Use a teacher with the same tokenizer."
             )
+
+    def support(self, asked: AskedSupport, k: int) -> TeacherSupport:
+        """Return at whose k likeliest tokens log-probs are asked for."""
+        k = min(k, self.vocabulary)
+        if asked == "teacher":
+            return "teacher"
+        if self.gives_chosen(k):
+            return "student"
+        if asked == "student":
+            raise AccessError(
+                f"teacher.support is student, but {self.endpoint.url} gives no log-probs at chosen "
+                "ids (prompt_logprob_token_ids). Use vLLM 0.32 or newer with its second model "
+                "runner (VLLM_USE_V2_MODEL_RUNNER=1), or set teacher.support=auto."
+            )
+        return "teacher"
+
+    def gives_chosen(self, k: int) -> bool:
+        """Return whether the server gives log-probs at k ids chosen for each place.
+
+        It is asked for one place too many, which a server that can do it refuses before its model
+        computes anything.
+        """
+        if k not in self._chooses:
+            self._chooses[k] = self._version()[1] >= CHOOSING and self._would_choose(k)
+        return self._chooses[k]
+
+    def _would_choose(self, k: int) -> bool:
+        content = {
+            "model": self.endpoint.model,
+            "token_ids": [0, 0],
+            "sampling_params": {
+                "prompt_logprob_token_ids": [list(range(k))] * 2,
+                "max_tokens": 1,
+                "detokenize": False,
+            },
+        }
+        body = json.dumps(content).encode("ascii")
+        try:
+            exchange(self._http, self.endpoint, f"{self.root}{SCORING}", body)
+        except RequestFailure as failure:
+            if failure.status not in (400, 422):
+                raise AccessError(
+                    f"The teacher's server {self.endpoint.url} {failure} (asked for {SCORING}). "
+                    "Check that it is up."
+                ) from None
+            if "max allowed" in str(failure):
+                url, advice = self.endpoint.url, _advice(str(failure), k)
+                raise RefusedError(f"{url} {failure}. {advice}") from None
+            return "scored rows" in str(failure)
+        return False
+
+    def _version(self) -> tuple[str, tuple[int, int]]:
+        """Return the version of the server, as it says and as numbers."""
+        version = str(self._get("/version").get("version"))
+        found = re.match(r"(\d+)\.(\d+)", version)
+        return version, (int(found[1]), int(found[2])) if found else (0, 0)
 
     def _check_scoring(self) -> None:
         """Raise unless the endpoint that scores is there: a request without tokens is invalid."""
@@ -265,8 +353,8 @@ def _parse(raw: bytes, asked: ScoringRequest, request_id: str, vocabulary: int, 
     ids: list[list[int]] = []
     logprobs: list[list[float]] = []
     sampled: list[float] = []
-    for token, place in zip(asked.response, places[-len(asked.response) :], strict=True):
-        known = _logprobs(place, vocabulary, url)
+    likely = [_logprobs(place, vocabulary, url) for place in places[-len(asked.response) :]]
+    for token, known in zip(asked.response, likely, strict=True):
         if token not in known:
             raise AnswerError(
                 f"{url} answered for other tokens than those asked for: the log-prob of token "
@@ -282,7 +370,43 @@ def _parse(raw: bytes, asked: ScoringRequest, request_id: str, vocabulary: int, 
         ids.append(top)
         logprobs.append([known[each] for each in top])
         sampled.append(known[token])
-    return Answer(ids=ids, logprobs=logprobs, sampled=sampled)
+    chosen = None
+    if asked.chosen is not None:
+        chosen = _chosen(reply.get("prompt_token_id_logprobs"), asked.chosen, likely, url)
+    return Answer(ids=ids, logprobs=logprobs, sampled=sampled, chosen=chosen)
+
+
+def _chosen(
+    sent: Any, asked: Sequence[Sequence[int]], likely: Sequence[Mapping[int, float]], url: str
+) -> list[list[float]]:
+    """Return the log-probs at chosen ids, which are those of the likeliest where both are known."""
+    try:
+        found = numpy.load(io.BytesIO(base64.b64decode(sent, validate=True)), allow_pickle=False)
+        values = found.astype(numpy.float64).tolist()
+        shape = found.shape
+    except (TypeError, ValueError, EOFError, AttributeError):
+        raise AnswerError(
+            f"{url} sent no log-probs at the ids that were chosen (prompt_token_id_logprobs), or "
+            "none that can be read. Check the server, or set teacher.support=teacher."
+        ) from None
+    if shape != (len(asked), len(asked[0])):
+        raise AnswerError(
+            f"{url} sent {shape} log-probs at chosen ids, where {len(asked)} places with "
+            f"{len(asked[0])} each were asked for. Set teacher.support=teacher."
+        )
+    apart: list[float] = []
+    for ids, row, known in zip(asked, values, likely, strict=True):
+        _check_logprobs(row, url)
+        apart += [
+            abs(known[each] - value) for each, value in zip(ids, row, strict=True) if each in known
+        ]
+    if apart and sum(apart) / len(apart) > MOST_APART:
+        raise AnswerError(
+            f"{url} gave two log-probs for one token, {sum(apart) / len(apart):.2g} apart on "
+            f"average over {len(apart)} tokens. Its log-probs at chosen ids are of other places: "
+            "set teacher.support=teacher."
+        )
+    return values
 
 
 def _logprobs(place: Any, vocabulary: int, url: str) -> dict[int, float]:
@@ -296,11 +420,16 @@ def _logprobs(place: Any, vocabulary: int, url: str) -> dict[int, float]:
             f"{url} gave a log-prob of token {other[0]}, but the model that it teaches has only "
             f"{vocabulary:,} token ids. Use a teacher with the same vocabulary."
         )
-    if not all(math.isfinite(each) for each in known.values()):
+    _check_logprobs(known.values(), url)
+    return known
+
+
+def _check_logprobs(known: Collection[float], url: str) -> None:
+    """Raise unless these can be log-probs of different tokens at one place."""
+    if not all(math.isfinite(each) for each in known):
         raise AnswerError(f"{url} gave a log-prob that is not finite. Check the server.")
-    if sum(math.exp(min(each, 1.0)) for each in known.values()) > 1.01:
+    if sum(math.exp(min(each, 1.0)) for each in known) > 1.01:
         raise AnswerError(
             f"{url} gave probabilities that sum to more than 1. Serve the model with "
             "--logprobs-mode raw_logprobs."
         )
-    return known

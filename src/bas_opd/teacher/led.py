@@ -10,6 +10,7 @@ import torch
 from bas_opd.compute.world import World
 from bas_opd.model.batches import group_by_prompt, shares
 from bas_opd.teacher.server_teacher import ServedScores, ServedTeacher
+from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import BudgetKind, Costs, Part, Rollouts
 
 
@@ -20,9 +21,16 @@ class LedTeacher:
     limits the speed, and the leader's requests are out in parallel already.
     """
 
-    def __init__(self, teacher: ServedTeacher | None, world: World, device: torch.device) -> None:
+    def __init__(
+        self,
+        teacher: ServedTeacher | None,
+        world: World,
+        device: torch.device,
+        student: StudentPass,
+    ) -> None:
         """`teacher` is the leader's; the other ranks have none. `device` is this rank's."""
         self._teacher, self._world, self._device = teacher, world, device
+        self._student = student
 
     @property
     def _own(self) -> ServedTeacher:
@@ -35,9 +43,12 @@ class LedTeacher:
 
     def score(self, rollouts: Rollouts, rows: Sequence[int]) -> ServedScores:
         """Return what the server says of `rows`: the answers of this rank's, the counts of all."""
+        likeliest = None
+        if rows and self._world.led(lambda: self._own.support) == "student":
+            likeliest = self._student.likeliest(rollouts, rows)
 
         def ask() -> list[ServedScores]:
-            scores = self._own.score(rollouts, rows)
+            scores = self._own.score(rollouts, rows, likeliest)
             # The learner deals the rows that were answered in the same way.
             groups = group_by_prompt([row for row in rows if row in scores.answers], rollouts)
             dealt = shares(groups, self._world.size)

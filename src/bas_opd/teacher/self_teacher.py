@@ -48,6 +48,8 @@ class LocalScores:
     prefilled_prompts: int
     elsewhere: tuple[tuple[int, int], ...] = ()
     """Rows that other processes scored, each with its tokens."""
+    support: None = None
+    rescored_tokens: int = 0
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -73,6 +75,8 @@ class SelfTeacher:
     student's. `view` decides what it sees of an example: for BAS-OPD, the crop. `size` is the size
     of that view; without it the cost of a prompt is not known in advance.
     """
+
+    what = "teacher pass"
 
     def __init__(
         self,
@@ -144,7 +148,7 @@ class SelfTeacher:
                 lambda limit: self._score(rollouts, groups, limit),
                 limit=self.tokens_per_batch,
                 smallest=max(smallest),
-                what="teacher pass",
+                what=self.what,
                 notice=self.hooks.notice,
             )
         finally:

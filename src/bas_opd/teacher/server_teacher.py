@@ -20,8 +20,9 @@ from bas_opd.files import write_bytes
 from bas_opd.model.processing import Processor
 from bas_opd.serving.client import SpendingLimitError
 from bas_opd.serving.request_journal import RequestJournal
-from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
-from bas_opd.types import BudgetKind, Costs, Hooks, Part, Rollouts, View
+from bas_opd.serving.scoring import Answer, AskedSupport, ScoringClient, ScoringRequest
+from bas_opd.teacher.student_pass import Likeliest
+from bas_opd.types import BudgetKind, Costs, Hooks, Part, Rollouts, TeacherSupport, View
 
 MILLION = 1_000_000
 
@@ -30,8 +31,8 @@ MILLION = 1_000_000
 class TopLogprobs:
     """The scores of a teacher that are known at k tokens of each place.
 
-    These are the k likeliest; if the sampled token is not among them, it takes the place of the
-    last one.
+    These are the student's k likeliest, if the server was asked for them. Otherwise they are the
+    teacher's k likeliest; if the sampled token is not among them, it takes the place of the last.
     """
 
     ids: Tensor  # [token, k]
@@ -39,10 +40,14 @@ class TopLogprobs:
     likeliest: Tensor  # [token, k] ids, the likeliest first
 
     @classmethod
-    def of(cls, answer: Answer, response: Sequence[int]) -> TopLogprobs:
+    def of(cls, answer: Answer, asked: ScoringRequest) -> TopLogprobs:
         """Return the scores that a server gave for the tokens of a response."""
         likeliest, known = torch.tensor(answer.ids), torch.tensor(answer.logprobs)
-        tokens, sampled = torch.tensor(response)[:, None], torch.tensor(answer.sampled)[:, None]
+        if answer.chosen is not None:
+            ids = torch.tensor(asked.chosen)
+            return cls(ids=ids, known=torch.tensor(answer.chosen), likeliest=likeliest)
+        sampled = torch.tensor(answer.sampled)[:, None]
+        tokens = torch.tensor(asked.response)[:, None]
         is_likely = (likeliest == tokens).any(-1, keepdim=True)
         last = torch.where(is_likely, likeliest[:, -1:], tokens)
         last_known = torch.where(is_likely, known[:, -1:], sampled)
@@ -90,6 +95,8 @@ class ServedScores:
     answers: Mapping[int, TopLogprobs]
     processed_tokens: int
     device: torch.device
+    support: TeacherSupport = "teacher"
+    rescored_tokens: int = 0
     elsewhere: tuple[tuple[int, int], ...] = ()
     """Rows whose answers other processes have, each with its tokens."""
 
@@ -169,15 +176,20 @@ class ServedTeacher:
         *,
         k: int,
         limits: Limits,
+        support: AskedSupport = "auto",
         device: torch.device | None = None,
         hooks: Hooks | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answers are beside the journal; `check` raises if it is no longer the run's."""
+        """Answers are beside the journal; `check` raises if it is no longer the run's.
+
+        `support` says at whose likeliest tokens the server is asked; auto: the student's if it can.
+        """
         self.client, self.processor, self.view = client, processor, view
         self._path, self.answers = journal, journal.with_name("answers")
         self.k = min(k, client.vocabulary)
         self.limits = limits
+        self._support: AskedSupport = support
         self.device = device or torch.device("cpu")
         self.hooks = hooks or Hooks()
         self._check = check
@@ -191,21 +203,29 @@ class ServedTeacher:
             disk.make_folder(self.answers, exist_ok=True)
         return self._journal
 
+    @property
+    def support(self) -> TeacherSupport:
+        """At whose likeliest tokens log-probs are compared; the server is asked what it can do."""
+        return self.client.support(self._support, self.k)
+
     def costs(self, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind) -> Costs | None:
         """Return the response tokens of rows; what else is processed is the server's affair."""
         if kind != "scored_tokens":
             return None
         return Costs(rows={row: int(rollouts.lengths[row]) for row in rows})
 
-    def score(self, rollouts: Rollouts, rows: Sequence[int]) -> ServedScores:
+    def score(
+        self, rollouts: Rollouts, rows: Sequence[int], likeliest: Likeliest | None = None
+    ) -> ServedScores:
         """Return what the server says of `rows` (Alg. 1, line 11); no rows, no request.
 
-        A step sends at most one request for each of `rows`, and `retries` more over all resumes.
+        With the student's `likeliest` tokens it is asked about these. A step sends at most one
+        request for each of `rows`, and `retries` more over all resumes.
         A row without an answer is dropped.
         """
         if not rows:
             return ServedScores(answers={}, processed_tokens=0, device=self.device)
-        step, asked = rollouts.step, self._requests(rollouts, rows)
+        step, asked = rollouts.step, self._requests(rollouts, rows, likeliest)
         keys = {row: request.key(self.client.endpoint.model) for row, request in asked.items()}
         first_rows: dict[str, int] = {}
         for row, key in keys.items():
@@ -228,7 +248,7 @@ class ServedTeacher:
             row = missing[key]
             charge = lambda: budget.charge(row, key, asked[row].charged)  # noqa: E731
             answer = self.client.score(asked[row], charge)
-            return None if answer is None else self._store(key, answer, asked[row].response)
+            return None if answer is None else self._store(key, answer, asked[row])
 
         order = list(missing)
         for index, scores in self.client.in_parallel(ask, order, poll=self.hooks.poll):
@@ -249,6 +269,8 @@ class ServedTeacher:
             answers=answers,
             processed_tokens=sum(asked[row].tokens for row in answers),
             device=self.device,
+            support="teacher" if likeliest is None else "student",
+            rescored_tokens=0 if likeliest is None else likeliest.processed_tokens,
         )
 
     def follow(self) -> None:
@@ -261,7 +283,9 @@ class ServedTeacher:
         """Return nothing: a checkpoint holds what changes."""
         return {}
 
-    def _requests(self, rollouts: Rollouts, rows: Sequence[int]) -> dict[int, ScoringRequest]:
+    def _requests(
+        self, rollouts: Rollouts, rows: Sequence[int], likeliest: Likeliest | None
+    ) -> dict[int, ScoringRequest]:
         """Build what is asked about rows; the view of each prompt is opened once."""
         seen: dict[int, tuple[tuple[int, ...], bytes, int]] = {}
         for number in dict.fromkeys(rollouts.prompt_of(row) for row in rows):
@@ -280,6 +304,8 @@ class ServedTeacher:
                 image=picture,
                 prompt_length=length,
                 k=self.k,
+                chosen=None if likeliest is None else tuple(map(tuple, likeliest.ids[row])),
+                step=rollouts.step,
             )
         return requests
 
@@ -295,8 +321,8 @@ class ServedTeacher:
                 "it asked for again."
             ) from error
 
-    def _store(self, key: str, answer: Answer, response: Sequence[int]) -> TopLogprobs:
-        scores = TopLogprobs.of(answer, response)
+    def _store(self, key: str, answer: Answer, asked: ScoringRequest) -> TopLogprobs:
+        scores = TopLogprobs.of(answer, asked)
         self._check()
         write_bytes(self.answers / f"{key}.safetensors", save(scores.tensors()))
         return scores

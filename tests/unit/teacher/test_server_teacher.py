@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,13 @@ from bas_opd.data.views import crop_view
 from bas_opd.distill.divergence import divergence_on, jensen_shannon, student_topk
 from bas_opd.distill.utility import token_utility
 from bas_opd.errors import DataError
+from bas_opd.files import hash_of
 from bas_opd.serving.client import SpendingLimitError
 from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.request_journal import RequestJournal, read_requests
-from bas_opd.serving.scoring import Answer, ScoringClient
+from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher, TopLogprobs
+from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import FullLogits, Hooks
 
 VOCABULARY = 40
@@ -36,7 +41,19 @@ def known(teacher: torch.Tensor, tokens: torch.Tensor, k: int) -> TopLogprobs:
     answer = Answer(
         ids=top.indices.tolist(), logprobs=top.values.tolist(), sampled=sampled.tolist()
     )
-    return TopLogprobs.of(answer, tokens.tolist())
+    return TopLogprobs.of(answer, request(tokens.tolist(), k))
+
+
+def request(response: list[int], k: int, chosen: Any = None, step: int = 0) -> ScoringRequest:
+    return ScoringRequest(
+        prompt=(1,),
+        response=tuple(response),
+        image=b"",
+        prompt_length=3,
+        k=k,
+        chosen=chosen,
+        step=step,
+    )
 
 
 @pytest.mark.parametrize("k", [1, 4, 39, 40])
@@ -60,6 +77,47 @@ def test_an_id_that_is_not_known_has_no_log_prob() -> None:
     assert scores.logprobs(index.flip(-1)) is not None
     index[7, 2] = next(i for i in range(VOCABULARY) if i not in index[7].tolist())
     assert scores.logprobs(index) is None
+
+
+def test_chosen_ids_belong_to_their_step_and_to_the_places_of_the_response() -> None:
+    ids = ((1, 2), (3, 4))
+    plain = request([4, 5], 2)
+    one, other = (request([4, 5], 2, ids, step) for step in (1, 2))
+    assert len({each.key("m") for each in (plain, one, other)}) == 3
+    # Answers of runs that chose nothing are found again.
+    assert plain.key("m") == hash_of(["m", 2, [1], [4, 5], hashlib.sha256(b"").hexdigest()])
+    assert "prompt_logprob_token_ids" not in json.loads(plain.body("m", "r"))["sampling_params"]
+    asked = json.loads(one.body("m", "r"))["sampling_params"]
+    # Tokens 0 to 2 are the prompt; the row of token 2 predicts the first of the response.
+    assert asked["prompt_logprob_start"] == 2
+    assert asked["prompt_logprob_token_ids"] == [[1, 2], [3, 4]]
+
+
+def test_at_the_students_likeliest_tokens_every_term_is_that_of_the_whole_distribution() -> None:
+    student, teacher, k = logits(5), logits(6), 8
+    index, table = student_topk(student, k), teacher.log_softmax(-1)
+    top = table.topk(k)
+    answer = Answer(
+        ids=top.indices.tolist(),
+        logprobs=top.values.tolist(),
+        sampled=table[:, 0].tolist(),
+        chosen=table.gather(-1, index).tolist(),
+    )
+    chosen = tuple(map(tuple, index.tolist()))
+    scores = TopLogprobs.of(answer, request([0] * 30, k, chosen))
+    exact = FullLogits(teacher)
+    for support in ("tail", "renormalise"):
+        one, other = (
+            divergence_on(student, each, scores.support(), alpha=0.5, support=support)
+            for each in (scores, exact)
+        )
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        token_utility(student, scores, index, support=scores.support()),
+        token_utility(student, exact, index),
+        atol=1e-5,
+        rtol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -143,6 +201,50 @@ def test_rows_with_the_same_content_are_asked_once_and_every_row_is_counted(
     assert torch.equal(again.answers[4].known, scores.answers[4].known)
     packed = torch.cat([chunk.known for chunk in again.chunks((4, 0), 3)])
     assert torch.equal(packed, torch.cat([again.answers[4].known, again.answers[0].known]))
+
+
+def test_a_stored_answer_is_not_asked_for_again_where_rounding_chooses_other_ids(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts, rows = draw(student, make_examples(tmp_path)), (0, 4)
+    server.requests, server.fault = [], no_fault
+    chosen = StudentPass(student, k=10).likeliest(rollouts, rows)
+    other = replace(
+        chosen,
+        ids={row: [[*ids[:-1], ids[-1] ^ 1] for ids in each] for row, each in chosen.ids.items()},
+    )
+    first, again = (
+        teacher_of(server, tmp_path, student).score(rollouts, rows, each)
+        for each in (chosen, other)
+    )
+    assert len(server.requests) == 2
+    for row in rows:
+        assert first.answers[row].ids.tolist() == chosen.ids[row]
+        assert torch.equal(first.answers[row].ids, again.answers[row].ids)
+    # Another step has another student.
+    teacher_of(server, tmp_path, student).score(replace(rollouts, step=4), rows, other)
+    assert len(server.requests) == 4
+
+
+def test_the_students_pass_computes_the_rows_it_is_asked_for_and_finds_what_the_learner_finds(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts, rows = draw(student, make_examples(tmp_path)), (1, 4, 5)
+    calls: list[Any] = []
+    hooks = Hooks(asked=lambda *call: calls.append(call))
+    found = StudentPass(student, k=7, hooks=hooks).likeliest(rollouts, rows)
+    assert not calls, "The student is no teacher: its pass is no call."
+    assert set(found.ids) == set(rows)
+    prompts = sum(rollouts.prompts[number].length for number in (0, 1))
+    assert found.processed_tokens == prompts + int(rollouts.lengths[list(rows)].sum()) - len(rows)
+    for row in rows:
+        response = rollouts.tokens[row, : int(rollouts.lengths[row])]
+        prompt = rollouts.prompts[rollouts.prompt_of(row)]
+        with student.compute():
+            hidden = student.response_hidden([prompt], [0], [response])
+        assert torch.equal(torch.tensor(found.ids[row]), student_topk(student.logits(hidden), 7))
 
 
 def test_no_rows_send_nothing_and_write_nothing(
