@@ -206,7 +206,8 @@ def test_a_learned_25_run_is_verified_and_resumed(folder: Path, tmp_path: Path) 
     shutil.rmtree(run / "model")
     console = Silent()
     loop.train(config, console)
-    assert any("Resuming after step" in message for message in console.messages)
+    assert any("Resuming after step 3" in message for message in console.messages)
+    assert any("it may draw other tokens" in message for message in console.messages)
     again = step_records(run)
     assert again[:3] == steps[:3]
     assert [step["step"] for step in again] == [0, 1, 2, 3, 4]

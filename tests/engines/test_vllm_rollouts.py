@@ -19,6 +19,7 @@ from bas_opd.data.views import full_view
 from bas_opd.errors import ModelError, PreemptionError
 from bas_opd.model.loading import LoraSettings
 from bas_opd.rollout import vllm_engine
+from bas_opd.rollout.vllm_engine import VllmEngine
 from bas_opd.types import Hooks, PromptBatch, Rollouts
 
 BLOCK = vllm_engine.ON_CPU["block_size"]
@@ -163,6 +164,42 @@ def test_a_prompt_and_its_image_are_computed_once(beside: Beside, batch: PromptB
         for prompt in encoded
     )
     assert seen["tokens"] == computed + int((drawn.lengths - 1).sum())
+
+
+def test_between_steps_it_sleeps_and_wakes_for_new_weights_and_then_for_its_cache(
+    beside: Beside, batch: PromptBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU vLLM ignores both, so this shows that it is called as it wants, and when."""
+    beside.sync()
+    engine, calls = beside.engine.engine, list[Any]()
+    monkeypatch.setattr(VllmEngine, "_sleeps", True)
+    for name in ("sleep", "wake_up", "collective_rpc", "reset_prefix_cache"):
+        original = getattr(engine, name)
+
+        def call(
+            *arguments: Any, _name: str = name, _original: Any = original, **named: Any
+        ) -> Any:
+            calls.append((_name, *arguments))
+            return _original(*arguments, **named)
+
+        monkeypatch.setattr(engine, name, call)
+    for _ in range(2):
+        beside.train()
+        beside.sync()
+        assert_same(beside.engine.generate(batch), beside.sampler.generate(batch))
+        assert calls == [
+            ("wake_up", ["weights"]),
+            ("collective_rpc", "reload_weights"),
+            ("wake_up", ["kv_cache"]),
+            ("reset_prefix_cache",),
+            ("sleep", 2),
+        ]
+        calls.clear()
+    # What sleeps has lost its weights: the same version is loaded again.
+    beside.engine.load_weights(beside.model.trainable(), beside.version)
+    assert ("collective_rpc", "reload_weights") in calls
+    monkeypatch.undo()
+    beside.sync()
 
 
 def test_a_stop_between_tokens_leaves_the_engine_usable(beside: Beside, batch: PromptBatch) -> None:

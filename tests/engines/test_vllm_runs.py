@@ -125,6 +125,7 @@ def test_a_killed_run_resumes_to_the_same_end(small_qwen3vl: Path, tmp_path: Pat
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert "Resuming after step" in said
+    assert "it may draw other tokens" not in said  # In float32 it does not.
     assert_same_end(killed, whole)
     assert verify(killed).is_sound
 

@@ -6,7 +6,9 @@ import base64
 import io
 import json
 import os
+import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -398,8 +400,11 @@ def test_more_requests_than_allowed_do_not_pass_verification(
     assert any("the journal of requests is missing" in each for each in problems)
 
 
-def killed(config: Config, server: TeacherServer, at: int) -> None:
-    """Train in a process that is killed when its n-th request has arrived, before its answer."""
+def killed(config: Config, server: TeacherServer, at: int, *, after: float | None = None) -> None:
+    """Train in a process that is killed when its n-th request has arrived, before its answer.
+
+    With `after`, so many seconds later.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -408,7 +413,9 @@ def killed(config: Config, server: TeacherServer, at: int) -> None:
             os._exit(0)
 
     def kill(number: int, _: dict[str, Any]) -> None:
-        if number == at:
+        if number == at and after is not None:
+            threading.Timer(after, os.kill, (child, signal.SIGKILL)).start()
+        elif number == at:
             os.kill(child, signal.SIGKILL)
 
     server.fault = kill
@@ -434,6 +441,25 @@ def test_a_kill_while_requests_are_out_repeats_only_what_has_no_answer(
     assert not {each["key"] for each in again if each.get("tokens")} & stored
     found = verify(run)
     assert found.is_sound, found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kill_at_a_random_moment_loses_no_stored_answer(
+    seed: int, config: Make, server: TeacherServer, whole: Path
+) -> None:
+    """While requests are out, while answers are stored, while the student learns from them."""
+    moments = random.Random(seed)
+    killed(config(), server, moments.randrange(9), after=moments.expovariate(50))
+    run = Path(config().run.output or "")
+    path = run / "teacher" / "requests.jsonl"
+    stored = {each.stem for each in (run / "teacher" / "answers").glob("*.safetensors")}
+    before = len(path.read_text().splitlines())
+    # A request that was out is repeated: at most as many were out as may be at once.
+    assert_same_end(train(config()), whole)
+    again = [json.loads(line) for line in path.read_text().splitlines()[before:]]
+    assert not {each["key"] for each in again if each.get("tokens")} & stored
+    assert sent(run) <= sent(whole) + config().teacher.at_once
+    assert verify(run).is_sound
 
 
 def test_a_kill_without_a_budget_for_repeats_drops_the_rows_that_were_out(

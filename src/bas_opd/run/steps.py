@@ -180,6 +180,12 @@ class RunSteps:
         writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
         self._name_other_machine(identity["environment"])
+        precision = self.state.method.model.precision
+        if self.config.rollout.engine == "vllm" and precision.itemsize < 4:
+            self.console.message(
+                "vLLM computes in bfloat16: from here on it may draw other tokens than in an "
+                "undisturbed run, and rows may be selected otherwise. What is on record stays."
+            )
         return writer
 
     def _name_other_machine(self, now: Mapping[str, Any]) -> None:
