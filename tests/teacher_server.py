@@ -39,6 +39,8 @@ class TeacherServer:
         self.max_model_len, self.version = max_model_len, version
         self.fault: Fault = no_fault
         self.max_logprobs = 10_000
+        self.sees = True
+        """Whether it takes pictures."""
         self.chooses = True
         """Whether it runs the model runner that scores chosen ids."""
         self.scores = True
@@ -71,11 +73,29 @@ class TeacherServer:
         content = [request[name] for name in ("token_ids", "content_parts", "sampling_params")]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
-    @torch.no_grad()
-    def logprobs(
-        self, request: dict[str, Any]
-    ) -> tuple[list[dict[int, dict[str, Any]] | None], Tensor | None]:
-        """Log-probs at every token, as `prompt_logprobs` has them, and those at chosen ids."""
+    def refusal(self, request: dict[str, Any]) -> str | None:
+        """What it says of a request that it does not compute."""
+        params = request["sampling_params"]
+        wanted, k = params.get("prompt_logprob_token_ids"), params["prompt_logprobs"]
+        if not self.sees:
+            return "At most 0 image(s) may be provided in one prompt."
+        if k > self.max_logprobs:
+            limit = f"which is greater than max allowed: {self.max_logprobs}"
+            return f"Requested prompt logprobs of {k}, {limit}"
+        if wanted is None or self.version < "0.32":  # Such versions ignore what they do not know.
+            return None
+        if not self.chooses:
+            return "prompt_logprob_token_ids requires the V2 model runner"
+        rows = self.prompt(request).length - 1 - params["prompt_logprob_start"]
+        if len(wanted) != rows:
+            return (
+                f"prompt_logprob_token_ids has {len(wanted)} rows, but the prompt has {rows} "
+                "scored rows"
+            )
+        return None
+
+    def prompt(self, request: dict[str, Any]) -> Prompt:
+        """What the model reads: the image token stands for all of a picture."""
         processor = self.model.processor
         url = request["content_parts"][0]["url"]
         image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
@@ -83,7 +103,15 @@ class TeacherServer:
         grid = features["image_grid_thw"]
         size = int(grid.prod()) // processor.images.merge_size**2
         ids = torch.tensor(processor._expand(request["token_ids"], size))
-        prompt = Prompt(input_ids=ids, pixel_values=features["pixel_values"], grid=grid)
+        return Prompt(input_ids=ids, pixel_values=features["pixel_values"], grid=grid)
+
+    @torch.no_grad()
+    def logprobs(
+        self, request: dict[str, Any]
+    ) -> tuple[list[dict[int, dict[str, Any]] | None], Tensor | None]:
+        """Log-probs at every token, as `prompt_logprobs` has them, and those at chosen ids."""
+        prompt = self.prompt(request)
+        ids, grid = prompt.input_ids, prompt.grid
         network: Any = self.model.network
         hidden = self.model._forward(
             ids[None],
@@ -104,7 +132,6 @@ class TeacherServer:
         if wanted is None:
             return places, None
         start = request["sampling_params"]["prompt_logprob_start"]
-        assert len(wanted) == len(ids) - 1 - start
         return places, table[start:-1].gather(-1, torch.tensor(wanted))
 
     def reply(self, request: dict[str, Any], fault: str | None) -> dict[str, Any]:
@@ -186,35 +213,16 @@ def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
             if not content:
                 self._send(400, {"error": {"message": "2 validation errors"}})
                 return
-            if "content_parts" not in content:
-                self._send(*self._refusal(content["sampling_params"]["prompt_logprob_token_ids"]))
+            if words := server.refusal(content):
+                self._send(400, {"error": {"message": words}})
                 return
             with server.lock:
                 number = len(server.requests)
                 server.requests.append(content)
             self._answer(content, server.fault(number, content))
 
-        def _refusal(self, wanted: list[list[int]]) -> tuple[int, dict[str, Any]]:
-            """What a request with a place too many is answered."""
-            if server.version < "0.32":  # Such versions ignore what they do not know.
-                return 200, {}
-            words = "prompt_logprob_token_ids requires the V2 model runner"
-            if len(wanted[0]) > server.max_logprobs:
-                words = (
-                    f"Requested {len(wanted[0])} token ids per row in prompt_logprob_token_ids, "
-                )
-                words += f"which is greater than max allowed: {server.max_logprobs}. "
-                words += "Set max_logprobs (--max-logprobs) to at least this."
-            elif server.chooses:
-                words = "prompt_logprob_token_ids has 2 rows, but the prompt has 1 scored rows"
-            return 400, {"error": {"message": words, "param": "prompt_logprob_token_ids"}}
-
         def _answer(self, content: dict[str, Any], fault: str | None) -> None:
-            k = content["sampling_params"]["prompt_logprobs"]
-            if k > server.max_logprobs:
-                words = f"Requested prompt logprobs of {k}, which is greater than max allowed: 20"
-                self._send(400, {"error": {"message": words}})
-            elif fault == "hangs up":
+            if fault == "hangs up":
                 self.close_connection = True
             elif fault == "stalls":
                 server.closing.wait(30)

@@ -167,11 +167,15 @@ def test_a_prompt_and_its_image_are_computed_once(beside: Beside, batch: PromptB
 
 
 def test_between_steps_it_sleeps_and_wakes_for_new_weights_and_then_for_its_cache(
-    beside: Beside, batch: PromptBatch, monkeypatch: pytest.MonkeyPatch
+    beside: Beside,
+    batch: PromptBatch,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """On a CPU vLLM ignores both, so this shows that it is called as it wants, and when."""
+    """On a CPU vLLM frees nothing, so this shows that it is called as it wants, and when."""
     beside.sync()
     engine, calls = beside.engine.engine, list[Any]()
+    request.addfinalizer(engine.wake_up)  # Asleep, it would keep later tests waiting.
     monkeypatch.setattr(VllmEngine, "_sleeps", True)
     for name in ("sleep", "wake_up", "collective_rpc", "reset_prefix_cache"):
         original = getattr(engine, name)
@@ -190,6 +194,7 @@ def test_between_steps_it_sleeps_and_wakes_for_new_weights_and_then_for_its_cach
         assert calls == [
             ("wake_up", ["weights"]),
             ("collective_rpc", "reload_weights"),
+            ("collective_rpc", "apply_model"),
             ("wake_up", ["kv_cache"]),
             ("reset_prefix_cache",),
             ("sleep", 2),
@@ -198,8 +203,6 @@ def test_between_steps_it_sleeps_and_wakes_for_new_weights_and_then_for_its_cach
     # What sleeps has lost its weights: the same version is loaded again.
     beside.engine.load_weights(beside.model.trainable(), beside.version)
     assert ("collective_rpc", "reload_weights") in calls
-    monkeypatch.undo()
-    beside.sync()
 
 
 def test_a_stop_between_tokens_leaves_the_engine_usable(beside: Beside, batch: PromptBatch) -> None:

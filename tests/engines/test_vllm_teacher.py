@@ -32,7 +32,7 @@ from bas_opd.serving.client import AccessError, RefusedError
 from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.scoring import ScoringClient
 from bas_opd.teacher import FrozenTeacher
-from bas_opd.teacher.server_teacher import Limits, ServedTeacher
+from bas_opd.teacher.server_teacher import Limits, ServedTeacher, sample_request
 from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import PromptBatch
 
@@ -171,7 +171,7 @@ def test_at_the_students_likeliest_tokens_loss_gradient_and_utility_are_those_of
     )
     rows = tuple(range(0, len(rollouts), 2))
     client = ScoringClient(Endpoint(url=choosing, model="a-teacher"), vocabulary=304)
-    assert client.support("auto", K) == "student"
+    assert client.support("auto", sample_request(student.processor, K)) == "student"
     asked = ServedTeacher(
         client, student.processor, crop_view, tmp_path / "requests", k=K, limits=Limits()
     )
@@ -239,6 +239,18 @@ def test_what_it_cannot_do_is_a_sentence(url: str, small_qwen3vl: Path, tmp_path
     long = "rollout.max_response_tokens=600"
     with pytest.raises(ConfigError, match=r"reads at most 512 tokens.*--max-model-len"):
         loop.train(config(tmp_path / "long", small_qwen3vl, url, long), Silent())
+
+
+def test_a_server_that_takes_no_pictures_is_named_before_the_run(
+    teacher: Path, small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "build_method", None)  # The model is not loaded.
+    none = ("--limit-mm-per-prompt", '{"image":0,"video":0}')
+    with (
+        serving(teacher, tmp_path / "log", "--enable-scale-out", *none) as address,
+        pytest.raises(RefusedError, match=r"Serve a model that reads pictures"),
+    ):
+        loop.train(config(tmp_path / "run", small_qwen3vl, address), Silent())
 
 
 def test_a_server_without_its_endpoint_is_named_before_the_run(

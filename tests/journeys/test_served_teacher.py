@@ -334,7 +334,10 @@ def test_what_can_be_known_is_refused_before_the_model_is_loaded(
     server.max_logprobs = 10
     with pytest.raises(RefusedError, match=r"--max-logprobs 20, or lower distill\.k"):
         train(config())
-    server.version = "0.28.0rc2"
+    server.max_logprobs, server.sees = 10_000, False
+    with pytest.raises(RefusedError, match=r"At most 0 image.*Serve a model that reads pictures"):
+        train(config())
+    server.sees, server.version = True, "0.28.0rc2"
     with monkeypatch.context() as patch:
         patch.setattr(server, "shift", 1)
         with pytest.raises(ModelError, match="has another tokenizer than the model"):

@@ -15,7 +15,7 @@ from bas_opd.run.forecast import has_view
 from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.scoring import ScoringClient, probe_text
 from bas_opd.teacher.led import LedTeacher
-from bas_opd.teacher.server_teacher import Limits, ServedTeacher
+from bas_opd.teacher.server_teacher import Limits, ServedTeacher, sample_request
 from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import Hooks, TeacherSupport, View
 
@@ -73,7 +73,8 @@ def check_served(config: Config, processor: Processor, data: PreparedSet) -> Tea
         # The server counts the token that it is asked to generate.
         longest=longest + config.rollout.max_response_tokens + 1,
     )
-    return client.support(config.teacher.support, config.distill.k)
+    sample = sample_request(processor, min(config.distill.k, client.vocabulary))
+    return client.support(config.teacher.support, sample)
 
 
 def _prompt_lengths(config: Config, processor: Processor, data: PreparedSet) -> Iterator[int]:

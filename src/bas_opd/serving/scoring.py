@@ -132,7 +132,7 @@ class ScoringClient(ServerClient):
         self.vocabulary = vocabulary
         self.root = endpoint.url.rstrip("/").removesuffix("/v1")
         self.most_failures = max(2 * endpoint.at_once, endpoint.tries)
-        self._chooses: dict[int, bool] = {}
+        self._chooses: bool | None = None
         self._failures = 0
         self._last = ""
         self._lock = threading.Lock()
@@ -206,54 +206,38 @@ class ScoringClient(ServerClient):
                 "teach: the same text has other token ids. Use a teacher with the same tokenizer."
             )
 
-    def support(self, asked: AskedSupport, k: int) -> TeacherSupport:
-        """Return at whose k likeliest tokens log-probs are asked for."""
-        k = min(k, self.vocabulary)
-        if asked == "teacher":
-            return "teacher"
-        if self.gives_chosen(k):
-            return "student"
-        if asked == "student":
+    def support(self, asked: AskedSupport, sample: ScoringRequest) -> TeacherSupport:
+        """Return at whose likeliest tokens log-probs are asked for; `gives_chosen` says how."""
+        if self._chooses is None:
+            self._chooses = self._version()[1] >= CHOOSING and self.gives_chosen(sample)
+        if asked == "student" and not self._chooses:
             raise AccessError(
                 f"teacher.support is student, but {self.endpoint.url} gives no log-probs at chosen "
                 "ids (prompt_logprob_token_ids). Use vLLM 0.32 or newer with its second model "
                 "runner (VLLM_USE_V2_MODEL_RUNNER=1), or set teacher.support=auto."
             )
-        return "teacher"
+        return "student" if self._chooses and asked != "teacher" else "teacher"
 
-    def gives_chosen(self, k: int) -> bool:
-        """Return whether the server gives log-probs at k ids chosen for each place.
+    def gives_chosen(self, sample: ScoringRequest) -> bool:
+        """Return whether the server gives log-probs at chosen ids; raise if it refuses pictures.
 
-        It is asked for one place too many, which a server that can do it refuses before its model
-        computes anything.
+        The sample asks for one place too many, so it is refused in any case. For what, tells what
+        the server can do, and its model computes nothing.
         """
-        if k not in self._chooses:
-            self._chooses[k] = self._version()[1] >= CHOOSING and self._would_choose(k)
-        return self._chooses[k]
-
-    def _would_choose(self, k: int) -> bool:
-        content = {
-            "model": self.endpoint.model,
-            "token_ids": [0, 0],
-            "sampling_params": {
-                "prompt_logprob_token_ids": [list(range(k))] * 2,
-                "max_tokens": 1,
-                "detokenize": False,
-            },
-        }
-        body = json.dumps(content).encode("ascii")
+        body = sample.body(self.endpoint.model, uuid4().hex)
         try:
             exchange(self._http, self.endpoint, f"{self.root}{SCORING}", body)
         except RequestFailure as failure:
+            words = str(failure)
             if failure.status not in (400, 422):
                 raise AccessError(
-                    f"The teacher's server {self.endpoint.url} {failure} (asked for {SCORING}). "
-                    "Check that it is up."
+                    f"The teacher's server {self.endpoint.url} {words} (asked for {SCORING}). "
+                    "Check that it is up, and that it reads pictures."
                 ) from None
-            if "max allowed" in str(failure):
-                url, advice = self.endpoint.url, _advice(str(failure), k)
-                raise RefusedError(f"{url} {failure}. {advice}") from None
-            return "scored rows" in str(failure)
+            if "max allowed" in words or "image" in words.lower():
+                advice = _advice(words, sample.k)
+                raise RefusedError(f"{self.endpoint.url} {words}. {advice}") from None
+            return "scored rows" in words
         return False
 
     def _version(self) -> tuple[str, tuple[int, int]]:

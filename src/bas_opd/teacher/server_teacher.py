@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -206,7 +207,7 @@ class ServedTeacher:
     @property
     def support(self) -> TeacherSupport:
         """At whose likeliest tokens log-probs are compared; the server is asked what it can do."""
-        return self.client.support(self._support, self.k)
+        return self.client.support(self._support, sample_request(self.processor, self.k))
 
     def costs(self, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind) -> Costs | None:
         """Return the response tokens of rows; what else is processed is the server's affair."""
@@ -290,11 +291,9 @@ class ServedTeacher:
         seen: dict[int, tuple[tuple[int, ...], bytes, int]] = {}
         for number in dict.fromkeys(rollouts.prompt_of(row) for row in rows):
             image, question = self.view(rollouts.examples[number])
-            file = io.BytesIO()
             image = self.processor.resized(image)
-            image.save(file, format="PNG")
             length = self.processor.prompt_length(image.size, question)
-            seen[number] = (tuple(self.processor.prompt_ids(question)), file.getvalue(), length)
+            seen[number] = (tuple(self.processor.prompt_ids(question)), _png(image), length)
         requests = {}
         for row in rows:
             prompt, picture, length = seen[rollouts.prompt_of(row)]
@@ -326,6 +325,26 @@ class ServedTeacher:
         self._check()
         write_bytes(self.answers / f"{key}.safetensors", save(scores.tensors()))
         return scores
+
+
+def sample_request(processor: Processor, k: int) -> ScoringRequest:
+    """Return a request about one token with a picture, which asks for one place too many."""
+    image, question = processor.resized(Image.new("RGB", (64, 64))), "?"
+    ids = tuple(range(k))
+    return ScoringRequest(
+        prompt=tuple(processor.prompt_ids(question)),
+        response=(0,),
+        image=_png(image),
+        prompt_length=processor.prompt_length(image.size, question),
+        k=k,
+        chosen=(ids, ids),
+    )
+
+
+def _png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()
 
 
 class _StepBudget:
