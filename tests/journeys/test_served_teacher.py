@@ -25,6 +25,8 @@ from bas_opd.config import Config, load_config, preset
 from bas_opd.data.images import open_crop
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, ModelError, PreemptionError
+from bas_opd.report.costs import token_parts
+from bas_opd.report.run import read_and_verify
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published
 from bas_opd.run.history import read_history
@@ -145,6 +147,10 @@ def test_what_the_student_computes_for_it_is_counted(config: Make, whole: Path) 
         assert step.rescored_tokens == step.student_tokens > 0
         costs = step.prefilled_tokens + step.sampled_tokens + step.processed_tokens
         assert step.total_tokens == costs + 4 * step.student_tokens
+    found, _ = read_and_verify(whole)
+    parts = {name: tokens for name, tokens, _, _ in token_parts(found)}
+    rescored = sum(step.rescored_tokens for step in steps_of(whole))
+    assert parts["the student before its updates"] == f"{rescored:,}"
     run = train(config())
     for name, value in (("rescored_tokens", 1), ("support", "teacher")):
         events = events_of(run)
@@ -554,12 +560,20 @@ def test_settings_that_do_not_fit_together_are_refused(
 
 def test_only_a_run_asks_a_served_teacher(config: Make, server: TeacherServer) -> None:
     from bas_opd.audit.subject import Request, Subject
+    from bas_opd.commands.doctor import examine
     from bas_opd.commands.plan import plan
 
     run = train(config())
     asked = len(server.requests)
     priced = ("teacher.price_per_million_tokens=10", "teacher.spend_limit=0.001")
-    (warning,) = [each for each in plan(config("other", *priced)).warnings if "cost" in each]
+    planned = plan(config("other", *priced))
+    (warning,) = [each for each in planned.warnings if "cost" in each]
+    without = plan(config("other", *priced, "teacher.support=teacher")).tokens
+    # Compared at the student's likeliest tokens, the student computes the selected rows once more.
+    assert planned.tokens.student is not None
+    assert planned.tokens.total == without.total + planned.tokens.student  # type: ignore[operator]
+    (finding,) = [each for each in examine(config("other")) if each.what == "teacher"]
+    assert "compared at the likeliest tokens of the student" in finding.text
     assert "above the limit of 0.001" in warning
     with pytest.raises(ConfigError, match="outside the budget of a run"):
         plan(config("other"), probe=True)
