@@ -246,6 +246,7 @@ LATER = (
     ("teacher.server", None),
     ("teacher.model", ""),
     ("teacher.key_variable", ""),
+    ("teacher.support", "auto"),
     ("teacher.at_once", 8),
     ("teacher.retries", 8),
     ("teacher.timeout_seconds", 300.0),
