@@ -96,6 +96,20 @@ def test_a_served_teacher_teaches_several_processes_like_one(
         assert sum(step["student_tokens_of_ranks"]) == step["student_tokens"]
 
 
+@pytest.mark.parametrize("setting", ["shard.reshard=true", "shard.replicas=2"])
+def test_the_students_likeliest_tokens_are_those_of_one_process_however_it_is_spread(
+    setting: str, train: Train, settings: Settings, tmp_path: Path,
+    taught: dict[int, tuple[Path, Counter[str]]],
+) -> None:  # fmt: skip
+    ended = train(2, tmp_path / "run", *settings(setting))
+    assert [each.code for each in ended] == [0, 0], ended
+    assert_same_run(tmp_path / "run", taught[1][0])
+    for step, alone in zip(steps_of(tmp_path / "run"), steps_of(taught[1][0]), strict=True):
+        assert step["support"] == "student"
+        assert step["rescored_tokens"] == alone["rescored_tokens"] > 0
+    assert_sound(tmp_path / "run")
+
+
 def test_the_leader_alone_needs_the_key_and_checks_the_server(
     train: Train, server: TeacherServer, settings: Settings, tmp_path: Path
 ) -> None:
