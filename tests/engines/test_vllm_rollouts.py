@@ -205,6 +205,23 @@ def test_between_steps_it_sleeps_and_wakes_for_new_weights_and_then_for_its_cach
     assert ("collective_rpc", "reload_weights") in calls
 
 
+def test_an_engine_that_stays_asleep_is_a_sentence(
+    beside: Beside,
+    batch: PromptBatch,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    beside.sync()
+    engine = beside.engine.engine
+    request.addfinalizer(engine.wake_up)
+    monkeypatch.setattr(VllmEngine, "_sleeps", True)
+    beside.engine.generate(batch)
+    wake = engine.wake_up
+    monkeypatch.setattr(engine, "wake_up", lambda tags: tags == ["weights"] and wake(tags))
+    with pytest.raises(ModelError, match="vLLM did not wake up"):
+        beside.sync()
+
+
 def test_a_stop_between_tokens_leaves_the_engine_usable(beside: Beside, batch: PromptBatch) -> None:
     beside.sync()
     polls = 0

@@ -162,6 +162,11 @@ class VllmEngine:
         engine.apply_model(_pack_heads)
         if self._sleeps:
             engine.wake_up(["kv_cache"])
+            if engine.is_sleeping():  # It would accept every prompt, and never compute one.
+                raise ModelError(
+                    f"vLLM{self._place} did not wake up after its weights were loaded. Set "
+                    "rollout.engine=sampler."
+                )
         # They hold what older weights computed.
         engine.reset_prefix_cache()
         engine.reset_encoder_cache()
