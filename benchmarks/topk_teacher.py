@@ -25,7 +25,7 @@ from bas_opd.distill.divergence import divergence_on, jensen_shannon, student_to
 from bas_opd.distill.utility import token_utility
 from bas_opd.model.loading import open_model
 from bas_opd.rollout import Sampler, SamplingSettings
-from bas_opd.serving.scoring import Answer
+from bas_opd.serving.scoring import Answer, ScoringRequest
 from bas_opd.teacher import SelfTeacher
 from bas_opd.teacher.server_teacher import TopLogprobs
 from bas_opd.text import markdown_table
@@ -69,7 +69,9 @@ def top_logprobs(teacher: Tensor, tokens: Tensor, k: int) -> TopLogprobs:
         logprobs=top.values.tolist(),
         sampled=table.gather(-1, tokens[:, None])[:, 0].tolist(),
     )
-    return TopLogprobs.of(answer, tokens.tolist())
+    response = tuple(tokens.tolist())
+    asked = ScoringRequest(prompt=(), response=response, image=b"", prompt_length=0, k=k)
+    return TopLogprobs.of(answer, asked)
 
 
 def measure(student: Tensor, teacher: TokenScores, lengths: list[int]) -> tuple[Tensor, ...]:

@@ -64,7 +64,8 @@ class _Scores:
     hidden: Tensor
     logits: Callable[[Tensor], Tensor]
     rows = (0,)
-    processed_tokens = prefilled_prompts = 0
+    processed_tokens = prefilled_prompts = rescored_tokens = 0
+    support = None
 
     @property
     def scored_tokens(self) -> int:

@@ -195,7 +195,12 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     ):
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"
-    yield f"  {'together':<18}{_bytes(own.device):>9}, and caches while it samples"
+    yield f"  {'together':<18}{_bytes(own.device):>9}"
+    if own.caches:
+        prompts = "1 prompt" if fit.prompts == 1 else f"{fit.prompts:,} prompts"
+        sampled = f"{prompts} of up to {fit.length:,} tokens at a time"
+        note = f", about, {_bytes(own.caches)} of it for {sampled}"
+        yield f"  {'while it samples':<18}{_bytes(own.sampling):>9}{note}"
     switches = f"{'reshard':<9}" if spread else ""
     switches += f"{'offload':<9}{'checkpointing':<15}{'lora.rank':<11}"
     yield f"{switches}{'each GPU':>9}{'host per process':>18}"
@@ -215,8 +220,8 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     for form in fit.advice:
         yield _advice(own, form)
     yield (
-        "10 % of a GPU is left for CUDA and NCCL. Sampling is not counted: its caches come on top, "
-        "and it falls back to smaller batches where they do not fit."
+        "10 % of a GPU is left for CUDA and NCCL. Sampling decides nothing here: it falls back to "
+        "smaller batches where its caches do not fit, which takes longer."
     )
 
 

@@ -8,6 +8,7 @@ from itertools import product
 
 from bas_opd.config.schema import Config
 from bas_opd.model.activations import Activations, activations
+from bas_opd.rollout.decoding import decoding_bytes
 from bas_opd.run.footprint import Memory, measure, precision_of
 from bas_opd.run.ranks import check_groups
 
@@ -36,6 +37,14 @@ class Form:
     memory: Memory
     micro_batch: int
     """Bytes that a micro-batch keeps for its backward pass, about."""
+    caches: int
+    """Bytes that decoding takes, about, for all prompts that are sampled at a time; 0 for another
+    engine, whose own are not known."""
+
+    @property
+    def sampling(self) -> int:
+        """Bytes while it samples, where there is room: it can sample fewer prompts at a time."""
+        return self.memory.while_sampling(offload=self.offload) + self.caches
 
     @property
     def device(self) -> int:
@@ -70,6 +79,10 @@ class Fit:
     replicas: int
     room: int | None
     """Bytes of a GPU, where they were given."""
+    prompts: int
+    """Prompts that a GPU samples at a time, if it can."""
+    length: int
+    """Tokens of the longest prompt."""
     forms: tuple[Form, ...]
     """The configured one first."""
     advice: tuple[Form, ...] = ()
@@ -81,13 +94,24 @@ class Fit:
         return self.room is None or form.device <= (1 - SPARE) * self.room
 
 
-def fit(config: Config, *, gpus: int, room: int | None = None) -> Fit:
-    """Compute what one of so many GPUs holds, in each form of the settings."""
+def fit(config: Config, *, gpus: int, room: int | None = None, longest: int | None = None) -> Fit:
+    """Compute what one of so many GPUs holds, in each form of the settings.
+
+    `longest` is the length of the longest prompt, where it is known.
+    """
     check_groups(config, gpus)
     kept = activations(config.model.path, precision=precision_of(config, is_gpu=True))
     replicas = config.shard.replicas
-    forms = tuple(_forms(config, gpus, replicas, kept))
-    found = Fit(gpus=gpus, replicas=replicas, room=room, forms=forms)
+    length = longest or config.data.max_prompt_tokens
+    forms = tuple(_forms(config, gpus, replicas, kept, length))
+    found = Fit(
+        gpus=gpus,
+        replicas=replicas,
+        room=room,
+        prompts=_prompts(config, gpus),
+        length=length,
+        forms=forms,
+    )
     if room is None:
         return found
     own, advice = found.forms[0], []
@@ -95,7 +119,7 @@ def fit(config: Config, *, gpus: int, room: int | None = None) -> Fit:
     for count in dict.fromkeys((gpus, 1)):
         forms = found.forms if count == gpus else ()
         if (count, 1) != (gpus, replicas):
-            forms = (*forms, *_forms(config, count, 1, kept))
+            forms = (*forms, *_forms(config, count, 1, kept, length))
         fitting = [small for form in forms for small in _halved(form) if found.holds(small)]
         best = min(fitting, key=lambda form: _distance(own, form), default=None)
         if best and not (advice and _distance(own, advice[0]) <= _distance(own, best)):
@@ -117,8 +141,25 @@ def _halved(form: Form) -> Iterator[Form]:
         yield form
 
 
-def _forms(config: Config, gpus: int, replicas: int, kept: Activations) -> Iterator[Form]:
+def _prompts(config: Config, gpus: int) -> int:
+    """Return how many prompts a GPU would sample at a time."""
+    own = -(-config.rollout.prompts_per_step // gpus)
+    return min(own, config.rollout.prompts_per_batch or own)
+
+
+def _forms(
+    config: Config, gpus: int, replicas: int, kept: Activations, length: int
+) -> Iterator[Form]:
     tokens = config.optim.tokens_per_micro_batch
+    caches = 0
+    if config.rollout.engine == "sampler":
+        caches = decoding_bytes(
+            kept,
+            prompts=_prompts(config, gpus),
+            each=config.rollout.per_prompt,
+            length=length,
+            limit=config.rollout.max_response_tokens,
+        )
     ranks = gpus // replicas if gpus > 1 or config.shard.always else None
     own = (
         config.lora.rank,
@@ -146,6 +187,7 @@ def _forms(config: Config, gpus: int, replicas: int, kept: Activations) -> Itera
             lora_rank=rank,
             memory=replace(sizes[rank, reshard], is_offloaded=offload),
             micro_batch=tokens * (kept.checkpointed if checkpointing else kept.whole),
+            caches=caches,
         )
 
 

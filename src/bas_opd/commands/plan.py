@@ -141,6 +141,7 @@ def plan(
     if length and has_pictures:
         lengths = _lengths(batches, length, teacher_length or length)
         check_lengths(config, data, length, teacher_length)
+    longest = max(full for full, *_ in lengths.values()) if lengths else None
     budgets = [_budget(config, batch, lengths) for batch in batches]
     tokens = _tokens(config, batches, [calls for _, calls in budgets], lengths)
     return Plan(
@@ -166,7 +167,7 @@ def plan(
             *(_room_warnings(config, memory) if memory and gpus is None else ()),
         ),
         probe=_probe(config, data, total) if probe else None,
-        fit=None if gpus is None else fit(config, gpus=gpus, room=room),
+        fit=None if gpus is None else fit(config, gpus=gpus, room=room, longest=longest),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the student's pass keeps for its backward pass, counted on tensors without memory."""
+"""What passes keep, for their backward pass or in caches, counted on tensors without memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForImageTextToText
 
 from bas_opd.model.attention import register_grouped_attention
+from bas_opd.model.cache import cache_bytes, empty_cache
 from bas_opd.model.delta import in_chunks
 from bas_opd.model.sharding import narrowed
 from bas_opd.model.size import sizing_config
@@ -28,6 +29,11 @@ class Activations:
     """Without gradient checkpointing."""
     checkpointed: int
     """With it: the input of each layer, and all of the layer that is computed again."""
+    cache_row: int
+    """Bytes of the states that decoding keeps for a row, whatever its length."""
+    cache_token: int
+    """Bytes of the keys and values of each of its tokens."""
+    vocabulary: int
 
 
 def activations(path: str | Path, *, precision: torch.dtype = torch.float32) -> Activations:
@@ -45,10 +51,18 @@ def activations(path: str | Path, *, precision: torch.dtype = torch.float32) -> 
             known = dict(network.named_parameters())
             for name in narrowed(network, head, precision, known):
                 known[name].data = known[name].data.to(precision)
+        cache = empty_cache(config, precision)
         with in_chunks():
             inputs, layers = count_kept(core, core.config.hidden_size, precision)
+            with torch.no_grad():
+                _pass(core, core.config.hidden_size, precision, past_key_values=cache)
+    row = cache_bytes(cache, 0)
     return Activations(
-        whole=sum(layers) // SAMPLE, checkpointed=(sum(inputs) + max(layers)) // SAMPLE
+        whole=sum(layers) // SAMPLE,
+        checkpointed=(sum(inputs) + max(layers)) // SAMPLE,
+        cache_row=row,
+        cache_token=cache_bytes(cache, 1) - row,
+        vocabulary=core.config.vocab_size,
     )
 
 
@@ -70,19 +84,22 @@ def count_kept(core: Any, width: int, precision: torch.dtype) -> tuple[list[int]
         return tensor
 
     hooks = [layer.register_forward_pre_hook(begin) for layer in core.layers]
-    is_mixed = precision is not torch.float32
-    with (
-        torch.autocast("cpu", dtype=torch.bfloat16 if is_mixed else None, enabled=is_mixed),
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-    ):
-        core(
-            inputs_embeds=torch.empty(1, SAMPLE, width, requires_grad=True),
-            position_ids=torch.zeros(3, 1, SAMPLE, dtype=torch.long),
-            use_cache=False,
-        )
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _pass(core, width, precision)
     for hook in hooks:
         hook.remove()
     return inputs, layers
+
+
+def _pass(core: Any, width: int, precision: torch.dtype, **cache: Any) -> None:
+    is_mixed = precision is not torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16 if is_mixed else None, enabled=is_mixed):
+        core(
+            inputs_embeds=torch.empty(1, SAMPLE, width, requires_grad=True),
+            position_ids=torch.zeros(3, 1, SAMPLE, dtype=torch.long),
+            use_cache=bool(cache),
+            **cache,
+        )
 
 
 def _place(tensor: Tensor) -> int:

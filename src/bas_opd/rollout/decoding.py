@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bas_opd.compute.compiling import is_fast
 from bas_opd.compute.memory import ran_out
+from bas_opd.model.activations import Activations
 from bas_opd.model.cache import cache_bytes, fill, fixed_cache, released
 from bas_opd.model.rounded import RoundedLinears
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
@@ -35,6 +36,9 @@ LARGE_BYTES = 2**28
 
 STRETCH = 128
 """Tokens that a large cache has room for at first; a further one has twice as many."""
+
+DRAW_BYTES = 41
+"""Of each logit, while tokens are drawn: noise is made of integers of 64 bits."""
 
 CHECK_EVERY = 4
 """Steps between two looks at whether all rows have ended; looking waits for the GPU."""
@@ -367,6 +371,24 @@ class FixedSteps:
         if not torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=self.model.precision, cache_enabled=False)
+
+
+def decoding_bytes(kept: Activations, *, prompts: int, each: int, length: int, limit: int) -> int:
+    """Return what decoding takes on a GPU, beside the weights, if there is room for it.
+
+    Caches are those of prompts of a length, and of `each` rows for every prompt; a larger one takes
+    their place only while rows go on that need it.
+    """
+    rows = prompts * each
+
+    def size(capacity: int) -> int:
+        return rows * (kept.cache_row + kept.cache_token * capacity)
+
+    capacity = _capacity(length + limit)
+    if size(capacity) >= LARGE_BYTES:
+        capacity = _capacity(length + min(limit, STRETCH))
+    prefilled = prompts * (kept.cache_row + kept.cache_token * length)
+    return prefilled + size(capacity) + DRAW_BYTES * rows * kept.vocabulary
 
 
 def _size(prefix: Prefix, rows: int, capacity: int) -> int:

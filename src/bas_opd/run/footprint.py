@@ -77,6 +77,13 @@ class Memory(ModelSize):
             return weights + max(passes, self.gradients + 2 * FP32 * self.in_flight)
         return weights + self.adamw + self.teacher + passes
 
+    def while_sampling(self, *, offload: bool) -> int:
+        """Return the bytes on the device while the student samples, without its caches."""
+        state = self.weights + self.own_teacher + self.sampler + self.gathered + self.casts
+        if self.is_packed:
+            return state + self.adamw + (0 if offload else self.teacher)
+        return state + (0 if offload else self.adamw + self.teacher)
+
     def on_host(self, *, offload: bool) -> int:
         """Return the bytes of page-locked host memory in either form."""
         if not offload:

@@ -14,8 +14,10 @@ from bas_opd.cli.main import app
 from bas_opd.cli.plan import lines
 from bas_opd.commands import plan as commands_plan
 from bas_opd.commands.fitting import Fit
+from bas_opd.commands.named_set import load_data
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import Config, RunConfig
+from bas_opd.data.images import image_size
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.learn.eight_bit import UNPACKED
 from bas_opd.model.size import model_size
@@ -23,6 +25,7 @@ from bas_opd.run import footprint
 from bas_opd.run.checkpoint import retain
 from bas_opd.run.footprint import Memory, measure
 from bas_opd.run.loop import train
+from bas_opd.run.state import prompt_lengths
 
 SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "run.keep_every=4")
 
@@ -275,6 +278,26 @@ def test_numbers_beyond_all_machines_are_refused(words: tuple[str, str]) -> None
     assert f"Invalid value for {words[0]}" in done.stderr.replace("'", "")
 
 
+def test_a_plan_for_gpus_counts_what_sampling_takes(small_qwen3vl: Path, tmp_path: Path) -> None:
+    words = ("rollout.prompts_per_step=4", "rollout.prompts_per_batch=3")
+    config = small_config(tmp_path, small_qwen3vl, *words)
+    one, two = (plan(config, gpus=gpus).fit for gpus in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert (one.prompts, two.prompts) == (3, 2)
+    form, size = one.forms[0], one.forms[0].memory
+    state = size.weights + size.adamw + size.teacher + size.casts
+    assert form.sampling == state + form.caches
+    assert form.caches == pytest.approx(1.5 * two.forms[0].caches, rel=1e-6)
+    length, _ = prompt_lengths(config)
+    seen = {length(image_size(e.image), e.question) for e in load_data(config).examples}
+    assert one.length == max(seen)
+    text = "\n".join(lines(plan(config, gpus=1)))
+    assert f"3 prompts of up to {max(seen)} tokens at a time" in text
+    offloaded = next(f for f in one.forms if f.offload and f.checkpointing == form.checkpointing)
+    assert offloaded.sampling == form.sampling - size.adamw - size.teacher
+
+
 def test_the_lines_for_one_gpu_say_so(small_qwen3vl: Path, tmp_path: Path) -> None:
     text = "\n".join(lines(plan(small_config(tmp_path, small_qwen3vl), gpus=1, room=10**12)))
     assert "On 1 GPU of 1000.0 GB, with" in text
@@ -301,7 +324,7 @@ def test_smaller_micro_batches_are_proposed_before_adapters(
     assert (best.gpus, best.lora_rank, best.tokens) == (4, 0, 2048)
     text = "\n".join(lines(planned))
     assert " optim.tokens_per_micro_batch=2048." in text
-    assert "Sampling is not counted" in text
+    assert "Sampling decides nothing here" in text
     assert "adapters only" not in text
 
 

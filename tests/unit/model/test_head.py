@@ -72,7 +72,8 @@ class Scores:
 
     def __init__(self, logits: Tensor) -> None:
         self.logits, self.scored_tokens = logits, len(logits)
-        self.rows, self.processed_tokens, self.prefilled_prompts = (0, 1), 0, 0
+        self.rows, self.support = (0, 1), None
+        self.processed_tokens = self.prefilled_prompts = self.rescored_tokens = 0
 
     def chunks(self, rows: Sequence[int], size: int) -> Iterator[FullLogits]:
         yield from (FullLogits(part.clone()) for part in self.logits.split(size))

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from bas_opd.compute.world import World
 from bas_opd.data.images import open_image
+from bas_opd.model.activations import activations
 from bas_opd.model.cache import AssignedLinearLayer, cache_bytes
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import decoding
-from bas_opd.rollout.decoding import Decoder, _capacity, _few
+from bas_opd.rollout.decoding import DRAW_BYTES, Decoder, _capacity, _few, decoding_bytes
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.types import Hooks
 
@@ -80,6 +81,33 @@ def test_a_prompt_is_repeated_for_its_rows_where_they_are_decoded(
         assert found_lengths.tolist() == lengths.tolist()
         assert found.tolist() == tokens.tolist()
     assert bool(decode._steps) == (room > 0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("fixture", ["small_qwen35", "small_qwen3vl"])
+@pytest.mark.parametrize("large", [0, 2**40])
+def test_what_decoding_takes_is_known_from_the_configuration(
+    fixture: str,
+    large: int,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoding, "LARGE_BYTES", large)
+    monkeypatch.setattr(decoding, "STRETCH", 2)
+    monkeypatch.setattr(decoding, "_capacity", lambda tokens: tokens)
+    folder = request.getfixturevalue(fixture)
+    model = make_model(folder)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    prefix = prefilled(model, tmp_path, is_repeated=False)
+    length = prefix.cache.get_seq_length()
+    begun = cache_bytes(prefix.cache, length)
+    decode(prefix, repeats=EACH, fixed=True)
+    first = next(steps for (rows, _), steps in decode._steps.items() if rows == 4 * EACH)
+    kept = activations(folder)
+    counted = decoding_bytes(kept, prompts=4, each=EACH, length=length, limit=LIMIT)
+    drawn = DRAW_BYTES * 4 * EACH * model.head.weight.shape[0]  # type: ignore[index, union-attr]
+    assert counted == begun + first.size + drawn
 
 
 @torch.no_grad()
