@@ -46,3 +46,17 @@ def test_the_fused_race_draws_and_measures_the_same(
         own = logprobs.gather(-1, found[:, None])[:, 0]
         assert torch.allclose(fused.logprobs[:ROWS, place], own, rtol=0, atol=1e-4)
     assert torch.allclose(fused.entropies, plain.entropies, rtol=1e-5, atol=1e-4)
+
+
+def test_logits_that_are_not_numbers_draw_some_token_and_show() -> None:
+    race = Race(
+        limit=1, temperature=1.0, top_p=1.0, suppressed=torch.tensor([0, 17], device="cuda")
+    )
+    race.make_room(3)
+    logits = torch.zeros(3, VOCAB, device="cuda")
+    logits[1, 7] = torch.nan
+    alive = torch.arange(3, device="cuda")
+    token = race.fused(logits, alive, torch.zeros(1, dtype=torch.long, device="cuda"))
+    assert token.ge(0).all()
+    assert token.lt(VOCAB).all()
+    assert race.logprobs[:3, 0].isfinite().tolist() == [True, False, True]

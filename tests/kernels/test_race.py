@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+import numpy
 import pytest
 import torch
 
@@ -9,6 +13,15 @@ from bas_opd.rollout.draws import row_keys
 from bas_opd.rollout.race import WIDTH, Race
 
 ROWS, LIMIT = 5, 7
+
+
+def compared_one_by_one(values: Any, **_: Any) -> Any:
+    """Return where the largest value is as a GPU finds it; numpy would look for NaN first."""
+    at = 0
+    for other in range(1, len(values)):
+        if not values[at] >= values[other]:
+            at = other
+    return numpy.int64(at)
 
 
 def race(vocab: int, temperature: float = 1.0) -> Race:
@@ -54,9 +67,18 @@ def test_it_draws_from_the_distribution() -> None:
     assert not shares[[0, 3, 5]].any()
 
 
-def test_logits_that_are_not_numbers_show_in_the_log_probs() -> None:
-    made = race(50)
-    logits = torch.zeros(3, 50)
-    logits[1, 7] = torch.nan
-    made.fused(logits, torch.tensor([0, 1, 2]), torch.tensor([0]))
+@pytest.mark.parametrize("place", [7, slice(None)])
+@pytest.mark.parametrize("vocab", [50, WIDTH + 1, 2 * WIDTH + 1])
+def test_logits_that_are_not_numbers_show_in_the_log_probs_and_draw_some_token(
+    vocab: int, place: int | slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token beyond the vocabulary would end the process before anything is said."""
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    monkeypatch.setattr(interpreter.np, "argmax", compared_one_by_one)
+    made = race(vocab)
+    logits = torch.zeros(3, vocab)
+    logits[1, place] = torch.nan
+    token = made.fused(logits, torch.tensor([0, 1, 2]), torch.tensor([0]))
     assert made.logprobs[:3, 0].isfinite().tolist() == [True, False, True]
+    assert token.ge(0).all()
+    assert token.lt(vocab).all()

@@ -99,6 +99,9 @@ def run(
     logprobs = (scores - top) - tl.log(mass)
     key = tl.load(keys + tl.load(alive + row)) + tl.load(positions + row * apart)
     values = logprobs + _noise(_mix(key.to(tl.uint64, bitcast=True)), column)
+    # What is not a number is neither more nor less than another: the largest of such values could
+    # be found anywhere, beyond the vocabulary too.
+    values = tl.where(values == values, values, float("-inf"))
     value, at = tl.max(values, axis=0, return_indices=True)
     place = row * blocks + tl.program_id(0)
     tl.store(best + place, value)
