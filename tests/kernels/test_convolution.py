@@ -42,6 +42,15 @@ def test_values_and_gradients_are_those_of_a_convolution(tokens: int, is_transpo
         assert distance(leaf.grad, other.grad) < 1e-6
 
 
+def test_a_second_derivative_is_refused() -> None:
+    inputs = torch.randn(1, 5, 6, requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        APPLY(inputs, torch.randn(5, 4)).square().sum(), inputs, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        gradient.sum().backward()
+
+
 def test_sums_of_half_precision_are_fp32() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(1, 100, 64).bfloat16().mT

@@ -7,9 +7,11 @@ import importlib
 import importlib.util
 import logging
 import os
+from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from bas_opd.errors import ConfigError
 
@@ -49,6 +51,11 @@ def tries_new(kernel: NewKernel) -> bool:
 def new_kernels() -> list[NewKernel]:
     """Return which of them this process uses on a GPU."""
     return [kernel for kernel in get_args(NewKernel) if tries_new(kernel)]
+
+
+def launching_on(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which Triton launches where a tensor is; it uses the current device."""
+    return torch.cuda.device(tensor.device if tensor.device.type == "cuda" else -1)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton
+from bas_opd.compute.compiling import has_triton, launching_on
 
 BLOCK = 64
 """Neighbouring logits that are summarised together."""
@@ -29,9 +29,10 @@ def block_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
     tokens, vocabulary = logits.shape
     blocks = -(-vocabulary // BLOCK)
     largest, summed = (logits.new_empty(tokens, blocks) for _ in range(2))
-    kernels.summarise[(tokens, -(-blocks // TILE))](
-        logits, largest, summed, logits.stride(0), vocabulary, blocks, tile=TILE, width=BLOCK
-    )
+    with launching_on(logits):
+        kernels.summarise[(tokens, -(-blocks // TILE))](
+            logits, largest, summed, logits.stride(0), vocabulary, blocks, tile=TILE, width=BLOCK
+        )
     return largest, summed
 
 
@@ -42,9 +43,10 @@ def scaled_softmax(logits: Tensor, normaliser: Tensor, scale: Tensor, dtype: tor
         return torch.exp(logits - normaliser[:, None]).mul_(scale[:, None]).to(dtype)
     tokens, vocabulary = logits.shape
     out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
-    kernels.scale_softmax[(tokens, -(-vocabulary // COLUMNS))](
-        logits, normaliser, scale, out, logits.stride(0), vocabulary, width=COLUMNS
-    )
+    with launching_on(logits):
+        kernels.scale_softmax[(tokens, -(-vocabulary // COLUMNS))](
+            logits, normaliser, scale, out, logits.stride(0), vocabulary, width=COLUMNS
+        )
     return out
 
 

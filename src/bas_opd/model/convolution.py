@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bas_opd.compute.compiling import launching_on
 
 SPAN, TILE, CHANNELS = 64, 8, 64
 """Tokens and channels that a program computes, and how many tokens it holds at a time."""
@@ -27,7 +30,7 @@ class CausalFilter(torch.autograd.Function):
         ctx.save_for_backward(inputs, taps)
         rows, channels, tokens = inputs.shape
         out = inputs.new_empty(rows, tokens, channels)
-        with _on(inputs):
+        with launching_on(inputs):
             _kernels().forward[_grid(inputs, TILE)](
                 inputs,
                 taps,
@@ -42,14 +45,17 @@ class CausalFilter(torch.autograd.Function):
         return out.mT
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor]:
         inputs, taps = ctx.saved_tensors
         (of_out,) = gradients
         rows, channels, tokens = inputs.shape
         of_inputs = inputs.new_empty(rows, tokens, channels)
         parts = -(-tokens // SPAN)
         of_taps = taps.new_empty(rows * parts, *taps.shape, dtype=torch.float32)
-        with _on(inputs):
+        with launching_on(inputs):
             _kernels().backward[_grid(inputs, SPAN)](
                 inputs,
                 taps,
@@ -72,7 +78,7 @@ def filter_step(inputs: Tensor, states: Tensor, taps: Tensor) -> Tensor:
     """Return silu(filter) of one more token, `[row, channel, 1]`; the states are moved on."""
     rows, channels, _ = inputs.shape
     out = inputs.new_empty(rows, channels, 1)
-    with _on(inputs):
+    with launching_on(inputs):
         _kernels().step[(-(-channels // CHANNELS), rows)](
             inputs,
             states,
@@ -91,11 +97,6 @@ def _grid(inputs: Tensor, size: int) -> tuple[int, int, int]:
     """Return a program for each row, channels, and this many tokens."""
     rows, channels, tokens = inputs.shape
     return -(-tokens // size), -(-channels // CHANNELS), rows
-
-
-def _on(tensor: Tensor) -> Any:
-    """Return a context in which Triton launches on the device of a tensor."""
-    return torch.cuda.device(tensor.device if tensor.is_cuda else -1)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, is_fast, tries_new
+from bas_opd.compute.compiling import has_triton, is_fast, launching_on, tries_new
 from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fused_delta_rule
 
 FIRST_SOUND_TRITON = (3, 7, 1)
@@ -147,7 +147,7 @@ def decoding_step(
     wide = value.shape[-1]
     out = torch.empty_like(value, dtype=query.dtype, memory_format=torch.contiguous_format)
     given = (x.contiguous() for x in (query, key, value, g, beta))
-    with torch.cuda.device(states.device):  # Triton launches on the current one.
+    with launching_on(states):
         kernels.decode[(batch * heads, wide // TILE)](
             *given, states, out, width**-0.5, EPSILON, width=width, wide=wide, tile=TILE
         )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bas_opd.compute.compiling import has_triton
+from bas_opd.compute.compiling import has_triton, launching_on
 
 CHUNK = 64
 """Tokens that are computed together."""
@@ -173,6 +172,5 @@ class _Call:
         constants = {**self.constants, **more}
         taken = {key: x for key, x in constants.items() if key in kernel.arg_names}
         launch = {"num_warps": WARPS[name], "num_stages": 1}
-        device = torch.cuda.device(self.like.device) if self.like.is_cuda else nullcontext()
-        with device:  # Triton launches on the current one.
+        with launching_on(self.like):
             kernel[grid](*tensors, self.length, self.by_chunk[1], **taken, **launch)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, is_fast, tries_new
+from bas_opd.compute.compiling import has_triton, is_fast, launching_on, tries_new
 from bas_opd.rollout.draws import race_noise
 
 WIDTH = 4096
@@ -68,7 +68,7 @@ class Race:
         largest, total, weighted, best, logprob = logits.new_empty(5, rows, blocks)
         winner = torch.empty_like(best, dtype=torch.int32)
         every, sizes = (blocks, rows), (vocab, logits.stride(0), blocks)
-        with torch.cuda.device(logits.device if logits.is_cuda else -1):
+        with launching_on(logits):
             kernels.summarise[every](
                 *(logits, self._barred, largest, total, weighted),
                 *(*sizes, self.temperature),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 from importlib import util
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from bas_opd.compute import compiling
 from bas_opd.errors import ConfigError
@@ -37,6 +40,13 @@ def test_triton_that_cannot_compile_is_said_once(
     (record,) = caplog.records
     assert "Failed to find C compiler" in record.getMessage()
     compiling.has_triton.cache_clear()
+
+
+def test_triton_launches_where_a_tensor_is() -> None:
+    elsewhere: Any = compiling.launching_on(SimpleNamespace(device=torch.device("cuda:1")))  # type: ignore[arg-type]
+    assert elsewhere.idx == 1
+    with compiling.launching_on(torch.zeros(1)):  # Nothing is started on a CPU.
+        pass
 
 
 @pytest.mark.parametrize(
