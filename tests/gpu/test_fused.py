@@ -72,6 +72,7 @@ def test_a_norm_is_that_of_the_reference(dtype: torch.dtype) -> None:
     kinds: Any = modeling_qwen3_5
     for kind, ours, shape in (
         (kinds.Qwen3_5RMSNorm, centred_norm, (8424, 2560)),
+        (kinds.Qwen3_5RMSNorm, centred_norm, (8424 * 16, 256)),  # of the queries of each head
         (kinds.Qwen3_5RMSNormGated, gated_norm, (8424 * 32, 128)),
     ):
         norm = kind(shape[-1]).cuda()

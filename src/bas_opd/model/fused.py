@@ -26,8 +26,9 @@ def register_fused_parts() -> None:
     module = sys.modules.get(MODULE)
     if module is None:
         return
-    _replace(module.Qwen3_5RMSNorm, "forward", _choosing_norm(centred_norm))
-    _replace(module.Qwen3_5RMSNormGated, "forward", _choosing_norm(gated_norm))
+    norm, gated = (getattr(module, f"Qwen3_5RMSNorm{kind}", None) for kind in ("", "Gated"))
+    _replace(norm, "forward", _choosing_norm(centred_norm))
+    _replace(gated, "forward", _choosing_norm(gated_norm))
     _replace(module, "causal_conv1d_fn", _choosing_filter)
     _replace(module, "causal_conv1d_update", _choosing_filter_step)
 
@@ -45,8 +46,8 @@ def gated_norm(norm: Any, x: Tensor, gate: Tensor) -> Tensor:
 
 
 def _replace(owner: Any, name: str, choosing: Callable[[Any], Any]) -> None:
-    found = getattr(owner, name)
-    if not hasattr(found, "reference"):
+    found = getattr(owner, name, None)  # What another version of transformers lacks stays out.
+    if found is not None and not hasattr(found, "reference"):
         chosen: Any = functools.wraps(found)(choosing(found))
         chosen.reference = found
         setattr(owner, name, chosen)
@@ -72,7 +73,12 @@ def _choosing_filter(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         # Of rows that are packed end to end, each begins anew.
         is_packed = any(options.get(name) is not None for name in ("seq_idx", "cu_seq_lens_q"))
-        if bias is not None or activation != "silu" or is_packed or not _filters(hidden_states):
+        if (
+            bias is not None
+            or activation != "silu"
+            or is_packed
+            or not _filters(hidden_states, weight)
+        ):
             return reference(hidden_states, weight, bias, activation=activation, **options)
         return CausalFilter.apply(hidden_states, weight)
 
@@ -94,7 +100,7 @@ def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Ten
             or hidden_states.shape[2] != 1
             or conv_state.shape[2] < weight.shape[1]
             or not conv_state.is_contiguous()
-            or not _filters(hidden_states)
+            or not _filters(hidden_states, weight)
         ):
             return reference(hidden_states, conv_state, weight, bias, activation)
         return filter_step(hidden_states, conv_state, weight)
@@ -102,6 +108,8 @@ def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Ten
     return run
 
 
-def _filters(inputs: Tensor) -> bool:
-    """Whether our own kernels filter these inputs."""
-    return is_fast(inputs.device) and tries_new("filter") and has_triton()
+def _filters(inputs: Tensor, taps: Tensor) -> bool:
+    """Whether our own kernels filter these inputs; Triton wants a power of two of taps."""
+    width = taps.shape[1]
+    fits = width & (width - 1) == 0
+    return fits and is_fast(inputs.device) and tries_new("filter") and has_triton()

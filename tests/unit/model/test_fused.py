@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -83,9 +85,57 @@ def test_filters_are_transformers_own_until_new_kernels_are_tried(
     assert not called
     run(x, weight, activation="silu")
     assert called == [1]
-    # Rows packed end to end, and other activations, are left to transformers.
+    # Other activations and other numbers of taps are left to transformers, and so are rows packed
+    # end to end, which it refuses or keeps apart.
     assert torch.equal(run(x, weight), run.reference(x, weight))
+    three = weight[:, 1:].contiguous()
+    expected = run.reference(x, three, activation="silu")
+    assert torch.equal(run(x, three, activation="silu"), expected)
+    monkeypatch.setattr(modeling_qwen3_5, "causal_conv1d_fn", lambda *_, **given: given)
+    register_fused_parts()
+    run = modeling_qwen3_5.causal_conv1d_fn
+    for packed in ({"seq_idx": x}, {"cu_seq_lens_q": x}):
+        assert run(x, weight, activation="silu", **packed) == {"activation": "silu", **packed}
     assert called == [1]
+
+
+def test_steps_of_filters_are_transformers_own_where_the_kernel_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register_fused_parts()
+    run: Any = modeling_qwen3_5.causal_conv1d_update
+    called: list[int] = []
+    monkeypatch.setattr(fused, "filter_step", lambda x, *_: called.append(1) or x)
+    monkeypatch.setattr(fused, "is_fast", lambda device: True)
+    monkeypatch.setattr(fused, "has_triton", lambda: True)
+    monkeypatch.setenv("BAS_OPD_NEW_KERNELS", "filter")
+    x, states, weight = torch.randn(2, 6, 1), torch.randn(2, 6, 4), torch.randn(6, 4)
+    with torch.no_grad():
+        run(x, states, weight, None, "silu")
+        assert called == [1]
+        for inputs, kept, taps, bias, activation in (
+            (x, states, weight, None, None),
+            (x, states, weight, torch.zeros(6), "silu"),
+            (x, states, torch.randn(6, 3), None, "silu"),
+            (x, states[:, :, 1:].contiguous(), weight, None, "silu"),
+            (x, states.mT.contiguous().mT, weight, None, "silu"),
+            (torch.randn(2, 6, 2), states, weight, None, "silu"),
+        ):
+            ours, theirs = kept.clone(), kept.clone()
+            expected = run.reference(inputs, theirs, taps, bias, activation)
+            assert torch.equal(run(inputs, ours, taps, bias, activation), expected)
+            assert torch.equal(ours, theirs)
+    run(x, states.clone(), weight, None, "silu")  # Its backward pass is that of the reference.
+    assert called == [1]
+
+
+def test_a_version_of_transformers_without_the_parts_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, fused.MODULE, ModuleType("without_parts"))
+    register_fused_parts()
+    monkeypatch.delitem(sys.modules, fused.MODULE)
+    register_fused_parts()
 
 
 def test_registering_again_changes_nothing() -> None:
