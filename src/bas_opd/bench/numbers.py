@@ -11,7 +11,7 @@ from typing import Any
 
 from bas_opd.errors import ConfigError
 from bas_opd.files import write_text
-from bas_opd.run.state import environment
+from bas_opd.run.state import environment, gpu_kernels
 
 
 def machine() -> dict[str, Any]:
@@ -20,6 +20,7 @@ def machine() -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {
             **{name: each for name, each in environment().items() if name != "platform"},
+            **gpu_kernels(),
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 2),
         },

@@ -49,7 +49,7 @@ def tries_new(kernel: NewKernel) -> bool:
 
 
 def new_kernels() -> list[NewKernel]:
-    """Return which of them this process uses on a GPU."""
+    """Return those that the environment names."""
     return [kernel for kernel in get_args(NewKernel) if tries_new(kernel)]
 
 

@@ -32,7 +32,7 @@ from bas_opd.run.checkpoint import (
 )
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.engines import check_engine
-from bas_opd.run.footprint import check_host, measure
+from bas_opd.run.footprint import check_host, measure, wants_gpu
 from bas_opd.run.forecast import check_lengths, check_run, never_ranks, seldom_asks
 from bas_opd.run.history import collect_outline, refuse_step
 from bas_opd.run.journal import CallJournal
@@ -44,6 +44,7 @@ from bas_opd.run.state import (
     TrainState,
     build_method,
     environment,
+    gpu_kernels,
     load_processors,
     model_identity,
     prompt_lengths,
@@ -258,12 +259,14 @@ def identity_of(
 ) -> dict[str, Any]:
     """Return which run this is, as far as it is known before its model is loaded."""
     several = {"processes": world.size} if world is not None and world.size > 1 else {}
+    is_fast = wants_gpu(config) and config.model.kernels == "auto"
+    kernels = gpu_kernels() if is_fast else {}
     return {
         "schema_version": SCHEMA_VERSION,
         "config": dump(config),
         "config_hash": config_hash(config),
         "dataset": {"fingerprint": data.fingerprint, "examples": len(data.examples)},
-        "environment": {**environment(), **several},
+        "environment": {**environment(), **kernels, **several},
         "steps": steps,
     }
 

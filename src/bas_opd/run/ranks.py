@@ -79,6 +79,7 @@ def check_ranks(
             "python": now["python"],
             "packages": now["packages"],
             "devices": "GPU" if wants_gpu(config) else "CPU",
+            "new kernels": now.get("new_kernels", []),
             "settings": identity["config_hash"],
             "data": [identity["dataset"]["fingerprint"], identity["dataset"]["examples"]],
             "run directory": owner.read_text("utf-8") if owner.exists() else "absent",
@@ -137,7 +138,7 @@ def _apart(
             for name in sorted(names)
             if first[what].get(name) != other[what].get(name)
         )
-    elif what in ("python", "devices"):
+    elif what in ("python", "devices", "new kernels"):
         shown = f": {other[what]} where the leader has {first[what]}"
     return (
         f"{place} has other {what} than the leader on {first['host']}{shown}. Give all processes "

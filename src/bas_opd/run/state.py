@@ -18,7 +18,7 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
-from bas_opd.compute.compiling import new_kernels
+from bas_opd.compute.compiling import has_triton, new_kernels
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.images import image_size
@@ -72,7 +72,7 @@ from bas_opd.types import Example, Grade, Hooks, Part, Rollouts, View
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
-ROUNDING = ("gpu", "cpu", "instructions", "threads")
+ROUNDING = ("gpu", "cpu", "instructions", "threads", "linear_attention", "new_kernels")
 """Parts of the environment that change how sums are rounded."""
 PACKAGES = (
     *("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft"),
@@ -465,18 +465,19 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        **(_kernels() if torch.cuda.is_available() else {}),
     }
 
 
-def _kernels() -> dict[str, Any]:
-    """Return which kernels a GPU computes with, where there is a choice."""
+def gpu_kernels() -> dict[str, Any]:
+    """Return which of several kernels a model on a GPU computes with; nothing without one."""
+    if not torch.cuda.is_available():
+        return {}
     device = torch.device("cuda")
     kinds = {
         "learning": implementation(device, learns=True),
         "sampling": implementation(device, learns=False),
     }
-    return {"linear_attention": kinds, "new_kernels": new_kernels()}
+    return {"linear_attention": kinds, "new_kernels": new_kernels() if has_triton() else []}
 
 
 def _cpu() -> str:

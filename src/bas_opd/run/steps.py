@@ -192,9 +192,9 @@ class RunSteps:
         """Say what rounds differently than before; the numbers agree within rounding only."""
         before = self.run.read_identity().environment
         other = [
-            f"{key} was {before[key]}, is now {now[key]}"
+            f"{key} was {before[key]}, is now {now.get(key)}"
             for key in ROUNDING
-            if key in before and before[key] != now[key]
+            if key in before and before[key] != now.get(key)
         ]
         ranks = [machine.get("processes", 1) for machine in (before, now)]
         if ranks[0] != ranks[1]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from pydantic import BaseModel
 
+from bas_opd.compute.compiling import NEW_KERNELS
 from bas_opd.config.schema import (
     SERVED,
+    Config,
     DistillConfig,
     LoraConfig,
     OptimConfig,
@@ -22,6 +26,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import OptimizerSettings
 from bas_opd.model.loading import LoraSettings
 from bas_opd.rollout import SamplingSettings
+from bas_opd.run import loop, state
 from bas_opd.run.engines import NOT_SAMPLING
 from bas_opd.select import LearnedSelector
 from bas_opd.teacher import SelfTeacher
@@ -57,3 +62,31 @@ def test_a_stage_built_by_hand_has_the_defaults_of_the_configuration(
 def float_or_same(value: Any) -> Any:
     """A ratio is an exact decimal in the configuration and may be a float by hand."""
     return value if isinstance(value, str | bool | None) else float(value)
+
+
+def test_kernels_are_on_record_where_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NEW_KERNELS, "race")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert state.gpu_kernels() == {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(state, "implementation", lambda _, learns: "chunked" if learns else "fla")
+    for has_triton in (True, False):
+        monkeypatch.setattr(state, "has_triton", lambda has=has_triton: has)
+        assert state.gpu_kernels() == {
+            "linear_attention": {"learning": "chunked", "sampling": "fla"},
+            "new_kernels": ["race"] if has_triton else [],
+        }
+
+
+@pytest.mark.parametrize(
+    ("device", "kernels", "has_them"),
+    [("cuda", "auto", True), ("cuda", "reference", False), ("cpu", "auto", False)],
+)
+def test_a_run_without_kernels_of_its_own_names_none(
+    device: str, kernels: str, has_them: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "gpu_kernels", lambda: {"new_kernels": ["race"]})
+    given = {"path": "model", "device": device, "kernels": kernels}
+    config = Config.model_validate({"model": given, "data": {"path": "data"}})
+    data: Any = SimpleNamespace(fingerprint="", examples=())
+    assert ("new_kernels" in loop.identity_of(config, data, 1)["environment"]) == has_them
