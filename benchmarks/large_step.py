@@ -96,11 +96,12 @@ def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
 
 
 class Meter(Clock):
-    """A clock that also knows the peak memory of each phase."""
+    """A clock that also knows the GiB that each phase takes at its peak."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.peaks: dict[str, float] = {}
+        self.reserved = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -109,6 +110,11 @@ class Meter(Clock):
             yield
         peak = torch.cuda.max_memory_allocated() / 2**30
         self.peaks[name] = max(peak, self.peaks.get(name, 0.0))
+        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved() / 2**30)
+
+    def forget(self) -> None:
+        """Forget the peaks so far."""
+        self.peaks, self.reserved = {}, 0.0
 
 
 @contextmanager
@@ -210,7 +216,7 @@ def main() -> None:
             return PromptBatch(step=step, examples=now, upcoming=later)
 
         for step in range(arguments.steps):
-            clock.peaks.clear()
+            clock.forget()
             retries = torch.cuda.memory_stats()["num_alloc_retries"]
             batch = batch_of(step)
             report = train_step(stages, batch, Decimal(arguments.ratio))
@@ -228,8 +234,8 @@ def main() -> None:
                     "gradient_norm": report.update.gradient_norm,
                     "is_valid": report.update.is_valid,
                     "peak_gib": max(clock.peaks.values()),
-                    "peaks_gib": dict(clock.peaks),
-                    "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+                    "peaks_gib": clock.peaks,
+                    "reserved_gib": clock.reserved,
                     "retries": torch.cuda.memory_stats()["num_alloc_retries"] - retries,
                     "waited": report.waited_seconds,
                     "seconds": report.seconds,

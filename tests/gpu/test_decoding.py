@@ -15,7 +15,7 @@ from bas_opd.compute.world import World
 from bas_opd.data.views import full_view
 from bas_opd.model import delta
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout import Sampler, SamplingSettings, decoding
+from bas_opd.rollout import Sampler, SamplingSettings, decoding, race
 from bas_opd.types import PromptBatch, Rollouts
 
 pytestmark = [
@@ -168,3 +168,39 @@ def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(tmp_path
         slow = Sampler(model, full_view, settings).generate(batch)
     assert torch.equal(fast.tokens, slow.tokens)
     torch.testing.assert_close(fast.logprobs, slow.logprobs, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_new_kernels_draw_in_a_graph_what_plain_ones_draw(
+    precision: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = make_model(build_small_model(tmp_path / "model", linear_width=32))
+    model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=precision)
+    examples, settings = make_examples(tmp_path, 6), SamplingSettings(max_response_tokens=24)
+    plain, new = (Sampler(model, full_view, settings) for _ in range(2))
+    steps: list[int] = []
+    fused = race.Race.fused
+
+    def counted(*inputs: Any) -> torch.Tensor:
+        steps.append(1)
+        return fused(*inputs)
+
+    monkeypatch.setattr(race.Race, "fused", counted)
+    for step in range(3):
+        drawn = []
+        for sampler, kernels in ((plain, ""), (new, "all")):
+            monkeypatch.setenv(compiling.NEW_KERNELS, kernels)
+            drawn.append(sampler.generate(PromptBatch(step=step, examples=examples)))
+            assert bool(steps) == (step > 0 or kernels == "all")
+        own, other = drawn
+        width = min(own.tokens.shape[1], other.tokens.shape[1])
+        same = (own.tokens[:, :width] == other.tokens[:, :width]).all(1)
+        assert same.float().mean() > (0.99 if precision is torch.float32 else 0.5)
+        torch.testing.assert_close(
+            other.logprobs[same][:, :width], own.logprobs[same][:, :width], atol=0.05, rtol=0.05
+        )
+        with torch.no_grad():  # The graph must see weights that change in place.
+            for parameter in model.trainable().values():
+                parameter.mul_(1.05)
+    assert new._decode._steps
+    assert len(steps) < 24  # Captured, not called for each token.
