@@ -147,10 +147,7 @@ def fixed_cache(cache: DynamicCache, rows: int, capacity: int, slot: Tensor) -> 
 
 
 def fill(fixed: DynamicCache, cache: DynamicCache, repeats: int = 1) -> None:
-    """Copy each row of a cache so many times to the beginning of one of fixed size.
-
-    That may have more rows.
-    """
+    """Copy each row of a cache `repeats` times to one of fixed size; its further rows become 0."""
     pairs: Any = zip(fixed.layers, cache.layers, strict=True)
     for layer, given in pairs:
         if isinstance(layer, FixedLinearLayer):

@@ -279,9 +279,9 @@ class FixedSteps:
                 self._graph = self._captured(pool)
 
     def load(self, prefix: Prefix, rows: Responses, repeats: int) -> None:
-        """Start the rows that go on, so many of them from each row of a prefix.
+        """Start the rows that go on, `repeats` of them from each row of a prefix.
 
-        The prefix is emptied, to save memory.
+        The cache of the prefix is emptied, to save memory.
         """
         if self.model.fast_head is not None:
             self.model.fast_head.rounded()  # A captured step reads the copy, and does not make it.
@@ -392,7 +392,7 @@ def decoding_bytes(kept: Activations, *, prompts: int, each: int, length: int, l
 
 
 def _size(prefix: Prefix, rows: int, capacity: int) -> int:
-    """Return the bytes of a cache of fixed size for so many rows like those of a prefix."""
+    """Return the bytes of a cache of fixed size with this many rows like those of a prefix."""
     return cache_bytes(prefix.cache, capacity) * rows // len(prefix.last_hidden)
 
 
