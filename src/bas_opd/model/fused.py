@@ -56,7 +56,9 @@ def _replace(owner: Any, name: str, choosing: Callable[[Any], Any]) -> None:
 def _choosing_norm(fused: Callable[..., Tensor]) -> Callable[[Any], Any]:
     def choosing(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(norm: nn.Module, x: Tensor, *inputs: Tensor) -> Tensor:
-            return (fused if is_fast(x.device) else reference)(norm, x, *inputs)
+            # On AMD's GPUs the weights' gradient of the fused operation has been reported as wrong.
+            is_fused = is_fast(x.device) and torch.version.hip is None
+            return (fused if is_fused else reference)(norm, x, *inputs)
 
         return run
 
@@ -100,6 +102,7 @@ def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Ten
             or hidden_states.shape[2] != 1
             or conv_state.shape[2] < weight.shape[1]
             or not conv_state.is_contiguous()
+            or not _is_power(conv_state.shape[2])
             or not _filters(hidden_states, weight)
         ):
             return reference(hidden_states, conv_state, weight, bias, activation)
@@ -110,6 +113,9 @@ def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Ten
 
 def _filters(inputs: Tensor, taps: Tensor) -> bool:
     """Whether our own kernels filter these inputs; Triton wants a power of two of taps."""
-    width = taps.shape[1]
-    fits = width & (width - 1) == 0
-    return fits and is_fast(inputs.device) and tries_new("filter") and has_triton()
+    is_new = is_fast(inputs.device) and tries_new("filter") and has_triton()
+    return is_new and _is_power(taps.shape[1])
+
+
+def _is_power(size: int) -> bool:
+    return size & (size - 1) == 0

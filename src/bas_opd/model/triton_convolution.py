@@ -131,19 +131,20 @@ def step(
     """Append one token to the states `[row, channel, kept]`, in place, and write its output."""
     row = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(0).to(tl.int64) * wide + tl.arange(0, wide)
+    place = tl.arange(0, kept)
     inside = channel < channels
-    state = states + (row * channels + channel) * kept
-    total = tl.zeros([wide], dtype=tl.float32)
-    for place in tl.static_range(kept):
-        if place == kept - 1:
-            value = tl.load(inputs + row * from_row + channel * across, mask=inside, other=0.0)
-        else:
-            value = tl.load(state + place + 1, mask=inside, other=0.0)
-        tl.store(state + place, value.to(states.dtype.element_ty), mask=inside)
-        if place >= kept - width:
-            weight = tl.load(
-                taps + channel * width + (place - kept + width), mask=inside, other=0.0
-            )
-            total += value.to(tl.float32) * weight.to(tl.float32)
+    is_last = place[None, :] == kept - 1
+    at = states + (row * channels + channel[:, None]) * kept + place[None, :]
+    older = tl.load(at + 1, mask=inside[:, None] & ~is_last, other=0.0)
+    newest = tl.load(inputs + row * from_row + channel * across, mask=inside, other=0.0)
+    values = tl.where(is_last, newest[:, None].to(tl.float32), older.to(tl.float32))
+    tap = place[None, :] - kept + width
+    weight = tl.load(
+        taps + channel[:, None] * width + tap, mask=inside[:, None] & (tap >= 0), other=0.0
+    )
+    total = tl.sum(values * weight.to(tl.float32), axis=1)
+    # Several threads may hold a value: all have read before one writes.
+    tl.debug_barrier()
+    tl.store(at, values.to(states.dtype.element_ty), mask=inside[:, None])
     total *= tl.sigmoid(total)
     tl.store(out + row * channels + channel, total.to(out.dtype.element_ty), mask=inside)
