@@ -67,8 +67,8 @@ class ScoringRequest:
     """Log-probs wanted at each token of the response."""
     chosen: tuple[tuple[int, ...], ...] | None = None
     """Ids whose log-probs are wanted beside the likeliest ones, for each token of the response."""
-    step: int = 0
-    """The step whose student chose them."""
+    chooser: tuple[int, int] = (0, 0)
+    """The step and the place of the prompt for which the student chose them."""
 
     @property
     def tokens(self) -> int:
@@ -83,12 +83,13 @@ class ScoringRequest:
     def key(self, model: str) -> str:
         """Return the hash of the content.
 
-        Chosen ids count by their step: after a resume, rounding may choose a few others, and the
-        stored answer, which has its own ids, must still be found.
+        Chosen ids count by the prompt of the step that they were chosen for: the student may see
+        two pictures where the teacher sees one. After a resume, rounding may choose a few others,
+        and the stored answer, which has its own ids, must still be found.
         """
         image = hashlib.sha256(self.image).hexdigest()
         content = [model, self.k, list(self.prompt), list(self.response), image]
-        return hash_of(content if self.chosen is None else [*content, self.step])
+        return hash_of(content if self.chosen is None else [*content, *self.chooser])
 
     def body(self, model: str, request_id: str) -> bytes:
         """Return the request as vLLM reads it."""

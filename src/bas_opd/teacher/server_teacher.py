@@ -296,7 +296,8 @@ class ServedTeacher:
             seen[number] = (tuple(self.processor.prompt_ids(question)), _png(image), length)
         requests = {}
         for row in rows:
-            prompt, picture, length = seen[rollouts.prompt_of(row)]
+            number = rollouts.prompt_of(row)
+            prompt, picture, length = seen[number]
             requests[row] = ScoringRequest(
                 prompt=prompt,
                 response=tuple(rollouts.tokens[row, : int(rollouts.lengths[row])].tolist()),
@@ -304,7 +305,7 @@ class ServedTeacher:
                 prompt_length=length,
                 k=self.k,
                 chosen=None if likeliest is None else tuple(map(tuple, likeliest.ids[row])),
-                step=rollouts.step,
+                chooser=(rollouts.step, number),
             )
         return requests
 

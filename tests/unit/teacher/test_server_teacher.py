@@ -44,7 +44,9 @@ def known(teacher: torch.Tensor, tokens: torch.Tensor, k: int) -> TopLogprobs:
     return TopLogprobs.of(answer, request(tokens.tolist(), k))
 
 
-def request(response: list[int], k: int, chosen: Any = None, step: int = 0) -> ScoringRequest:
+def request(
+    response: list[int], k: int, chosen: Any = None, chooser: tuple[int, int] = (0, 0)
+) -> ScoringRequest:
     return ScoringRequest(
         prompt=(1,),
         response=tuple(response),
@@ -52,7 +54,7 @@ def request(response: list[int], k: int, chosen: Any = None, step: int = 0) -> S
         prompt_length=3,
         k=k,
         chosen=chosen,
-        step=step,
+        chooser=chooser,
     )
 
 
@@ -79,11 +81,11 @@ def test_an_id_that_is_not_known_has_no_log_prob() -> None:
     assert scores.logprobs(index) is None
 
 
-def test_chosen_ids_belong_to_their_step_and_to_the_places_of_the_response() -> None:
+def test_chosen_ids_belong_to_their_prompt_and_step_and_to_the_places_of_the_response() -> None:
     ids = ((1, 2), (3, 4))
     plain = request([4, 5], 2)
-    one, other = (request([4, 5], 2, ids, step) for step in (1, 2))
-    assert len({each.key("m") for each in (plain, one, other)}) == 3
+    one, *others = (request([4, 5], 2, ids, chooser) for chooser in ((1, 0), (2, 0), (1, 1)))
+    assert len({each.key("m") for each in (plain, one, *others)}) == 4
     # Answers of runs that chose nothing are found again.
     assert plain.key("m") == hash_of(["m", 2, [1], [4, 5], hashlib.sha256(b"").hexdigest()])
     assert "prompt_logprob_token_ids" not in json.loads(plain.body("m", "r"))["sampling_params"]
@@ -225,6 +227,28 @@ def test_a_stored_answer_is_not_asked_for_again_where_rounding_chooses_other_ids
     # Another step has another student.
     teacher_of(server, tmp_path, student).score(replace(rollouts, step=4), rows, other)
     assert len(server.requests) == 4
+
+
+def test_rows_that_only_the_teacher_sees_alike_have_an_answer_each(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    """Two pictures with one crop: the student finds other tokens likely in each."""
+    student = make_model(small_qwen35)
+    rollouts = draw(student, make_examples(tmp_path))
+    rollouts.tokens[3], rollouts.lengths[3] = rollouts.tokens[0], rollouts.lengths[0]
+    rows = (0, 3)
+    chosen = StudentPass(student, k=10).likeliest(rollouts, rows)
+    assert chosen.ids[0] != chosen.ids[3]
+    server.requests, server.fault = [], no_fault
+    teacher = teacher_of(server, tmp_path, student)
+    teacher.view = lambda _: crop_view(rollouts.examples[0])
+    scores = teacher.score(rollouts, rows, chosen)
+    assert len(server.requests) == 2
+    for row in rows:
+        assert scores.answers[row].ids.tolist() == chosen.ids[row]
+    # At its own likeliest tokens the teacher says the same of both.
+    teacher.score(rollouts, rows)
+    assert len(server.requests) == 3
 
 
 def test_the_students_pass_computes_the_rows_it_is_asked_for_and_finds_what_the_learner_finds(
