@@ -467,7 +467,7 @@ class TeacherScores(Protocol):
 
     @property
     def support(self) -> TeacherSupport | None:
-        """At whose likeliest tokens alone it is known; None: its whole distribution is."""
+        """At whose likeliest tokens alone it is known; None: all of it is, or there are no rows."""
         ...
 
     @property

@@ -180,12 +180,35 @@ def test_a_server_that_scores_no_chosen_ids_is_compared_at_its_own_likeliest(
 def test_a_server_that_changes_what_it_can_do_is_asked_anew_and_it_is_on_record(
     config: Make, server: TeacherServer
 ) -> None:
-    train(config("run", "run.steps=2"))
-    server.chooses, console = False, Silent()
-    run = loop.train(config(), console).directory
-    assert any("at the likeliest tokens of the teacher" in each for each in console.messages)
+    train(config("run", "run.steps=1"))
+    console = Silent()
+    run = loop.train(config("run", "run.steps=2"), console).directory
+    assert not any("is now compared" in each for each in console.messages)
+    assert not verify(run).remarks
+    server.chooses = False
+    loop.train(config(), console)
+    (change,) = [each for each in console.messages if "is now compared" in each]
+    assert "likeliest tokens of the teacher, up to step 1 at those of the student" in change
     assert [step.support for step in steps_of(run)] == ["student", "student", "teacher", "teacher"]
     assert verify(run).is_sound
+    (remark,) = verify(run).remarks
+    assert "From step 2 on, the teacher was compared at the likeliest tokens of the teacher" in (
+        remark
+    )
+
+
+def test_a_step_that_was_compared_otherwise_than_the_settings_say_is_found(
+    config: Make,
+) -> None:
+    run = train(config("run", "teacher.support=teacher", "run.steps=1"))
+    assert verify(run).is_sound
+    events = events_of(run)
+    (step,) = [event for event in events if event.get("support")]
+    step["support"], step["rescored_tokens"] = "student", step["student_tokens"]
+    step["total_tokens"] += step["student_tokens"]
+    rewrite(run, events)
+    problems = [each for check in verify(run).checks for each in check.problems]
+    assert "step 0: support is student, but teacher.support is teacher." in problems
 
 
 def test_a_run_sends_one_request_for_each_selected_row_and_is_verified(

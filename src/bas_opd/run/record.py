@@ -279,7 +279,8 @@ class QueryRecord(StepRecord):
     processed_tokens: int
     prefilled_prompts: int
     support: TeacherSupport | None = None
-    """At whose likeliest tokens a served teacher was compared; None: its whole distribution."""
+    """At whose likeliest tokens a served teacher was compared; None: its whole distribution, or
+    nothing was asked."""
     rescored_tokens: int = 0
     """Tokens of the student's pass that found its likeliest tokens for the teacher."""
     learned: bool

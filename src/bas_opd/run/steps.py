@@ -39,11 +39,11 @@ from bas_opd.run.history import read_outline, refuse_step
 from bas_opd.run.journal import CallJournal, with_repeated
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import RunProgress
-from bas_opd.run.record import EvaluationRecord, parse_step
+from bas_opd.run.record import EvaluationRecord, QueryRecord, StepRecord, parse_step
 from bas_opd.run.record_file import RecordWriter, holds_place
 from bas_opd.run.state import ROUNDING, TrainState
 from bas_opd.run.stopping import StopFlag
-from bas_opd.types import Hooks, StepReport
+from bas_opd.types import Hooks, StepReport, TeacherSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,8 @@ class RunSteps:
         self.hooks = Hooks(poll=stop.poll, notice=console.message)
         self.checkpointed: int | None = None
         """The step of the last checkpoint."""
+        self._support: TeacherSupport | None = None
+        """At whose tokens a served teacher was last compared."""
 
     def go(self, identity: Mapping[str, Any]) -> RunSummary:
         """Take every step that is left, then save the model."""
@@ -180,6 +182,9 @@ class RunSteps:
         writer.write({"event": "resumed", "step": self.state.step, **now})
         self.console.message(f"Resuming after step {self.state.step} of {self.total}.")
         self._name_other_machine(identity["environment"])
+        if self.config.teacher.server is not None and self.config.teacher.support == "auto":
+            for step in read_outline(self.run.path).read_steps(refuse_step):
+                self._name_other_support(step)
         precision = self.state.method.model.precision
         if self.config.rollout.engine == "vllm" and precision.itemsize < 4:
             self.console.message(
@@ -203,6 +208,18 @@ class RunSteps:
             self.console.message(
                 f"Another machine than before ({'; '.join(other)}): from here on the numbers agree "
                 "with those of an undisturbed run within rounding, not byte for byte."
+            )
+
+    def _name_other_support(self, step: StepRecord) -> None:
+        """Say that a served teacher is compared at other tokens than in the step before."""
+        if not isinstance(step, QueryRecord) or step.support is None:
+            return
+        before, self._support = self._support, step.support
+        if before not in (None, step.support) and step.step >= self.state.step:
+            self.console.message(
+                f"The teacher is now compared at the likeliest tokens of the {step.support}, up to "
+                f"step {step.step - 1} at those of the {before}: what its server can do has "
+                "changed, and teacher.support is auto. The record of each step has it."
             )
 
     def _first_records(self, identity: Mapping[str, Any]) -> RecordWriter:
@@ -304,6 +321,7 @@ class RunSteps:
         step = parse_step(event)
         state.ledger.charge(step)
         self.world.led(lambda: self._write(event))
+        self._name_other_support(step)
         self.console.step(step)
         state.step += 1
         state.bad_steps = state.bad_steps + 1 if report.is_skipped else 0

@@ -38,7 +38,7 @@ from bas_opd.run.regrading import generation_problems, policy_problems
 from bas_opd.run.replaying import Replay, selection_check
 from bas_opd.select.rules import PolicyRule, policy_rule
 from bas_opd.serving.request_journal import RequestJournal, read_requests
-from bas_opd.types import FEATURES
+from bas_opd.types import FEATURES, TeacherSupport
 from bas_opd.validation import first_problem
 
 KINDS: Mapping[MethodName, type[StepRecord]] = {
@@ -221,6 +221,8 @@ class _Sums:
         """Steps -> totals, and batches that were taken from the data."""
         self.with_candidates = self.asked_nothing = self.ranked = self.labels = 0
         """Steps with candidates, those of them that asked nothing or ranked; and all labels."""
+        self.supports: list[tuple[int, TeacherSupport]] = []
+        """Each step from which on a served teacher was compared at the tokens of another model."""
 
     def add(self, step: StepRecord) -> None:
         self.ledger.charge(step)
@@ -232,6 +234,8 @@ class _Sums:
             self.asked_nothing += not step.selected
             self.ranked += step.is_ranked
             self.labels += step.labels
+            if step.support and step.support not in (each for _, each in self.supports[-1:]):
+                self.supports.append((step.step, step.support))
 
 
 def _foreign(config: Config | None) -> StepProblems:
@@ -333,6 +337,11 @@ def _remarks(
             f"The {rule.name} policy ranked no row: it learns from {select.replay_start} "
             f"labels on (select.replay_start), and the run observed {sums.labels:,}. All rows "
             "were drawn at random."
+        )
+    for step, support in sums.supports[1:]:
+        yield (
+            f"From step {step} on, the teacher was compared at the likeliest tokens of the "
+            f"{support}: the server had changed, and teacher.support is auto."
         )
 
 
@@ -611,6 +620,7 @@ class _Requests(_StepCheck):
         settings = [each.teacher for each in _configs(outline)] if self._is_served else []
         self._retries = max((each.retries for each in settings), default=0)
         self._price = config.teacher.price_per_million_tokens if config else None
+        self._support = config.teacher.support if config else "auto"
         self._limit = max((each.spend_limit for each in settings if each.spend_limit), default=None)
         self._journal: RequestJournal | None = None
         try:
@@ -624,6 +634,8 @@ class _Requests(_StepCheck):
             yield "rows were dropped, but the teacher is not served."
         if step.support and not self._is_served:
             yield "log-probs were known at some tokens only, but the teacher is not served."
+        elif step.support and self._support not in ("auto", step.support):
+            yield f"support is {step.support}, but teacher.support is {self._support}."
         if self._journal is None:
             if step.scored and self._is_served:
                 yield "the journal of requests is missing."

@@ -96,7 +96,8 @@ class ServedScores:
     answers: Mapping[int, TopLogprobs]
     processed_tokens: int
     device: torch.device
-    support: TeacherSupport = "teacher"
+    support: TeacherSupport | None = None
+    """None: nothing was asked."""
     rescored_tokens: int = 0
     elsewhere: tuple[tuple[int, int], ...] = ()
     """Rows whose answers other processes have, each with its tokens."""

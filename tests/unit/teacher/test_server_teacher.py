@@ -279,6 +279,7 @@ def test_no_rows_send_nothing_and_write_nothing(
     server.requests = []
     scores = teacher_of(server, tmp_path, student).score(rollouts, ())
     assert (scores.rows, scores.scored_tokens, scores.processed_tokens) == ((), 0, 0)
+    assert scores.support is None
     assert not server.requests
     assert not (tmp_path / "teacher").exists()
 
