@@ -583,6 +583,7 @@ def test_settings_that_do_not_fit_together_are_refused(
 
 def test_only_a_run_asks_a_served_teacher(config: Make, server: TeacherServer) -> None:
     from bas_opd.audit.subject import Request, Subject
+    from bas_opd.cli.plan import lines
     from bas_opd.commands.doctor import examine
     from bas_opd.commands.plan import plan
 
@@ -595,6 +596,9 @@ def test_only_a_run_asks_a_served_teacher(config: Make, server: TeacherServer) -
     # Compared at the student's likeliest tokens, the student computes the selected rows once more.
     assert planned.tokens.student is not None
     assert planned.tokens.total == without.total + planned.tokens.student  # type: ignore[operator]
+    assert (planned.tokens.rescored, without.rescored) == (planned.tokens.student, 0)
+    shown = [line for line in lines(planned) if line.startswith("student's top-k")]
+    assert shown[0].endswith(f"about {planned.tokens.student:,} tokens, prompts measured")
     (finding,) = [each for each in examine(config("other")) if each.what == "teacher"]
     assert "compared at the likeliest tokens of the student" in finding.text
     assert "above the limit of 0.001" in warning

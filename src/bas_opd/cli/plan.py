@@ -125,7 +125,7 @@ def _queries(plan: Plan) -> Iterator[tuple[str, str]]:
     for name, value in (
         ("sampler prefills", tokens.prefilled),
         (f"{SECOND_MODEL.get(plan.method, 'teacher')} reads", tokens.teacher),
-        ("old log-probs", tokens.rescored),
+        ("student's top-k" if plan.has_queries else "old log-probs", tokens.rescored),
         ("student reads", tokens.student),
         ("total tokens", tokens.total),
     ):

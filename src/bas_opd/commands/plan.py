@@ -55,7 +55,8 @@ class Tokens:
     sampled: int
     teacher: int | None = None
     rescored: int = 0
-    """By the student before several updates of a step, for the old log-probs."""
+    """By the student without a gradient: for the old log-probs of several updates, or for the
+    tokens at which a served teacher is asked, if its server can."""
     student: int | None = None
     prefilled: int | None = None
     total: int | None = None
@@ -340,14 +341,22 @@ def _tokens(
             if config.teacher.support != "teacher":  # As far as the server can, which is not known.
                 rescored += share * sum(image for image, _ in candidates) + read
         student += copies * sum(image for image, _ in candidates) + read
-    parts = {
-        "prefilled": prefilled,
-        "sampled": sampled,
-        "teacher": round(teacher),
-        "student": round(student),
-    }
-    total = total_tokens(**parts) + round(rescored)
-    return Tokens(response=response, scored=scored, **parts, total=total)
+    total = total_tokens(
+        prefilled=prefilled,
+        sampled=sampled,
+        teacher=round(teacher) + round(rescored),
+        student=round(student),
+    )
+    return Tokens(
+        response=response,
+        scored=scored,
+        sampled=sampled,
+        teacher=round(teacher),
+        rescored=round(rescored),
+        student=round(student),
+        prefilled=prefilled,
+        total=total,
+    )
 
 
 def _tokens_without_queries(config: Config, batches: Batches, lengths: Lengths | None) -> Tokens:
