@@ -162,12 +162,15 @@ class TeacherServer:
                 chosen = chosen.roll(1, 0)
             case "chosen not finite" if chosen is not None:
                 chosen = chosen.clone().fill_(-torch.inf)
+        sent = None if chosen is None else as_numpy_file(chosen)
+        if fault == "chosen in an archive":
+            sent = base64.b64encode(b"PK\x03\x04 no archive either").decode()
         return {
             "request_id": f"generate-tokens-{'x' if fault == 'other request' else ''}"
             + ("" if fault == "other request" else request["request_id"]),
             "choices": [{"index": 0, "token_ids": [1]}],
             "prompt_logprobs": places,
-            "prompt_token_id_logprobs": None if chosen is None else as_numpy_file(chosen),
+            "prompt_token_id_logprobs": sent,
         }
 
 

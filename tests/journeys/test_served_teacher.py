@@ -305,6 +305,7 @@ def test_a_server_that_dies_stops_the_run_which_then_resumes(
         ("more than 1", AnswerError, "sum to more than 1"),
         ("wide", ModelError, "gave a log-prob of token 99999"),
         ("without chosen", AnswerError, "sent no log-probs at the ids that were chosen"),
+        ("chosen in an archive", AnswerError, "or none that can be read"),
         ("fewer chosen", AnswerError, r"19\) log-probs at chosen ids, where \d+ places with 20"),
         ("chosen of other places", AnswerError, "gave two log-probs for one token"),
         ("chosen not finite", AnswerError, "that is not finite"),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 import numpy
+from numpy.typing import NDArray
 
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.files import hash_of
@@ -44,6 +45,7 @@ MOST_APART = 0.1
 TEXT = "The 3 red cups, na\u00efve fa\u00e7ade: \u7ea2\u8272 \u0663\n\n\tdef f(x): return x**2 "
 
 
+Ids = NDArray[numpy.int32]
 AskedSupport = Literal["auto", "student", "teacher"]
 """Whose likeliest tokens are asked for; auto: the student's if the server can."""
 
@@ -65,7 +67,7 @@ class ScoringRequest:
     """Tokens of the prompt with all tokens of the picture."""
     k: int
     """Log-probs wanted at each token of the response."""
-    chosen: tuple[tuple[int, ...], ...] | None = None
+    chosen: Ids | None = None  # [token, k]
     """Ids whose log-probs are wanted beside the likeliest ones, for each token of the response."""
     chooser: tuple[int, int] = (0, 0)
     """The step and the place of the prompt for which the student chose them."""
@@ -94,11 +96,10 @@ class ScoringRequest:
     def body(self, model: str, request_id: str) -> bytes:
         """Return the request as vLLM reads it."""
         url = f"data:image/png;base64,{base64.b64encode(self.image).decode()}"
-        # The row of a place predicts the token after it.
-        chosen = {
-            "prompt_logprob_token_ids": self.chosen,
-            "prompt_logprob_start": self.prompt_length - 1,
-        }
+        chosen: dict[str, Any] = {}
+        if self.chosen is not None:  # The row of a place predicts the token after it.
+            chosen["prompt_logprob_token_ids"] = self.chosen.tolist()
+            chosen["prompt_logprob_start"] = self.prompt_length - 1
         content = {
             "request_id": request_id,
             "model": model,
@@ -109,7 +110,7 @@ class ScoringRequest:
                 "max_tokens": 1,
                 "temperature": 0.0,
                 "detokenize": False,
-                **({} if self.chosen is None else chosen),
+                **chosen,
             },
         }
         return json.dumps(content).encode("ascii")
@@ -362,25 +363,26 @@ def _parse(raw: bytes, asked: ScoringRequest, request_id: str, vocabulary: int, 
 
 
 def _chosen(
-    sent: Any, asked: Sequence[Sequence[int]], likely: Sequence[Mapping[int, float]], url: str
+    sent: Any, asked: Ids, likely: Sequence[Mapping[int, float]], url: str
 ) -> list[list[float]]:
     """Return the log-probs at chosen ids, which are those of the likeliest where both are known."""
     try:
-        found = numpy.load(io.BytesIO(base64.b64decode(sent, validate=True)), allow_pickle=False)
-        values = found.astype(numpy.float64).tolist()
-        shape = found.shape
-    except (TypeError, ValueError, EOFError, AttributeError):
+        file = io.BytesIO(base64.b64decode(sent, validate=True))
+        # Not `numpy.load`, which reads archives too.
+        found = numpy.lib.format.read_array(file, allow_pickle=False).astype(numpy.float64)
+    except (TypeError, ValueError, EOFError):
         raise AnswerError(
             f"{url} sent no log-probs at the ids that were chosen (prompt_token_id_logprobs), or "
             "none that can be read. Check the server, or set teacher.support=teacher."
         ) from None
-    if shape != (len(asked), len(asked[0])):
+    if found.shape != asked.shape:
         raise AnswerError(
-            f"{url} sent {shape} log-probs at chosen ids, where {len(asked)} places with "
-            f"{len(asked[0])} each were asked for. Set teacher.support=teacher."
+            f"{url} sent {found.shape} log-probs at chosen ids, where {asked.shape[0]} places with "
+            f"{asked.shape[1]} each were asked for. Set teacher.support=teacher."
         )
     apart: list[float] = []
-    for ids, row, known in zip(asked, values, likely, strict=True):
+    values: list[list[float]] = found.tolist()
+    for ids, row, known in zip(asked.tolist(), values, likely, strict=True):
         _check_logprobs(row, url)
         apart += [
             abs(known[each] - value) for each, value in zip(ids, row, strict=True) if each in known

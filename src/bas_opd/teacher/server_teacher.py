@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
+import numpy
 import torch
 from PIL import Image
 from safetensors import SafetensorError
@@ -45,7 +46,7 @@ class TopLogprobs:
         """Return the scores that a server gave for the tokens of a response."""
         likeliest, known = torch.tensor(answer.ids), torch.tensor(answer.logprobs)
         if answer.chosen is not None:
-            ids = torch.tensor(asked.chosen)
+            ids = torch.tensor(asked.chosen).long()
             return cls(ids=ids, known=torch.tensor(answer.chosen), likeliest=likeliest)
         sampled = torch.tensor(answer.sampled)[:, None]
         tokens = torch.tensor(asked.response)[:, None]
@@ -305,7 +306,7 @@ class ServedTeacher:
                 image=picture,
                 prompt_length=length,
                 k=self.k,
-                chosen=None if likeliest is None else tuple(map(tuple, likeliest.ids[row])),
+                chosen=None if likeliest is None else likeliest.ids[row],
                 chooser=(rollouts.step, number),
             )
         return requests
@@ -332,14 +333,13 @@ class ServedTeacher:
 def sample_request(processor: Processor, k: int) -> ScoringRequest:
     """Return a request about one token with a picture, which asks for one place too many."""
     image, question = processor.resized(Image.new("RGB", (64, 64))), "?"
-    ids = tuple(range(k))
     return ScoringRequest(
         prompt=tuple(processor.prompt_ids(question)),
         response=(0,),
         image=_png(image),
         prompt_length=processor.prompt_length(image.size, question),
         k=k,
-        chosen=(ids, ids),
+        chosen=numpy.tile(numpy.arange(k, dtype=numpy.int32), (2, 1)),
     )
 
 

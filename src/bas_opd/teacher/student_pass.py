@@ -12,6 +12,7 @@ from torch import Tensor
 from bas_opd.compute.world import World
 from bas_opd.model.batches import PromptGroup
 from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.serving.scoring import Ids
 from bas_opd.teacher.self_teacher import SelfTeacher
 from bas_opd.types import Example, Hooks, Rollouts
 
@@ -23,7 +24,7 @@ CHUNK = 512
 class Likeliest:
     """The ids of the student's k likeliest tokens at each token of some rows."""
 
-    ids: Mapping[int, list[list[int]]]  # row -> [token][k], the likeliest first
+    ids: Mapping[int, Ids]  # row -> [token, k], the likeliest first
     processed_tokens: int
     """Prompt and response tokens that the student computed to know them."""
 
@@ -60,7 +61,7 @@ class StudentPass(SelfTeacher):
         """Return the likeliest tokens on `rows`; every process gets those of all."""
         scores = self.score(rollouts, rows)
 
-        def own() -> dict[int, list[list[int]]]:
+        def own() -> dict[int, Ids]:
             return {row: self._topk(states) for row, states in scores.hidden.items()}
 
         with self.model.gathered():
@@ -68,14 +69,11 @@ class StudentPass(SelfTeacher):
         ids = {row: found for part in parts for row, found in part.items()}
         return Likeliest(ids=ids, processed_tokens=scores.processed_tokens)
 
-    def _topk(self, hidden: Tensor) -> list[list[int]]:
-        """Return the likeliest ids `[token][k]`, from logits as the learner computes them."""
+    def _topk(self, hidden: Tensor) -> Ids:
+        """Return the likeliest ids `[token, k]`, from logits as the learner computes them."""
         chunks = (self.model.logits(states) for states in hidden.split(CHUNK))
-        return [
-            ids
-            for logits in chunks
-            for ids in logits.topk(min(self.k, logits.shape[-1])).indices.tolist()
-        ]
+        found = [logits.topk(min(self.k, logits.shape[-1])).indices.int() for logits in chunks]
+        return torch.cat(found).cpu().numpy()
 
     def _open(
         self, rollouts: Rollouts, share: Sequence[PromptGroup], groups: list[PromptGroup]
