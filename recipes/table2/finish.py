@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from bas_opd.files import write_bytes, write_text
 from bas_opd.report.charts.printed import save
 from bas_opd.reproduce.catalogue import cost_figure
 from bas_opd.reproduce.policies import best_rates, sweep_table
@@ -52,16 +52,14 @@ def main(arguments: list[str] | None = None) -> None:
         if lacks(given.out / "sweep", [f"{a}-{SEED}-lr{rate:g}" for a in ARMS for rate in RATES]):
             reproduce(study, *options, *LEFT)
         keep(given.out / "sweep", folder / "sweep")
-        trials = read_results(folder / "sweep")
-        if len({(each.train, each.questions, each.base) for each in trials}) > 1:
-            raise SystemExit(f"The trials in {folder / 'sweep'} differ in data or base model.")
-        chosen = best_rates(trials)
-        study.write_text(declare(study.read_text("utf-8"), chosen), encoding="utf-8")
+        chosen = best_rates(read_results(folder / "sweep"))
+        # The file may be a link, which would be replaced.
+        write_text(study.resolve(), declare(study.read_text("utf-8"), chosen))
     write_rates(page, sweep_table(in_order(study, read_results(folder / "sweep"))))
     arms = read_study(study).arms.items()
     if lacks(given.out / "results", ["base", *(f"{a.name}-{s}" for a, own in arms for s in own)]):
         reproduce(study, *options)
-    keep(given.out / "results", folder)
+    keep(given.out / "results", folder, study=read_study(study).hash)
     write_table(page, folder_table(folder))
     for file in save(cost_figure(folder), given.docs / "figures/table2"):
         print(file)
@@ -70,7 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
 def reproduce(study: Path, *options: str) -> None:
     """Make the runs that are missing."""
     command = [sys.executable, "-m", "bas_opd", "reproduce", "study", str(study), "--yes"]
-    subprocess.run([*command, *options], check=True)
+    if code := subprocess.run([*command, *options], check=False).returncode:
+        raise SystemExit(code)  # It has said why.
 
 
 def lacks(folder: Path, names: list[str]) -> bool:
@@ -78,12 +77,23 @@ def lacks(folder: Path, names: list[str]) -> bool:
     return not all((folder / f"{name}.json").exists() for name in names)
 
 
-def keep(made: Path, kept: Path) -> None:
-    """Copy results and questions to the published ones; of the base there is one already."""
+def keep(made: Path, kept: Path, *, study: str | None = None) -> None:
+    """Copy results and questions to the published ones, which are never replaced.
+
+    First all are compared: what is not of the study, the data and the base is not published.
+    """
+    results = read_results(made) + (read_results(kept) if any(kept.glob("*.json")) else [])
+    if len({(each.train, each.questions, each.base) for each in results}) > 1:
+        raise SystemExit(f"The results in {made} and {kept} differ in data or base model.")
+    if other := [each for each in results if each.study != study]:
+        raise SystemExit(
+            f"{len(other)} of the results in {made} and {kept} are of another study or of an older "
+            "version of its file. Remove them, and run this again."
+        )
     kept.mkdir(parents=True, exist_ok=True)
     for file in [*made.glob("*.json"), *made.glob("*.csv")]:
         if not (kept / file.name).exists():
-            shutil.copyfile(file, kept / file.name)
+            write_bytes(kept / file.name, file.read_bytes())
 
 
 def declare(text: str, rates: Mapping[str, float]) -> str:
@@ -113,7 +123,7 @@ def write_rates(page: Path, table: str) -> None:
     )
     if start is None or end is None:
         raise SystemExit(f"{page} has no table of learning rates.")
-    page.write_text(text[: start.start()] + table + text[end.end() :], encoding="utf-8")
+    write_text(page, text[: start.start()] + table + text[end.end() :])
 
 
 if __name__ == "__main__":

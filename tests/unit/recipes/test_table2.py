@@ -22,9 +22,11 @@ def docs(tmp_path: Path) -> Path:
     shutil.copytree(FOLDER / "sweep", tmp_path / "results/table2/sweep")
     shutil.copy(DOCS / "table2.md", tmp_path)
     declared = (FOLDER / "study.toml").read_text("utf-8").replace("draft = true\n", "")
-    (tmp_path / "results/table2/study.toml").write_text(
+    (tmp_path / "declared.toml").write_text(
         declared.replace("\ntask = ", "\ndraft = true\ntask = ")
     )
+    # As in the repository, where it is a link to that of the package.
+    (tmp_path / "results/table2/study.toml").symlink_to(tmp_path / "declared.toml")
     return tmp_path
 
 
@@ -58,33 +60,49 @@ def test_new_trials_reach_the_page_and_the_study_and_old_ones_stay(
     kept = {file.name: file.read_bytes() for file in sweep.glob("*.json")}
     made = next(result for result in read_results(sweep) if result.arm == "full")
     better = made.model_copy(update={"arm": "opsd", "learning_rate": 1e-06})
-    other = made.model_copy(update={"arm": "opsd", "learning_rate": 3e-06, "questions": "others"})
+    other = better.model_copy(update={"questions": "others"})
+    base = next(result for result in read_results(sweep) if result.arm == "base")
+    study = docs / "results/table2/study.toml"
+    older = "of a file with other rates"
 
     def make(study: Path, *options: str) -> None:
         commands.append(options)
         assert read_study(study).declared.draft == ("--lr-sweep" in options)
         folder = out / ("sweep" if "--lr-sweep" in options else "results")
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "opsd-25-lr1e-06.json").write_text(better.model_dump_json())
-        (folder / "base.json").write_text("another one")
+        if "--lr-sweep" in options:
+            (folder / "opsd-25-lr1e-06.json").write_text(better.model_dump_json())
+            (folder / "base.json").write_text(
+                base.model_copy(update={"device": "another"}).model_dump_json()
+            )
+        else:
+            of_study = {"study": older or read_study(study).hash}
+            (folder / "base.json").write_text(base.model_copy(update=of_study).model_dump_json())
 
     monkeypatch.setattr(finish, "reproduce", make)
     monkeypatch.setattr(finish, "folder_table", lambda folder: "| the table |\n")
     monkeypatch.setattr(finish, "cost_figure", lambda folder: "<svg/>")
     monkeypatch.setattr(finish, "save", lambda figure, path: [path])
-    (sweep / "other.json").write_text(other.model_dump_json())
+    (out / "sweep").mkdir(parents=True)
+    foreign = out / "sweep/opsd-25-lr3e-06.json"
+    foreign.write_text(other.model_dump_json())
     with pytest.raises(SystemExit, match="differ in data or base model"):
         finish.main(["--out", str(out), "--docs", str(docs)])
-    (sweep / "other.json").unlink()
+    assert {file.name for file in sweep.iterdir()} == set(kept), "A foreign trial is published."
+    foreign.unlink()
+    with pytest.raises(SystemExit, match=r"1 of the results in .* of another study"):
+        finish.main(["--out", str(out), "--docs", str(docs)])
+    assert not list(sweep.parent.glob("*.json"))
+    older = ""
     finish.main(["--out", str(out), "--docs", str(docs)])
 
     assert [command[-len(finish.LEFT) :] == finish.LEFT for command in commands] == [
-        True,
-        True,
-        False,
+        *(True, True),  # As long as it is a draft,
+        *(False, False),  # and then without a sweep.
     ]
     assert {name: (sweep / name).read_bytes() for name in kept} == kept
-    study = docs / "results/table2/study.toml"
+    assert (docs / "declared.toml").exists()
+    assert study.is_symlink()
     declared = {arm.name: arm.learning_rate for arm in read_study(study).declared.arms}
     assert declared["opsd"] == 1e-06
     page = (docs / "table2.md").read_text("utf-8")
