@@ -359,8 +359,13 @@ def test_what_can_be_known_is_refused_before_the_model_is_loaded(
     with pytest.raises(AccessError, match=r"runs vLLM 0\.27\.1.*Use vLLM 0\.28 or newer"):
         train(config())
     server.version, server.chooses = "0.32.0", False
-    with pytest.raises(AccessError, match=r"support is student, but .*V2_MODEL_RUNNER=1"):
+    runner = r"support is student, but .*: it answered .*requires the V2 model runner\. Use vLLM"
+    with pytest.raises(AccessError, match=runner):
         train(config("run", "teacher.support=student"))
+    server.version = "0.31.2"
+    with pytest.raises(AccessError, match=r"support is student, but .*: it runs vLLM 0\.31\.2\."):
+        train(config("run", "teacher.support=student"))
+    server.version = "0.32.0"
     server.max_logprobs = 10
     with pytest.raises(RefusedError, match=r"--max-logprobs 20, or lower distill\.k"):
         train(config())

@@ -134,7 +134,7 @@ class ScoringClient(ServerClient):
         self.vocabulary = vocabulary
         self.root = endpoint.url.rstrip("/").removesuffix("/v1")
         self.most_failures = max(2 * endpoint.at_once, endpoint.tries)
-        self._chooses: bool | None = None
+        self._refusal: str | None = None
         self._failures = 0
         self._last = ""
         self._lock = threading.Lock()
@@ -209,22 +209,25 @@ class ScoringClient(ServerClient):
             )
 
     def support(self, asked: AskedSupport, sample: ScoringRequest) -> TeacherSupport:
-        """Return at whose likeliest tokens log-probs are asked for; `gives_chosen` says how."""
-        if self._chooses is None:
-            self._chooses = self._version()[1] >= CHOOSING and self.gives_chosen(sample)
-        if asked == "student" and not self._chooses:
+        """Return at whose likeliest tokens log-probs are asked for, given a sample to refuse."""
+        if self._refusal is None:
+            version, number = self._version()
+            self._refusal = (
+                self._refusal_of(sample) if number >= CHOOSING else f"runs vLLM {version}"
+            )
+        if asked == "student" and self._refusal:
             raise AccessError(
                 f"teacher.support is student, but {self.endpoint.url} gives no log-probs at chosen "
-                "ids (prompt_logprob_token_ids). Use vLLM 0.32 or newer with its second model "
-                "runner (VLLM_USE_V2_MODEL_RUNNER=1), or set teacher.support=auto."
+                f"ids (prompt_logprob_token_ids): it {self._refusal}. Use vLLM 0.32 or newer with "
+                "its second model runner (VLLM_USE_V2_MODEL_RUNNER=1), or set teacher.support=auto."
             )
-        return "student" if self._chooses and asked != "teacher" else "teacher"
+        return "teacher" if self._refusal or asked == "teacher" else "student"
 
-    def gives_chosen(self, sample: ScoringRequest) -> bool:
-        """Return whether the server gives log-probs at chosen ids; raise if it refuses pictures.
+    def _refusal_of(self, sample: ScoringRequest) -> str:
+        """Return why the server gives no log-probs at chosen ids; empty if it does.
 
         The sample asks for one place too many, so it is refused in any case. For what, tells what
-        the server can do, and its model computes nothing.
+        the server can do, and its model computes nothing. Raise if it refuses pictures or k.
         """
         body = sample.body(self.endpoint.model, uuid4().hex)
         try:
@@ -239,8 +242,8 @@ class ScoringClient(ServerClient):
             if "max allowed" in words or "image" in words.lower():
                 advice = _advice(words, sample.k)
                 raise RefusedError(f"{self.endpoint.url} {words}. {advice}") from None
-            return "scored rows" in words
-        return False
+            return "" if "scored rows" in words else words.rstrip(".")
+        return "does not count the places that are asked for"
 
     def _version(self) -> tuple[str, tuple[int, int]]:
         """Return the version of the server, as it says and as numbers."""
