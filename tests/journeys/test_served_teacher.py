@@ -197,6 +197,21 @@ def test_a_server_that_changes_what_it_can_do_is_asked_anew_and_it_is_on_record(
     )
 
 
+def test_a_server_that_changes_after_its_check_stops_the_run_instead_of_its_meaning(
+    config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = loop.build_method
+
+    def later(*given: Any, **options: Any) -> Any:
+        server.chooses = False
+        return build(*given, **options)
+
+    monkeypatch.setattr(loop, "build_method", later)
+    with pytest.raises(RefusedError, match="requires the V2 model runner"):
+        train(config())
+    assert not steps_of(Path(config().run.output or ""))
+
+
 def test_a_step_that_was_compared_otherwise_than_the_settings_say_is_found(
     config: Make,
 ) -> None:

@@ -51,7 +51,7 @@ from bas_opd.run.state import (
 )
 from bas_opd.run.steps import Evaluate, RunSteps, RunSummary
 from bas_opd.run.stopping import StopFlag
-from bas_opd.types import Hooks
+from bas_opd.types import Hooks, TeacherSupport
 
 
 def train(
@@ -141,6 +141,7 @@ def train(
         for notice in (seldom_asks(config, batches), never_ranks(config, batches)):
             if notice:
                 console.message(notice)
+        support: TeacherSupport = "teacher"
         if config.teacher.server is not None:
             support = world.led(lambda: check_served(config, load_processors(config)[0], data))
             console.message(f"The teacher is compared at the likeliest tokens of the {support}.")
@@ -166,7 +167,9 @@ def train(
             console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
         if config.optim.offload:
             world.led(lambda: check_host(measure(config)))
-        method = world.each(lambda: build_method(config, hooks, judge=judge, run=run, world=world))
+        method = world.each(
+            lambda: build_method(config, hooks, judge=judge, run=run, world=world, support=support)
+        )
         identity |= model_identity(method.model)
 
         def check_prompts_once() -> None:

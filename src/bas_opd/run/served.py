@@ -27,16 +27,21 @@ def served_teacher(
     run: RunDirectory,
     hooks: Hooks,
     world: World,
+    support: TeacherSupport,
 ) -> LedTeacher:
-    """Return the teacher behind `teacher.server`; nothing is sent yet."""
-    teacher = config.teacher
-    student = StudentPass(
-        model,
-        k=config.distill.k,
-        tokens_per_batch=teacher.tokens_per_batch,
-        hooks=hooks,
-        world=world,
-    )
+    """Return the teacher behind `teacher.server`; nothing is sent yet.
+
+    `support` is what `check_served` has found.
+    """
+    teacher, student = config.teacher, None
+    if support == "student":
+        student = StudentPass(
+            model,
+            k=config.distill.k,
+            tokens_per_batch=teacher.tokens_per_batch,
+            hooks=hooks,
+            world=world,
+        )
     if not world.leads:
         return LedTeacher(None, world, model.device, student)
     asked = ServedTeacher(
@@ -50,7 +55,6 @@ def served_teacher(
             price=teacher.price_per_million_tokens,
             spend_limit=teacher.spend_limit,
         ),
-        support=teacher.support,
         device=model.device,
         hooks=hooks,
         check=run.check_held,

@@ -68,7 +68,7 @@ from bas_opd.select import build_selector
 from bas_opd.select.led import LedSelector
 from bas_opd.teacher import FrozenTeacher, SelfTeacher, Teacher
 from bas_opd.teacher.self_teacher import ViewSize
-from bas_opd.types import Example, Grade, Hooks, Part, Rollouts, View
+from bas_opd.types import Example, Grade, Hooks, Part, Rollouts, TeacherSupport, View
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
@@ -87,12 +87,13 @@ def build_method(
     judge: Judge | None = None,
     run: RunDirectory | None = None,
     world: World | None = None,
+    support: TeacherSupport = "teacher",
 ) -> Method:
     """Load the model and set every stage of the method to its start (Alg. 1, line 1).
 
     `judge` decides what no rule can read, where the method grades responses. `run` is where a
-    served teacher keeps its requests and answers. In a world of several processes the parameters
-    are spread over them.
+    served teacher keeps its requests and answers; `support` says at whose likeliest tokens it is
+    asked. In a world of several processes the parameters are spread over them.
     """
     if config.teacher.server is not None and run is None:
         raise ConfigError(
@@ -143,7 +144,7 @@ def build_method(
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:
         if run is not None and config.teacher.server is not None:
-            return served_teacher(config, model, view, run, hooks, world)
+            return served_teacher(config, model, view, run, hooks, world, support)
         settings = config.teacher.model_dump(include={"mode", "tau", "tokens_per_batch"})
         if config.teacher.path is None:
             return SelfTeacher(

@@ -134,7 +134,6 @@ class ScoringClient(ServerClient):
         self.vocabulary = vocabulary
         self.root = endpoint.url.rstrip("/").removesuffix("/v1")
         self.most_failures = max(2 * endpoint.at_once, endpoint.tries)
-        self._refusal: str | None = None
         self._failures = 0
         self._last = ""
         self._lock = threading.Lock()
@@ -210,18 +209,15 @@ class ScoringClient(ServerClient):
 
     def support(self, asked: AskedSupport, sample: ScoringRequest) -> TeacherSupport:
         """Return at whose likeliest tokens log-probs are asked for, given a sample to refuse."""
-        if self._refusal is None:
-            version, number = self._version()
-            self._refusal = (
-                self._refusal_of(sample) if number >= CHOOSING else f"runs vLLM {version}"
-            )
-        if asked == "student" and self._refusal:
+        version, number = self._version()
+        refusal = self._refusal_of(sample) if number >= CHOOSING else f"runs vLLM {version}"
+        if asked == "student" and refusal:
             raise AccessError(
                 f"teacher.support is student, but {self.endpoint.url} gives no log-probs at chosen "
-                f"ids (prompt_logprob_token_ids): it {self._refusal}. Use vLLM 0.32 or newer with "
+                f"ids (prompt_logprob_token_ids): it {refusal}. Use vLLM 0.32 or newer with "
                 "its second model runner (VLLM_USE_V2_MODEL_RUNNER=1), or set teacher.support=auto."
             )
-        return "teacher" if self._refusal or asked == "teacher" else "student"
+        return "teacher" if refusal or asked == "teacher" else "student"
 
     def _refusal_of(self, sample: ScoringRequest) -> str:
         """Return why the server gives no log-probs at chosen ids; empty if it does.

@@ -26,9 +26,12 @@ class LedTeacher:
         teacher: ServedTeacher | None,
         world: World,
         device: torch.device,
-        student: StudentPass,
+        student: StudentPass | None = None,
     ) -> None:
-        """`teacher` is the leader's; the other ranks have none. `device` is this rank's."""
+        """`teacher` is the leader's; the other ranks have none. `device` is this rank's.
+
+        With a pass of the student, the server is asked at its likeliest tokens.
+        """
         self._teacher, self._world, self._device = teacher, world, device
         self._student = student
 
@@ -44,7 +47,7 @@ class LedTeacher:
     def score(self, rollouts: Rollouts, rows: Sequence[int]) -> ServedScores:
         """Return what the server says of `rows`: the answers of this rank's, the counts of all."""
         likeliest = None
-        if rows and self._world.led(lambda: self._own.support) == "student":
+        if self._student is not None and rows:
             likeliest = self._student.likeliest(rollouts, rows)
 
         def ask() -> list[ServedScores]:

@@ -22,7 +22,7 @@ from bas_opd.files import write_bytes
 from bas_opd.model.processing import Processor
 from bas_opd.serving.client import SpendingLimitError
 from bas_opd.serving.request_journal import RequestJournal
-from bas_opd.serving.scoring import Answer, AskedSupport, ScoringClient, ScoringRequest
+from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
 from bas_opd.teacher.student_pass import Likeliest
 from bas_opd.types import BudgetKind, Costs, Hooks, Part, Rollouts, TeacherSupport, View
 
@@ -179,20 +179,15 @@ class ServedTeacher:
         *,
         k: int,
         limits: Limits,
-        support: AskedSupport = "auto",
         device: torch.device | None = None,
         hooks: Hooks | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answers are beside the journal; `check` raises if it is no longer the run's.
-
-        `support` says at whose likeliest tokens the server is asked; auto: the student's if it can.
-        """
+        """Answers are beside the journal; `check` raises if it is no longer the run's."""
         self.client, self.processor, self.view = client, processor, view
         self._path, self.answers = journal, journal.with_name("answers")
         self.k = min(k, client.vocabulary)
         self.limits = limits
-        self._support: AskedSupport = support
         self.device = device or torch.device("cpu")
         self.hooks = hooks or Hooks()
         self._check = check
@@ -205,11 +200,6 @@ class ServedTeacher:
             self._journal = RequestJournal.resume(self._path, check=self._check)
             disk.make_folder(self.answers, exist_ok=True)
         return self._journal
-
-    @property
-    def support(self) -> TeacherSupport:
-        """At whose likeliest tokens log-probs are compared; the server is asked what it can do."""
-        return self.client.support(self._support, sample_request(self.processor, self.k))
 
     def costs(self, rollouts: Rollouts, rows: Sequence[int], kind: BudgetKind) -> Costs | None:
         """Return the response tokens of rows; what else is processed is the server's affair."""
