@@ -87,7 +87,14 @@ def effective(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides that differ from the presets."""
     somewhere = ["model.path=x", "data.path=x"]
     plain = arm_config(FULL, 0, somewhere)
-    return tuple(each for each in overrides if arm_config(FULL, 0, [*somewhere, each]) != plain)
+
+    def differs(override: str) -> bool:
+        try:
+            return arm_config(FULL, 0, [*somewhere, override]) != plain
+        except ConfigError:  # It is valid with the others only.
+            return True
+
+    return tuple(filter(differs, overrides))
 
 
 def arm_config(

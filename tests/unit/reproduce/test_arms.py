@@ -7,7 +7,14 @@ import pytest
 from bas_opd.config import dump
 from bas_opd.config.loading import flat
 from bas_opd.errors import ConfigError
-from bas_opd.reproduce.arms import ARMS, DEFAULT_ARMS, ArmSpec, arm_config, check_arms
+from bas_opd.reproduce.arms import (
+    ARMS,
+    DEFAULT_ARMS,
+    ArmSpec,
+    arm_config,
+    check_arms,
+    effective,
+)
 
 PATHS = ["model.path=m", "data.path=d", "run.output=o"]
 
@@ -93,3 +100,10 @@ def test_a_method_that_selects_nothing_has_the_seed_of_training_only() -> None:
     assert arm_config("grpo", 3, PATHS).run.seed == 45
     assert arm_config("grpo", 3, PATHS).select.seed == 0
     assert arm_config("learned25", 3, PATHS).select.seed == 3
+
+
+def test_settings_that_are_valid_only_together_are_shown() -> None:
+    given = ("optim.decay_until=8", "optim.warmup_steps=2", "optim.weight_decay=0.01")
+    with pytest.raises(ConfigError):
+        arm_config("full", 0, ["model.path=x", "data.path=x", given[0]])
+    assert effective(given) == given[:2]
