@@ -293,10 +293,11 @@ def _cost(arms: Arms) -> str:
         return "No arm was trained, so there is no cost to show."
     devices = sorted({result.device for result in runs})
     shared = sorted({result.jobs for result in runs})
-    note = (
-        f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} with "
-        f"{' or '.join(map(str, shared))} runs in parallel, which slow each other down."
-    )
+    note = f"Teacher seconds are of a whole run. Times were taken on {', '.join(devices)} with "
+    if shared == [1]:
+        note += "one run at a time."
+    else:
+        note += f"{' or '.join(map(str, shared))} runs in parallel, which slow each other down."
     return f"{markdown_table(header, rows)}\n\n{note}"
 
 

@@ -80,6 +80,8 @@ def test_the_table_says_what_it_is_of_and_what_made_it() -> None:
     assert "20 test questions, 2 steps a run, learning rate 5e-05" in table
     assert "--seeds 2 --train-n 3120 --test-n 20 --arms full run.steps=2`" in table
     assert "on CPU with 4 runs in parallel" in table
+    alone = [run.model_copy(update={"jobs": 1}) for run in three_seeds("full", (5, 6, 7))]
+    assert "on CPU with one run at a time." in policies_table(alone)
 
 
 def test_pairs_are_in_the_table_where_there_are_any() -> None:
