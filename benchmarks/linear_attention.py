@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.model.delta import FUNCTION, MODULE, chunked_delta_rule, register_delta_rule
+from bas_opd.model.delta import FUNCTION, chunked_delta_rule, register_delta_rule
 from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
+from bas_opd.model.replacing import MODULE
 
 SHAPES = {"cuda": (4, 1053, 32, 128), "cpu": (1, 150, 4, 32)}
 """Rows, tokens, heads and width."""

@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,12 +24,12 @@ from torch import Tensor
 
 from bas_opd.compute.compiling import has_triton, is_fast, launching_on, tries_new
 from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fused_delta_rule
+from bas_opd.model.replacing import qwen35_layers, replace, standing_for
 
 FIRST_SOUND_TRITON = (3, 7, 1)
 """Before it, fla's backward pass is compiled wrongly on Hopper GPUs."""
 TILE = 32
 """Values of a head that one program of the decoding kernel computes."""
-MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
 FUNCTION = "torch_chunk_gated_delta_rule"
 STEP = "torch_recurrent_gated_delta_rule"
 
@@ -156,11 +155,8 @@ def decoding_step(
 
 def register_delta_rule() -> None:
     """Let layers with linear attention, where they are loaded, choose their implementation."""
-    module = sys.modules.get(MODULE)
-    for name, choosing in ((FUNCTION, _choosing), (STEP, _choosing_step)):
-        found = getattr(module, name, None)
-        if found is not None and not hasattr(found, "reference"):
-            setattr(module, name, choosing(found))
+    replace(qwen35_layers(), FUNCTION, _choosing)
+    replace(qwen35_layers(), STEP, _choosing_step)
 
 
 def implementation(device: torch.device, *, learns: bool) -> str:
@@ -190,12 +186,13 @@ def _triton() -> tuple[int, ...]:
 def in_chunks() -> Iterator[None]:
     """Let layers compute as on a GPU without flash-linear-attention, whatever the device."""
     register_delta_rule()
-    module = sys.modules.get(MODULE)
+    module = qwen35_layers()
     before: Any = getattr(module, FUNCTION, None)
     if module is None or before is None:
         yield
         return
-    setattr(module, FUNCTION, _choosing(before.reference, is_chunked=True))
+    chunked = _choosing(before.reference, is_chunked=True)
+    setattr(module, FUNCTION, standing_for(before.reference, chunked))
     try:
         yield
     finally:
@@ -206,7 +203,6 @@ def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Cal
     known = frozenset(inspect.signature(chunked_delta_rule).parameters)
     plain = inspect.unwrap(reference)  # transformers wraps it so that fla replaces it.
 
-    @functools.wraps(reference)
     def run(query: Tensor, key: Tensor, value: Tensor, *inputs: Any, **options: Any) -> Any:
         given = (query, key, value, *inputs)
         learns = torch.is_grad_enabled() and query.requires_grad
@@ -222,14 +218,12 @@ def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Cal
         with torch.autocast(query.device.type, enabled=False):
             return (fused_delta_rule if fuses else chunked_delta_rule)(*given, **used)
 
-    run.reference = reference  # type: ignore[attr-defined]
     return run
 
 
 def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
     plain = inspect.unwrap(reference)
 
-    @functools.wraps(reference)
     def run(
         query: Tensor,
         key: Tensor,
@@ -262,7 +256,6 @@ def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
         out = decoding_step(query, key, value, g, beta, initial_state)
         return out, initial_state if output_final_state else None
 
-    run.reference = reference  # type: ignore[attr-defined]
     return run
 
 

@@ -1,13 +1,11 @@
 """Parts of Qwen3.5's layers that transformers computes in many small operations: on a GPU, in few.
 
-A layer starts hundreds of kernels, and decoding a few rows takes as long as starting them. On a
-CPU, and with reference kernels, nothing changes.
+Each operation is a kernel that must be started. On a CPU, and with reference kernels, nothing
+changes.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,20 +15,17 @@ from torch import Tensor, nn
 
 from bas_opd.compute.compiling import has_triton, is_fast, tries_new
 from bas_opd.model.convolution import CausalFilter, filter_step
-
-MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
+from bas_opd.model.replacing import qwen35_layers, replace
 
 
 def register_fused_parts() -> None:
     """Let the layers, where they are loaded, choose how they compute; idempotent."""
-    module = sys.modules.get(MODULE)
-    if module is None:
-        return
+    module = qwen35_layers()
     norm, gated = (getattr(module, f"Qwen3_5RMSNorm{kind}", None) for kind in ("", "Gated"))
-    _replace(norm, "forward", _choosing_norm(centred_norm))
-    _replace(gated, "forward", _choosing_norm(gated_norm))
-    _replace(module, "causal_conv1d_fn", _choosing_filter)
-    _replace(module, "causal_conv1d_update", _choosing_filter_step)
+    replace(norm, "forward", _choosing_norm(centred_norm))
+    replace(gated, "forward", _choosing_norm(gated_norm))
+    replace(module, "causal_conv1d_fn", _choosing_filter)
+    replace(module, "causal_conv1d_update", _choosing_filter_step)
 
 
 def centred_norm(norm: Any, x: Tensor) -> Tensor:
@@ -43,14 +38,6 @@ def gated_norm(norm: Any, x: Tensor, gate: Tensor) -> Tensor:
     """Compute Qwen3_5RMSNormGated with PyTorch's fused norm."""
     found = F.rms_norm(x.float(), norm.weight.shape, eps=norm.variance_epsilon)
     return (norm.weight * found.to(x.dtype) * F.silu(gate.float())).to(x.dtype)
-
-
-def _replace(owner: Any, name: str, choosing: Callable[[Any], Any]) -> None:
-    found = getattr(owner, name, None)  # What another version of transformers lacks stays out.
-    if found is not None and not hasattr(found, "reference"):
-        chosen: Any = functools.wraps(found)(choosing(found))
-        chosen.reference = found
-        setattr(owner, name, chosen)
 
 
 def _choosing_norm(fused: Callable[..., Tensor]) -> Callable[[Any], Any]:

@@ -37,7 +37,7 @@ LARGE_BYTES = 2**28
 STRETCH = 128
 """Tokens that a large cache has room for at first; a further one has twice as many."""
 
-DRAW_BYTES = 41
+DRAW_BYTES = 40
 """Of each logit, while tokens are drawn: noise is made of integers of 64 bits."""
 
 CHECK_EVERY = 4

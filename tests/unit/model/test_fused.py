@@ -13,6 +13,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.model import fused
 from bas_opd.model.fused import centred_norm, gated_norm, register_fused_parts
+from bas_opd.model.replacing import MODULE
 
 
 def norm_of(kind: str, width: int = 24) -> Any:
@@ -132,9 +133,9 @@ def test_steps_of_filters_are_transformers_own_where_the_kernel_does_not_fit(
 def test_a_version_of_transformers_without_the_parts_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, fused.MODULE, ModuleType("without_parts"))
+    monkeypatch.setitem(sys.modules, MODULE, ModuleType("without_parts"))
     register_fused_parts()
-    monkeypatch.delitem(sys.modules, fused.MODULE)
+    monkeypatch.delitem(sys.modules, MODULE)
     register_fused_parts()
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import weakref
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from bas_opd.rollout.decoding import DRAW_BYTES
 from bas_opd.rollout.draws import race_noise, row_keys
+from bas_opd.rollout.race import Race
 
 
 def keys(n: int, seed: int = 7, step: int = 0) -> torch.Tensor:
@@ -95,3 +100,38 @@ def test_the_tail_of_a_large_vocabulary_is_drawn_as_often_as_it_should() -> None
     assert not is_drawn_as_often_as_it_should(best.clamp_max(RARE))  # a coarser noise
     mean = float(best.mean()) - math.log(VOCABULARY)
     assert mean == pytest.approx(0.5772, abs=4 * math.pi / math.sqrt(6 * ROWS))
+
+
+class Living(TorchDispatchMode):
+    """Knows the most bytes of the tensors that lived at one time, of those made inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        storage = found.untyped_storage() if isinstance(found, Tensor) else None
+        if storage is not None and storage._cdata not in self._known:
+            self._known.add(storage._cdata)
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
+        return found
+
+    def _gone(self, place: int, size: int) -> None:
+        self._known.discard(place)
+        self.now -= size
+
+
+def test_a_draw_takes_what_a_plan_counts() -> None:
+    rows, vocab = 64, 5_000
+    race = Race(limit=2, temperature=1.0, top_p=1.0, suppressed=torch.tensor([0]))
+    race.make_room(rows)
+    with Living() as living:
+        logits = torch.zeros(rows, vocab)
+        race(logits, torch.arange(rows), torch.tensor([0]))
+    assert living.most == pytest.approx(DRAW_BYTES * logits.numel(), rel=0.01)
