@@ -114,7 +114,14 @@ def test_killed(fault: Fault, train: Train, whole: Path, tmp_path: Path) -> None
 
 def test_calls_that_a_kill_lost_are_counted(train: Train, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    killed = train(run, fault=at(SelfTeacher, "score", die, call=2))
+
+    def die_in_the_second_step() -> None:
+        # A thread writes the first step's checkpoint: without it, that step's calls are lost too.
+        while not published(run / "checkpoints"):
+            time.sleep(0.002)
+        die()
+
+    killed = train(run, fault=at(SelfTeacher, "score", die_in_the_second_step, call=2))
     assert killed.code == -signal.SIGKILL
     ended = train(run)
     assert re.search(r"made again after a kill\W+3\b", ended.output), ended.output
