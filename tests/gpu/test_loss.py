@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bas_opd.compute.compiling import NEW_KERNELS
 from bas_opd.distill.divergence import Support
-from bas_opd.distill.explicit import compare
+from bas_opd.distill.explicit import Gradient, block_topk, compare
 from bas_opd.distill.kernels import block_summaries, scaled_softmax
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.model.head import Head, add_product
@@ -36,24 +37,73 @@ def test_the_passes_over_the_logits_are_those_of_the_cpu(vocabulary: int) -> Non
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-7)
 
 
+def dense(gradient: Gradient, vocabulary: int) -> Tensor:
+    values = gradient.values.double().cpu()
+    if gradient.ids is None:
+        return values
+    return values.new_zeros(len(values), vocabulary).scatter_(-1, gradient.ids.cpu(), values)
+
+
+@pytest.mark.parametrize("new", ["", "loss"])
 @pytest.mark.parametrize("support", ["tail", "renormalise"])
-def test_values_and_gradients_are_those_in_float64(support: Support) -> None:
+def test_values_and_gradients_are_those_in_float64(
+    support: Support, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NEW_KERNELS, new)
     student = logits(48, VOCABULARY, 0)
     teacher = student + 0.3 * logits(48, VOCABULARY, 1)
     student[:8, 5] += 60.0  # saturated
     settings = DistillSettings(support=support)
     exact = student.double().cpu()
     expected = compare(exact, teacher.double().cpu(), settings)
-    wanted = expected.gradient(exact, 1.0, torch.float64)
+    wanted = dense(expected.gradient(exact, 1.0, torch.float64), VOCABULARY)
     found = compare(student, teacher, settings)
     gradient = found.gradient(student, 1.0, torch.float32)
     assert torch.allclose(
         found.divergence.double().cpu(), expected.divergence, rtol=1e-3, atol=1e-9
     )
     assert torch.allclose(found.utility.double().cpu(), expected.utility, rtol=1e-3, atol=1e-9)
-    scale = wanted.values.abs().amax(-1, keepdim=True).clamp_min(1e-30)
-    assert gradient.values.shape == wanted.values.shape
-    assert float(((gradient.values.double().cpu() - wanted.values) / scale).abs().max()) < 1e-3
+    scale = wanted.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    assert float(((dense(gradient, VOCABULARY) - wanted) / scale).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("vocabulary", [151_936 + 5, VOCABULARY])
+@pytest.mark.parametrize("k", [1, 100, 128])
+def test_kernels_find_the_top_k(vocabulary: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NEW_KERNELS, "loss")
+    values = logits(300, vocabulary, 0)
+    values[5] = values[5].round()  # ties
+    values[6, 1000:1100] += 100.0
+    values[7, 3:] = -torch.inf
+    found, index = block_topk(values, block_summaries(values)[0], k)
+    assert torch.equal(found, values.gather(-1, index))
+    assert torch.equal(found.sort(-1, descending=True).values, values.topk(k).values)
+    assert bool((index.diff(dim=-1) > 0).all())
+    first = values[5].sort(descending=True, stable=True).indices[:k].sort().values
+    assert torch.equal(index[5], first)
+
+
+@pytest.mark.parametrize("width", [2560, 1000])
+def test_kernels_add_gradients_at_some_ids(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tokens have ids of their own, and all of them a few."""
+    draws = torch.Generator("cuda").manual_seed(0)
+    weight = torch.randn(20_000, width, generator=draws, device="cuda")
+    states = torch.randn(700, width, generator=draws, device="cuda").bfloat16()
+    own = torch.rand(700, 19_997, generator=draws, device="cuda").topk(97).indices + 3
+    ids = torch.cat([torch.arange(3, device="cuda").expand(700, 3), own], dim=-1)
+    values = torch.randn(700, 100, generator=draws, device="cuda").bfloat16()
+    grads: list[Tensor] = []
+    for new in ("", "loss", "loss"):
+        monkeypatch.setenv(NEW_KERNELS, new)
+        head = Head(nn.Parameter(weight.clone()), torch.bfloat16)
+        back = head.backward(states, values, ids)
+        assert head.weight.grad is not None
+        grads += [back.float(), head.weight.grad]
+    back, of_weights, *others = grads
+    assert float((others[0] - back).norm() / back.norm()) < 1e-2  # rounded to bf16
+    assert float((others[1] - of_weights).norm() / of_weights.norm()) < 1e-5
+    assert torch.equal(others[0], others[2])
+    assert torch.equal(others[1], others[3])
 
 
 def test_products_have_fp32_sums_and_add_up() -> None:

@@ -15,6 +15,7 @@ from bas_opd.model.fused_delta import PRECISION, WARPS
 HOPPER, AMPERE = 90, 80
 FLOAT, HALF, LONG, SHORT, INT = "*fp32", "*bf16", "*i64", "*i32", "i32"
 KIB = 1024
+WITH_8_WARPS = {"choose_tokens", "sum_rest", "add_to_weights"}
 
 Kernel = tuple[str, list[str], dict[str, Any]]
 """Its name, the types of its arguments, and its constants, which come last."""
@@ -23,6 +24,7 @@ Kernel = tuple[str, list[str], dict[str, Any]]
 def plain_kernels(given: str) -> list[Kernel]:
     """Kernels without products of matrices, for inputs of a type."""
     convolution, race = "model.triton_convolution", "rollout.triton_race"
+    loss, head = "distill.triton_kernels", "model.triton_head"
     sizes = [INT] * 3
     tile = {"width": 4, "tile": 8, "wide": 64}
     drawing = [*[FLOAT] * 2, *[LONG] * 3, *[FLOAT] * 3, SHORT, FLOAT, *sizes, INT, "fp32"]
@@ -41,8 +43,29 @@ def plain_kernels(given: str) -> list[Kernel]:
             {"width": 4, "kept": 4, "wide": 64},
         ),
         ("model.triton_delta.decode", decoding, {"width": 128, "wide": 128, "tile": 32}),
-        ("distill.triton_kernels.scale_softmax", [*[FLOAT] * 3, given, INT, INT], {"width": 4096}),
-        ("distill.triton_kernels.summarise", [*[FLOAT] * 3, *sizes], {"tile": 32, "width": 64}),
+        (f"{loss}.scale_softmax", [*[FLOAT] * 3, given, INT, INT], {"width": 4096}),
+        (f"{loss}.summarise", [*[FLOAT] * 3, *sizes], {"tile": 32, "width": 64}),
+        (f"{loss}.choose_blocks", [FLOAT, SHORT, INT, INT], {"many": 4096}),
+        (
+            f"{loss}.choose_tokens",
+            [FLOAT, SHORT, FLOAT, LONG, *sizes],
+            {"slots": 128, "width": 64},
+        ),
+        (
+            f"{loss}.sum_rest",
+            [FLOAT, FLOAT, LONG, FLOAT, *sizes, INT],
+            {"many": 4096, "slots": 128, "width": 64},
+        ),
+        (
+            f"{head}.to_states",
+            [given, LONG, given, given, INT, INT],
+            {"tile": 16, "wide": 256},
+        ),
+        (
+            f"{head}.add_to_weights",
+            [given, given, *[LONG] * 3, FLOAT, INT, INT],
+            {"tile": 8, "wide": 1024},
+        ),
         (f"{race}.summarise", [*[FLOAT] * 5, *sizes, "fp32"], {"width": 4096}),
         (f"{race}.run", drawing, {"width": 4096, "many": 64}),
         (f"{race}.finish", finishing, {"many": 64}),
@@ -116,7 +139,8 @@ def test_plain_kernels_keep_their_values_in_registers(
     given: str, capability: int, tmp_path: Path
 ) -> None:
     for kernel in plain_kernels(given):
-        found = compiled(kernel, capability)
+        warps = 8 if kernel[0].rpartition(".")[2] in WITH_8_WARPS else 4
+        found = compiled(kernel, capability, num_warps=warps)
         assert spilled(found, tmp_path) == 0, kernel[0]
         assert found.metadata.shared <= 16 * KIB, kernel[0]
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from bas_opd.errors import ConfigError
 
 Kernels = Literal["auto", "reference"]
-NewKernel = Literal["delta", "filter", "race"]
-"""Linear attention in chunks, its filters, and the drawing of tokens."""
+NewKernel = Literal["delta", "filter", "loss", "race"]
+"""Linear attention in chunks, its filters, the top-k of the loss, and the drawing of tokens."""
 NEW_KERNELS = "BAS_OPD_NEW_KERNELS"
 _chosen: Kernels = "auto"
 

@@ -94,8 +94,13 @@ def jensen_shannon(student: Tensor, teacher: Tensor, *, alpha: float) -> Tensor:
         return _kl(teacher, student)
     if alpha == 1.0:
         return _kl(student, teacher)
-    mixture = torch.logaddexp(student + math.log1p(-alpha), teacher + math.log(alpha))
-    return (1.0 - alpha) * _kl(student, mixture) + alpha * _kl(teacher, mixture)
+    mixed = mixture(student, teacher, alpha)
+    return (1.0 - alpha) * _kl(student, mixed) + alpha * _kl(teacher, mixed)
+
+
+def mixture(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
+    """Return log M with M = (1 - alpha) S + alpha T, for 0 < alpha < 1."""
+    return torch.logaddexp(student + math.log1p(-alpha), teacher + math.log(alpha))
 
 
 def renormalised(scores: Tensor) -> Tensor:

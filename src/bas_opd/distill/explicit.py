@@ -7,7 +7,7 @@ The same quantities as `divergence_on` and `token_utility`, for large vocabulari
 - The tail is the log-sum-exp of the logits that are not in the top-k, computed from blocks. As
   1 minus the mass of the top-k, it would have no precision left on a peaked distribution.
 - D depends on the logits of the top-k and on r, the log-sum-exp of the others. So its gradient at
-  any other logit z is dD/dr * exp(z - r), and autograd sees k + 1 numbers a token.
+  any other logit z is dD/dr * exp(z - r), and only k + 1 numbers a token have one of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bas_opd.distill.divergence import LOG_ZERO, jensen_shannon, renormalised
-from bas_opd.distill.kernels import BLOCK, block_summaries, scaled_softmax
+from bas_opd.distill.divergence import jensen_shannon, mixture, renormalised
+from bas_opd.distill.kernels import (
+    BLOCK,
+    block_summaries,
+    fused_rest,
+    fused_topk,
+    has_fused_topk,
+    scaled_softmax,
+)
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import teacher_confidence, topk_overlap
 
@@ -38,14 +45,12 @@ class Compared:
         """Return scale * dD/dlogits; the scale is one for all tokens, or `[token]`.
 
         `others` are the student's logits as `compare` leaves them: -inf at the top-k. Without a
-        tail the gradient is zero everywhere else, so it is over the ids of all top-k sets only.
+        tail the gradient is zero everywhere else.
         """
         each = scale[..., None] if isinstance(scale, Tensor) else scale
         at_index = (each * self.at_index).to(dtype)
         if self.rest is None or self.at_rest is None:
-            ids, place = self.index.unique(return_inverse=True)
-            values = torch.zeros(len(others), len(ids), dtype=dtype, device=others.device)
-            return Gradient(values=values.scatter_(-1, place, at_index), ids=ids)
+            return Gradient(values=at_index, ids=self.index)
         # Where all others are -inf there is nothing to scale: exp(-inf) is 0.
         finite = self.rest.where(self.rest.isfinite(), 0.0)
         values = scaled_softmax(others, finite, scale * self.at_rest, dtype)
@@ -54,10 +59,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """The gradient of logits: of all of them, or of those at some ids."""
+    """The gradient of logits: of all of them, or of those at k ids of each token."""
 
-    values: Tensor  # [token, id]
-    ids: Tensor | None = None  # [id]; None: the whole vocabulary
+    values: Tensor  # [token, vocab] or [token, k]
+    ids: Tensor | None = None  # [token, k]; None: the whole vocabulary
 
 
 @torch.no_grad()
@@ -98,6 +103,8 @@ def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Comp
 
 def block_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return values and ids of the top-k, given the largest logit of each block."""
+    if has_fused_topk(logits, k):
+        return fused_topk(logits, largest, k)
     if largest.shape[-1] <= k:
         found = logits.topk(k, dim=-1)
         return found.values, found.indices
@@ -109,6 +116,8 @@ def block_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]
 def rest_of(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
     """Return the log-sum-exp of the logits that are not at the given ids, which become -inf."""
     logits.scatter_(-1, index, float("-inf"))
+    if has_fused_topk(logits, index.shape[-1]):
+        return fused_rest(logits, summed, index)
     touched = (index // BLOCK).sort(dim=-1).values
     again = torch.zeros_like(touched, dtype=torch.bool)
     again[:, 1:] = touched[:, 1:] == touched[:, :-1]
@@ -129,14 +138,22 @@ def _at(logits: Tensor, columns: Tensor) -> Tensor:
     return logits.gather(-1, columns.clamp_max(last)).masked_fill_(columns > last, float("-inf"))
 
 
-@torch.enable_grad()
 def _divergence(
     top: Tensor, rest: Tensor | None, teacher: Tensor, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """Return D_alpha of each token, and its gradient at the top-k logits and at the rest."""
+    """Return D_alpha of each token, and its gradient at the top-k logits and at the rest.
+
+    With probabilities S and T and their mixture M, dD/dz = g - S sum(g), where g is
+    (1 - alpha) S log(S / M), or -T at alpha = 0 and S log(S / T) at alpha = 1.
+    """
     logits = top if rest is None else torch.cat([top, rest[:, None]], dim=-1)
-    logits = logits.detach().requires_grad_()
-    student = logits.clamp_min(LOG_ZERO).log_softmax(-1)
-    divergence = jensen_shannon(student, renormalised(teacher), alpha=alpha)
-    (gradient,) = torch.autograd.grad(divergence.sum(), logits)
-    return divergence.detach(), gradient
+    student, theirs = renormalised(logits), renormalised(teacher)
+    probability = student.exp()
+    if alpha == 0.0:
+        at_logprobs = -theirs.exp()
+    elif alpha == 1.0:
+        at_logprobs = probability * (student - theirs)
+    else:
+        at_logprobs = (1.0 - alpha) * probability * (student - mixture(student, theirs, alpha))
+    gradient = at_logprobs - probability * at_logprobs.sum(-1, keepdim=True)
+    return jensen_shannon(student, theirs, alpha=alpha), gradient

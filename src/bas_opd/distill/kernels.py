@@ -1,4 +1,4 @@
-"""Two passes over a chunk of logits, each of which reads them once.
+"""Passes over a chunk of logits: two that read all of it once, and two over a few blocks of it.
 
 On a GPU with Triton they are kernels; elsewhere, plain PyTorch that computes the same.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, launching_on
+from bas_opd.compute.compiling import has_triton, launching_on, tries_new
 
 BLOCK = 64
 """Neighbouring logits that are summarised together."""
@@ -19,6 +19,8 @@ TILE = 32
 """Blocks that one program reads."""
 COLUMNS = 4096
 """Logits that one program turns into gradients."""
+MOST = 128
+"""A larger k would not fit into the registers of a program."""
 
 
 def block_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,6 +50,58 @@ def scaled_softmax(logits: Tensor, normaliser: Tensor, scale: Tensor, dtype: tor
             logits, normaliser, scale, out, logits.stride(0), vocabulary, width=COLUMNS
         )
     return out
+
+
+def has_fused_topk(logits: Tensor, k: int) -> bool:
+    """Whether kernels find the top-k and what is beside it, in a few launches."""
+    if not logits.is_cuda or logits.dtype is not torch.float32 or not tries_new("loss"):
+        return False
+    return k <= MOST and k * BLOCK < logits.shape[-1] and _kernels() is not None
+
+
+def fused_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return values and ids of the top-k in ascending order of ids; of equal values, the first."""
+    kernels = _kernels()
+    tokens, vocabulary = logits.shape
+    blocks = torch.empty(tokens, k, dtype=torch.int32, device=logits.device)
+    top = logits.new_empty(tokens, k)
+    index = torch.empty(tokens, k, dtype=torch.int64, device=logits.device)
+    with launching_on(logits):
+        kernels.choose_blocks[(tokens,)](
+            *(largest, blocks, largest.shape[-1], k), many=_power(largest.shape[-1])
+        )
+        kernels.choose_tokens[(tokens,)](
+            *(logits, blocks, top, index, logits.stride(0), vocabulary, k),
+            slots=_power(k),
+            width=BLOCK,
+            num_warps=8,
+        )
+    return top, index
+
+
+def fused_rest(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
+    """Return the log-sum-exp of a token's logits, which are -inf at ids in ascending order.
+
+    The sums of blocks are those before.
+    """
+    tokens, vocabulary = logits.shape
+    untouched = summed.scatter(-1, index // BLOCK, float("-inf"))
+    rest = logits.new_empty(tokens)
+    with launching_on(logits):
+        _kernels().sum_rest[(tokens,)](
+            *(logits, untouched, index, rest),
+            *(logits.stride(0), vocabulary, summed.shape[-1], index.shape[-1]),
+            many=_power(summed.shape[-1]),
+            slots=_power(index.shape[-1]),
+            width=BLOCK,
+            num_warps=8,
+        )
+    return rest
+
+
+def _power(size: int) -> int:
+    """Return the next power of two."""
+    return 1 << (size - 1).bit_length()
 
 
 def _plain_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bas_opd.compute.compiling import has_triton, launching_on, tries_new
 
 WIDTH = 64
 """The columns of a product on some ids are a multiple of this."""
@@ -54,11 +57,14 @@ class Head:
     def backward(self, hidden: Tensor, gradient: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return the gradient of the hidden states from that of the logits, in half precision.
 
-        With `ids`, each once, the other logits have none. The gradient of the weights is added to
-        their `.grad`.
+        With `ids` `[token, k]`, it is the gradient of these logits of each token, and the others
+        have none. The gradient of the weights is added to their `.grad`.
         """
         weights = self.rounded()
         if ids is not None:
+            if gradient.is_cuda and tries_new("loss") and has_triton():
+                return self._backward_at(hidden, gradient, ids)
+            gradient, ids = _over_all_ids(gradient, ids)
             # Products of other widths run on slow kernels. Columns of zeros change nothing.
             spare = -len(ids) % WIDTH
             gradient = nn.functional.pad(gradient, (0, spare))
@@ -66,6 +72,30 @@ class Head:
         if self.weight.requires_grad:
             self._add_gradient(gradient.T, hidden.to(gradient.dtype), ids)
         return product(gradient, weights).to(hidden.dtype)
+
+    def _backward_at(self, hidden: Tensor, gradient: Tensor, ids: Tensor) -> Tensor:
+        """Do the same in two kernels, without the products' zeros. Sums have a fixed order."""
+        kernels: Any = importlib.import_module("bas_opd.model.triton_head")
+        weights, (tokens, k) = self.rounded(), gradient.shape
+        width = weights.shape[-1]
+        states, values = hidden.to(weights.dtype).contiguous(), gradient.contiguous()
+        back = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
+        with launching_on(values):
+            kernels.to_states[(tokens, -(-width // 256))](
+                *(values, ids.contiguous(), weights, back, k, width), tile=16, wide=256
+            )
+            if self.weight.requires_grad:
+                if self.weight.grad is None:
+                    self.weight.grad = torch.zeros_like(self.weight)
+                ordered, places = ids.flatten().sort(stable=True)
+                ends = torch.searchsorted(ordered, ordered, right=True)
+                kernels.add_to_weights[(len(ordered), -(-width // 1024))](
+                    *(values, states, ordered, places, ends, self.weight.grad, k, width),
+                    tile=8,
+                    wide=1024,
+                    num_warps=8,
+                )
+        return back
 
     def _add_gradient(self, left: Tensor, right: Tensor, ids: Tensor | None) -> None:
         if ids is None and self.weight.grad is None:
@@ -78,6 +108,13 @@ class Head:
         else:
             added = product(left, right)[: len(ids)]
             self.weight.grad.index_copy_(0, ids, added.add_(self.weight.grad[ids]))
+
+
+def _over_all_ids(gradient: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient over the ids of all tokens `[token, id]`, and these ids, each once."""
+    every, place = ids.unique(return_inverse=True)
+    values = gradient.new_zeros(len(gradient), len(every))
+    return values.scatter_(-1, place, gradient), every
 
 
 def plain_head(head: nn.Module) -> Tensor | None:

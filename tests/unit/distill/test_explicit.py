@@ -46,7 +46,7 @@ def plain(
 def dense(gradient: Gradient, logits: Tensor) -> Tensor:
     if gradient.ids is None:
         return gradient.values
-    return torch.zeros_like(logits).index_copy_(-1, gradient.ids, gradient.values)
+    return torch.zeros_like(logits).scatter_(-1, gradient.ids, gradient.values)
 
 
 @pytest.mark.parametrize("support", ["tail", "renormalise"])
