@@ -111,6 +111,32 @@ def test_an_audit_that_does_not_answer_the_question_is_made_again(run: Path) -> 
     assert found.teacher == "own"
 
 
+def test_a_run_with_coverage_shows_what_it_chooses(small_qwen35: Path, tmp_path: Path) -> None:
+    run = small_run(tmp_path, small_qwen35, "select.coverage=true")
+    options = ("--only", "utility", "--batches", "1")
+    done = audit(run, *options)
+    assert done.exit_code == 0, done.output
+    assert "after step 5 (learned, covering, budget 0.25): " in done.stdout
+    path = utility_file(run, "training")
+    whole = path.read_text()
+    silent = whole.replace('"coverage": true,\n', "")
+    assert silent != whole
+    # An audit that does not say so cannot show it, and is made again.
+    path.write_text(silent)
+    assert audit(run, *options).stdout == done.stdout
+    assert '"coverage": true' in path.read_text()
+
+
+def test_a_run_that_knows_which_responses_are_right_is_audited(
+    small_qwen35: Path, tmp_path: Path
+) -> None:
+    run = small_run(tmp_path, small_qwen35, "select.policy=covering", "select.correctness=true")
+    done = audit(run)
+    assert done.exit_code == 0, done.output
+    assert "Gradients of the selected against the other rows (covering, budget" in done.stdout
+    assert "Spearman's correlation" in done.stdout
+
+
 def test_a_stand_in_never_replaces_what_the_runs_own_teacher_said(run: Path) -> None:
     options = ("--only", "utility", "--batches", "1")
     assert audit(run, *options).exit_code == 0

@@ -37,6 +37,8 @@ class Provenance(Part):
     config_hash: str
     policy: str
     query_ratio: str
+    coverage: bool = False
+    """Whether `select.coverage` was laid over the policy."""
     teacher: Teacher
     teacher_mode: str
     """How the run's teacher followed the student: ema, frozen or live."""

@@ -50,7 +50,7 @@ def score_batch(method: BasOpd, batch: PromptBatch, number: int) -> list[Candida
     """Sample the rollouts of a batch, and let the teacher score every candidate of it."""
     stages = method.stages
     rollouts = stages.policy.generate(batch)
-    candidates = rollout_features(rollouts, rollouts.candidates())
+    candidates = rollout_features(rollouts, rollouts.candidates(), stages.grade)
     if not candidates.rows:
         return []
     utility = observed_utility(method, rollouts, candidates.rows)

@@ -81,6 +81,7 @@ def _utility(subject: Subject, progress: Progress, held_out: Path | None) -> Uti
     if (
         found is not None
         and (found.dataset, found.step) == (dataset, newest)
+        and found.coverage == subject.config.select.coverage  # Older ones do not say.
         and max(each.batch for each in found.candidates) == subject.request.batches - 1
     ):
         return found

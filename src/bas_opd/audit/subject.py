@@ -143,6 +143,7 @@ class Subject:
             "config_hash": self.identity.config_hash,
             "policy": self.config.select.policy,
             "query_ratio": str(self.config.select.query_ratio),
+            "coverage": self.config.select.coverage,
             "teacher": self.teacher,
             "teacher_mode": self.config.teacher.mode,
             "source": source,

@@ -11,6 +11,7 @@ from pydantic_core import to_jsonable_python
 from bas_opd.audit.angles import Angles, summarise
 from bas_opd.audit.records import GeometryAudit, Provenance, UtilityAudit
 from bas_opd.audit.utility import Capture, Prediction, Ranking, UtilityDiagnostics, diagnose
+from bas_opd.select.rules import policy_rule
 from bas_opd.stats.resampling import Estimate
 from bas_opd.text import aligned, ends_text, finite_ends, plus_minus
 
@@ -23,8 +24,8 @@ def utility_text(audit: UtilityAudit) -> str:
     """Return capture, rank bands and correlation of a utility audit."""
     found = diagnose(audit)
     head = (
-        f"Utility on {audit.source} batches, after step {audit.step} ({audit.policy}, budget "
-        f"{audit.query_ratio}): {found.candidates:,} candidates from {found.batches} batches"
+        f"Utility on {audit.source} batches, after step {audit.step} ({_policy(audit)}): "
+        f"{found.candidates:,} candidates from {found.batches} batches"
     )
     dropped = f", {audit.dropped} without a finite utility left out" if audit.dropped else ""
     return "\n".join(
@@ -50,8 +51,8 @@ def geometry_text(audit: GeometryAudit) -> str:
     """Return length ratios and angles of a gradient audit."""
     return "\n".join(
         [
-            f"Gradients of the selected against the other rows ({audit.policy}, budget "
-            f"{audit.query_ratio}), with 95 % confidence intervals over batches:",
+            f"Gradients of the selected against the other rows ({_policy(audit)}), with 95 % "
+            "confidence intervals over batches:",
             teacher_line(audit),
             _table([ANGLES, *map(angle_cells, summarise(audit))]),
         ]
@@ -87,6 +88,11 @@ def geometry_data(audit: GeometryAudit) -> dict[str, Any]:
         **audit.model_dump(exclude={"checkpoints"}),
         "checkpoints": _plain(summarise(audit)),
     }
+
+
+def _policy(audit: Provenance) -> str:
+    covering = ", covering" if audit.coverage and not policy_rule(audit.policy).covers else ""
+    return f"{audit.policy}{covering}, budget {audit.query_ratio}"
 
 
 def _captures(found: UtilityDiagnostics, own: str) -> Iterator[list[str]]:

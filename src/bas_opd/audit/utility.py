@@ -26,6 +26,8 @@ from bas_opd.stats.resampling import Estimate, bootstrap_interval, holm, sign_fl
 
 Ranking = Literal["oracle", "covering", "learned", "entropy", "random"]
 Batches = Sequence[Sequence[Candidate]]
+Score = Callable[[Candidate], float | None]
+"""Returns what a candidate is ranked by; none where that is not known."""
 Item = TypeVar("Item")
 PAPER_BUDGETS = ("0.1", "0.25", "0.5")
 CURVE = tuple(Decimal(percent) / 100 for percent in range(101))
@@ -114,8 +116,8 @@ class Kind:
     n: int
     utility: float
     captured: float | None
-    """The share of this kind's utility that the selector captures at the run's ratio; none without
-    predictions, or where the kind has no utility."""
+    """The share of this kind's utility that the selector captures at the run's ratio; none where
+    its choice is not known, or where the kind has no utility."""
     selected_share: float | None
     """The share of this kind among the rows that it selects."""
 
@@ -146,7 +148,7 @@ def diagnose(audit: UtilityAudit) -> UtilityDiagnostics:
             f"None of the {len(audit.candidates):,} candidates of the audit has any utility, so "
             "there is nothing to capture. Is the teacher the student itself, on the same picture?"
         )
-    orders = _orders(batches, covers=policy_rule(audit.policy).covers)
+    orders = _orders(batches, _covered_by(audit))
     ratios = sorted({Decimal(ratio).normalize() for ratio in (*PAPER_BUDGETS, audit.query_ratio)})
     learned = orders.get("learned")
     return UtilityDiagnostics(
@@ -190,48 +192,58 @@ def _batches(audit: UtilityAudit) -> Batches:
     return list(batches.values())
 
 
-def _orders(batches: Batches, *, covers: bool) -> dict[Ranking, Orders]:
-    """Return the batches in the order of each ranking that there are scores for.
-
-    Where the policy covers prompts, what it chooses by its predictions is one of them.
-    """
-    scores: dict[Ranking, Callable[[Candidate], float | None]] = {
+def _orders(batches: Batches, covered_by: Score) -> dict[Ranking, Orders]:
+    """Return the batches in the order of each ranking that there are scores for."""
+    scores: dict[Ranking, Score] = {
         "oracle": lambda each: each.utility,
+        "covering": covered_by,
         "learned": lambda each: each.predicted,
         "entropy": lambda each: each.entropy,
     }
-    orders: dict[Ranking, Batches] = {
-        ranking: [sorted(batch, key=lambda each: _falling(score(each))) for batch in batches]
-        for ranking, score in scores.items()
-        if any(score(each) is not None for batch in batches for each in batch)
-    }
-    orders["random"] = batches
     found: dict[Ranking, Orders] = {}
-    for ranking, ordered in orders.items():
-        if ranking == "learned" and covers:
-            found["covering"] = _covering(batches)
-        found[ranking] = [Order(rows=batch, candidates=len(batch)) for batch in ordered]
+    for ranking, score in scores.items():
+        if all(score(each) is None for batch in batches for each in batch):
+            continue
+        choose = _covering if ranking == "covering" else _ranked
+        found[ranking] = [
+            Order(rows=choose(batch, score), candidates=len(batch)) for batch in batches
+        ]
+    found["random"] = [Order(rows=batch, candidates=len(batch)) for batch in batches]
     return found
 
 
-def _covering(batches: Batches) -> Orders:
-    """Return what the covering policy chooses, by predicted utility times tokens, in calls.
+def _covered_by(audit: UtilityAudit) -> Score:
+    """Return the score by which the run covers prompts, as its selector has it.
+
+    There is none if it does not cover them, or draws at random among them.
+    """
+    rule = policy_rule(audit.policy)
+    if rule.covers:
+        # A prediction below 0 is raised to 0, so that such rows tie.
+        return lambda each: (
+            None if each.predicted is None else max(0.0, each.predicted) * each.tokens
+        )
+    if audit.coverage and rule.learns:
+        return lambda each: each.predicted
+    if audit.coverage and rule.ranks_by:
+        return lambda each: None if each.entropy is None else each.entropy * each.tokens
+    return lambda _: None
+
+
+def _ranked(batch: Sequence[Candidate], score: Score) -> Sequence[Candidate]:
+    return sorted(batch, key=lambda each: _falling(score(each)))
+
+
+def _covering(batch: Sequence[Candidate], score: Score) -> Sequence[Candidate]:
+    """Return what a policy chooses that covers the prompts, in calls and without exploration.
 
     Each choice depends on those before it alone, so the choice of any K is the start of one order.
     Audits of version 0.1 have no texts; then all count as different.
     """
-    found = []
-    for batch in batches:
-        gains = mid_ranks(
-            [
-                -math.inf if each.predicted is None else each.predicted * each.tokens
-                for each in batch
-            ]
-        )
-        texts = [place if each.text is None else each.text for place, each in enumerate(batch)]
-        chosen = cover(gains, [each.example for each in batch], texts, limit=len(batch))
-        found.append(Order(rows=[batch[place] for place in chosen], candidates=len(batch)))
-    return found
+    gains = mid_ranks([-_falling(score(each)) for each in batch])
+    texts = [place if each.text is None else each.text for place, each in enumerate(batch)]
+    chosen = cover(gains, [each.example for each in batch], texts, limit=len(batch))
+    return [batch[place] for place in chosen]
 
 
 def _falling(score: float | None) -> float:

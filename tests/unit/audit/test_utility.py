@@ -13,7 +13,7 @@ from bas_opd.audit.records import Candidate, UtilityAudit
 from bas_opd.audit.summary import utility_text
 from bas_opd.audit.utility import CURVE, diagnose
 from bas_opd.errors import DataError
-from bas_opd.select import CoveringSelector
+from bas_opd.select.build import build_selector
 from bas_opd.types import FEATURES, Candidates
 
 Row = tuple[float, float | None, float | None]
@@ -212,7 +212,7 @@ COVERED: list[tuple[str, int, int, float, float]] = [
 ]
 
 
-def covered(policy: str) -> UtilityAudit:
+def covered(policy: str, *, coverage: bool = False) -> UtilityAudit:
     rows = [
         Candidate(
             batch=0,
@@ -227,8 +227,8 @@ def covered(policy: str) -> UtilityAudit:
         )
         for row, (example, text, tokens, predicted, utility) in enumerate(COVERED)
     ]
-    values = {**PROVENANCE, "policy": policy, "query_ratio": "0.5", "step": 5, "dropped": 0}
-    return UtilityAudit(**values, candidates=rows)
+    values = {**PROVENANCE, "policy": policy, "coverage": coverage, "query_ratio": "0.5"}
+    return UtilityAudit(**values, step=5, dropped=0, candidates=rows)
 
 
 def test_the_choice_of_a_covering_policy_is_a_ranking_of_its_own() -> None:
@@ -248,13 +248,54 @@ def test_the_choice_of_a_covering_policy_is_a_ranking_of_its_own() -> None:
     assert "covering  learned" in utility_text(covered("covering"))
 
 
+def test_to_cover_all_predictions_below_0_are_the_same() -> None:
+    rows: list[Row] = [(4.0, -0.3, None), (3.0, -0.2, None), (2.0, -0.1, None), (1.0, -0.4, None)]
+    found = shares(diagnose(audit(rows, policy="covering")), "0.25")
+    assert (found["covering"], found["learned"]) == pytest.approx((0.4, 0.2))
+
+
 def test_other_policies_have_no_covering_ranking() -> None:
     found = diagnose(covered("regressed"))
     assert "covering" not in found.curve
     assert {each.kind: each.selected_share for each in found.kinds}["a"] == 0.75
 
 
-def test_it_is_what_the_selector_of_such_a_run_chooses() -> None:
+def test_a_policy_that_coverage_is_laid_over_has_one_by_its_own_score() -> None:
+    found = diagnose(covered("learned", coverage=True))
+    (half,) = (each for each in found.captures if each.ratio == "0.5")
+    # By predictions, whatever the tokens: rows 0, 5 and 4 open a, c and b; then a's second text.
+    assert half.shares["covering"].value == pytest.approx((8 + 1 + 3 + 6) / 32)
+    (quarter,) = (each for each in found.captures if each.ratio == "0.25")
+    assert quarter.shares["covering"].value == pytest.approx((8 + 1) / 32)
+    assert list(found.curve) == ["oracle", "covering", "learned", "random"]
+    assert {each.kind: each.selected_share for each in found.kinds}["a"] == 0.5
+    text = utility_text(covered("learned", coverage=True))
+    assert "(learned, covering, budget 0.5)" in text
+    assert "covering  learned" in text
+    assert "(covering, budget 0.5)" in utility_text(covered("covering", coverage=True))
+
+
+@pytest.mark.parametrize("policy", ["random", "entropy"])
+def test_coverage_without_known_scores_has_no_ranking(policy: str) -> None:
+    """Random selection has none, and that of entropy goes by the likelihood here."""
+    found = covered(policy, coverage=True)
+    blank = [each.model_copy(update={"predicted": None}) for each in found.candidates]
+    found = found.model_copy(update={"candidates": blank})
+    assert list(diagnose(found).curve) == ["oracle", "random"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ("covering", {}),
+        ("learned", {"coverage": True, "exploration": 0}),
+        ("regressed", {"coverage": True, "exploration": 0}),
+        ("entropy", {"coverage": True}),
+    ],
+)
+def test_it_is_what_the_selector_of_such_a_run_chooses(
+    policy: str, settings: dict[str, Any]
+) -> None:
     """The utilities are powers of two, so that a captured sum names its rows."""
     generator = torch.Generator().manual_seed(3)
     values = torch.randint(1, 9, (16, 6), generator=generator).double()
@@ -264,7 +305,7 @@ def test_it_is_what_the_selector_of_such_a_run_chooses() -> None:
         prompts=tuple(row // 4 for row in range(16)),
         texts=tuple(row % 3 for row in range(16)),
     )
-    selector = CoveringSelector(replay_start=4)
+    selector = build_selector(policy, replay_start=4, **settings)
     selector.select(candidates, 8, step=0)
     selector.learn(candidates, {row: float(values[row, 0]) / 90 for row in range(16)}, step=0)
     predicted = selector.predicted_utility(candidates)
@@ -277,13 +318,14 @@ def test_it_is_what_the_selector_of_such_a_run_chooses() -> None:
             kind="",
             tokens=int(tokens[row]),
             predicted=predicted[row],
-            entropy=None,
+            entropy=float(values[row, FEATURES.index("mean_entropy")]),
             utility=2.0**row,
             text=row % 3,
         )
         for row in range(16)
     ]
-    values_of = {**PROVENANCE, "policy": "covering", "step": 1, "dropped": 0}
+    coverage = settings.get("coverage", False)
+    values_of = {**PROVENANCE, "policy": policy, "coverage": coverage, "step": 1, "dropped": 0}
     found = diagnose(UtilityAudit(**values_of, candidates=rows))
     for ratio, k in (("0.25", 4), ("0.5", 8)):
         chosen = selector.select(candidates, k, step=1).rows
