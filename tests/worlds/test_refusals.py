@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ranks import Ended, Train, free_port
+from ranks import Ended, Train, free_port, in_world
 from shapes import make_pictures
 from small_models import build_small_model
 
@@ -19,7 +22,9 @@ from bas_opd.compute import world as world_module
 from bas_opd.compute.world import World
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, RankError
+from bas_opd.files import hash_of
 from bas_opd.run import loop
+from bas_opd.run.ranks import check_machines
 
 
 def refused(ended: list[Ended], code: int, sentence: str) -> None:
@@ -34,6 +39,12 @@ def on_rank_1(act: Callable[[], object]) -> Callable[[int], None]:
             act()
 
     return arm
+
+
+def on_machine(place: Path) -> None:
+    """Be the first process of another machine, whose files are in a folder."""
+    os.chdir(place)
+    os.environ["LOCAL_RANK"] = "0"
 
 
 def test_ranks_with_other_packages(train: Train, tmp_path: Path) -> None:
@@ -100,15 +111,98 @@ def test_a_machine_that_has_another_model(
             tmp_path / name / "model", family="qwen3_vl", hidden=16, layers=2, seed=seed
         )
     monkeypatch.chdir(tmp_path / "here")
-
-    def elsewhere() -> None:
-        os.chdir(tmp_path / "there")
-        os.environ["LOCAL_RANK"] = "0"  # The first process of its machine.
-
-    ended = train(2, tmp_path / "run", "model.path=model", fault=on_rank_1(elsewhere))
+    there = on_rank_1(lambda: on_machine(tmp_path / "there"))
+    ended = train(2, tmp_path / "run", "model.path=model", fault=there)
     refused(ended, 2, "Rank 1 on")
     refused(ended, 2, "has other files of the model model than the leader on")
     refused(ended, 2, ": model.safetensors. Give all machines the same files.")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Path]]:
+    """Two machines with a copy of the data each, as machine -> its pictures; one is here."""
+    found = {}
+    for place in ("here", "there"):
+        copy = Path(shutil.copytree(data, tmp_path / place / "data"))
+        found[place] = sorted((copy / "images").iterdir())
+    monkeypatch.chdir(tmp_path / "here")
+    return found
+
+
+def test_a_machine_that_has_other_pictures(
+    train: Train, tmp_path: Path, pictures: dict[str, list[Path]]
+) -> None:
+    first, second, third, *_ = pictures["there"]
+    times = first.stat()
+    shutil.copy(third, first)
+    os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
+    there = on_rank_1(lambda: on_machine(tmp_path / "there"))
+    ended = train(2, tmp_path / "run", "data.path=data", fault=there)
+    refused(ended, 2, "Rank 1 on")
+    refused(ended, 2, "has other files of the data data than the leader on")
+    refused(ended, 2, f": images/{first.name}. Give all machines the same files.")
+    assert not (tmp_path / "run").exists()
+    shutil.copy(third, second)
+    ended = train(2, tmp_path / "run", "data.path=data", fault=there)
+    refused(ended, 2, f": images/{first.name}, and 1 other file. Give")
+
+
+def test_a_machine_that_lacks_a_change_that_the_leader_accepts(
+    train: Train, tmp_path: Path, pictures: dict[str, list[Path]]
+) -> None:
+    for place, changed in (("here", 2), ("there", 1)):
+        source, *targets = pictures[place]
+        for target in targets[:changed]:
+            shutil.copy(source, target)
+    words = ("data.path=data", "run.steps=1", "--accept-changes")
+    there = on_rank_1(lambda: on_machine(tmp_path / "there"))
+    ended = train(2, tmp_path / "run", *words, fault=there)
+    refused(ended, 2, f": images/{pictures['here'][2].name}. Give all machines the same files.")
+    shutil.copy(pictures["here"][2], pictures["there"][2])
+    ended = train(2, tmp_path / "run", *words, fault=there)
+    assert [each.code for each in ended] == [0, 0], ended
+
+
+def test_every_machine_that_differs_is_named(pictures: dict[str, list[Path]]) -> None:
+    def check(world: World) -> str:
+        socket.gethostname = lambda: f"node{world.rank}"
+        data = PreparedSet.load(Path("data"))
+        leaders = hash_of(data.picture_hashes())
+        world.gather(None)
+        if world.rank == 2:
+            shutil.copy(pictures["here"][1], pictures["here"][0])
+        world.gather(None)
+        try:
+            check_machines({}, data, leaders, {}, replace(world, local_rank=0))
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    name = pictures["here"][0].name
+    expected = (
+        f"Rank 1 on node1 has other files of the data data than the leader on node0: images/{name}."
+        " Files on node2 differ too. Give all machines the same files."
+    )
+    assert in_world(3, check) == [expected] * 3
+
+
+@pytest.mark.parametrize(("local_rank", "expected"), [(0, ": manifest.json. Give"), (1, "")])
+def test_the_first_process_of_a_machine_compares_for_all(
+    data: Path, local_rank: int, expected: str
+) -> None:
+    """Here all pictures are as prepared, but the leader's are others."""
+
+    def check(world: World) -> str:
+        try:
+            machine = replace(world, local_rank=local_rank)
+            check_machines({}, PreparedSet.load(data), "other pictures", {}, machine)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    for told in in_world(2, check):
+        assert expected in told
+        assert bool(told) == bool(expected)
 
 
 def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,7 @@ class RunDirectory:
         self,
         base: Mapping[str, str],
         data: PreparedSet,
+        pictures: Mapping[str, str],
         *,
         accept: bool,
         is_new: bool,
@@ -287,7 +288,6 @@ class RunDirectory:
         if before is not None:
             other = changes(before.teacher_files, teacher or {})
             model |= {f"teacher/{name}": change for name, change in other.items()}
-        pictures = data.picture_hashes(memory=self.hashes)
         fingerprint, images = hash_of(pictures), {}
         if before is None or before.dataset.pictures != fingerprint:
             images = changes(data.prepared_hashes, pictures)

@@ -38,7 +38,7 @@ from bas_opd.run.history import collect_outline, refuse_step
 from bas_opd.run.journal import CallJournal
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.progress import Quiet, RunProgress
-from bas_opd.run.ranks import check_models, check_ranks, held, joined
+from bas_opd.run.ranks import check_machines, check_ranks, held, joined
 from bas_opd.run.served import check_served
 from bas_opd.run.state import (
     TrainState,
@@ -149,18 +149,21 @@ def train(
             world.each(lambda: check_engine(config, load_processors(config)[0], data))
         console.message(f"Loading the model {config.model.path}.")
 
-        def checked_files() -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+        def checked_files() -> tuple[dict[str, Any], ...]:
             base = model_hashes(local_folder(config.model.path), memory=run.hashes)
             other = config.teacher.path and local_folder(config.teacher.path)
             teacher = model_hashes(other, memory=run.hashes) if other else {}
+            pictures = data.picture_hashes(memory=run.hashes)
             files = run.check_files(
-                base, data, accept=accept_changes, is_new=replaces, teacher=teacher
+                base, data, pictures, accept=accept_changes, is_new=replaces, teacher=teacher
             )
-            return base, teacher, files
+            altered = dict(pictures.items() - data.prepared_hashes.items())
+            return base, teacher, altered, files
 
-        base, teacher, files = world.led(checked_files)
+        base, teacher, altered, files = world.led(checked_files)
         others = {config.teacher.path: teacher} if config.teacher.path else {}
-        check_models({config.model.path: base, **others}, world)
+        models = {config.model.path: base, **others}
+        check_machines(models, data, files["pictures"], altered, world)
         identity["dataset"]["pictures"] = files.pop("pictures")
         identity |= files
         if changed := identity.get("accepted_changes"):

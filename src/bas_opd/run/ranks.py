@@ -10,11 +10,14 @@ from typing import Any
 
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
+from bas_opd.data.records import MANIFEST, PreparedSet
 from bas_opd.errors import ConfigError
+from bas_opd.files import hash_of
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.run.directory import RunDirectory, changes
 from bas_opd.run.footprint import wants_gpu
 from bas_opd.run.lock import NAME as OWNER
+from bas_opd.text import counted, listed
 
 
 @contextmanager
@@ -97,26 +100,51 @@ def check_ranks(
     world.led(compare)
 
 
-def check_models(folders: Mapping[str, Mapping[str, str]], world: World) -> None:
-    """Refuse a machine whose files of a model are not the leader's, given by model and name.
+def check_machines(
+    models: Mapping[str, Mapping[str, str]],
+    data: PreparedSet,
+    pictures: str,
+    altered: Mapping[str, str],
+    world: World,
+) -> None:
+    """Refuse machines whose files of a model, or whose pictures, are not the leader's.
+
+    The leader has these `models`, as folder -> file -> SHA-256. Its `pictures` are given by the
+    hash of all their hashes, and by the SHA-256 of those that are not as they were prepared.
 
     Each rank keeps its rows of the model that it loads: of two models they would make a third one.
-    One process of each machine reads the files.
+    One process of each machine reads every byte.
     """
-    leader = world.gather(socket.gethostname())[0]
 
-    def compare() -> None:
+    def compare() -> tuple[str, str] | None:
+        """Return what is another one on this machine, and the names of its files."""
         if world.leads or world.local_rank:
-            return
-        for path, hashes in folders.items():
+            return None
+        for path, hashes in models.items():
             if other := changes(hashes, model_hashes(local_folder(path))):
-                raise ConfigError(
-                    f"Rank {world.rank} on {socket.gethostname()} has other files of the model "
-                    f"{path} than the leader on {leader}: {', '.join(other)}. Give all machines "
-                    "the same files."
-                )
+                return f"the model {path}", ", ".join(other)
+        own = data.picture_hashes()
+        if hash_of(own) == pictures:
+            return None
+        name, *others = changes({**data.prepared_hashes, **altered}, own) or [MANIFEST]
+        also = f", and {counted(len(others), 'other file')}" if others else ""
+        return f"the data {data.folder}", f"{name}{also}"
 
-    world.together(compare)
+    hosts = world.gather(socket.gethostname())
+    found = {rank: each for rank, each in enumerate(world.together(compare)) if each}
+
+    def refuse() -> None:
+        if not found:
+            return
+        first, *others = found
+        what, names = found[first]
+        also = f" Files on {listed([hosts[rank] for rank in others])} differ too." if others else ""
+        raise ConfigError(
+            f"Rank {first} on {hosts[first]} has other files of {what} than the leader on "
+            f"{hosts[0]}: {names}.{also} Give all machines the same files."
+        )
+
+    world.led(refuse)
 
 
 def _apart(
