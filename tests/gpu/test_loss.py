@@ -83,6 +83,19 @@ def test_kernels_find_the_top_k(vocabulary: int, k: int, monkeypatch: pytest.Mon
     assert torch.equal(index[5], first)
 
 
+@pytest.mark.parametrize("new", ["", "loss"])
+@pytest.mark.parametrize("support", ["tail", "renormalise"])
+def test_a_logit_that_is_no_number_shows(
+    support: Support, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One among others that are large; the maximum of a GPU passes over it."""
+    monkeypatch.setenv(NEW_KERNELS, new)
+    student, teacher = logits(3, VOCABULARY, 0), logits(3, VOCABULARY, 1)
+    student[1, 77_777] = torch.nan
+    found = compare(student, teacher, DistillSettings(support=support))
+    assert found.divergence.isfinite().tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize("width", [2560, 1000])
 def test_kernels_add_gradients_at_some_ids(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tokens have ids of their own, and all of them a few."""

@@ -15,6 +15,8 @@ from bas_opd.model.fused_delta import PRECISION, WARPS
 HOPPER, AMPERE = 90, 80
 FLOAT, HALF, LONG, SHORT, INT = "*fp32", "*bf16", "*i64", "*i32", "i32"
 KIB = 1024
+EVEN = {"stride", "vocabulary", "vocab", "width"}
+"""Numbers that are multiples of 16 in a real model, as Triton notices when it starts a kernel."""
 WITH_8_WARPS = {"choose_tokens", "sum_rest", "add_to_weights"}
 
 Kernel = tuple[str, list[str], dict[str, Any]]
@@ -111,12 +113,14 @@ def compiled(kernel: Kernel, capability: int, **options: int) -> Any:
     }
     assert next(others, None) is None
     places = {each: (place,) for place, each in enumerate(signature)}
+    even = EVEN & {each for each, kind in signature.items() if kind == INT}
     return triton.compile(
         triton.compiler.ASTSource(
             function,
             signature,
             {places[each]: value for each, value in constants.items()},
-            {places[n]: [["tt.divisibility", 16]] for n, kind in signature.items() if "*" in kind},
+            {places[n]: [["tt.divisibility", 16]] for n, kind in signature.items() if "*" in kind}
+            | {places[n]: [["tt.divisibility", 16]] for n in even},
         ),
         target=targets.GPUTarget("cuda", capability, 32),
         options=options or None,

@@ -85,7 +85,7 @@ def test_gradients_of_the_rest(vocab: int, dtype: torch.dtype) -> None:
 def test_the_top_k_are_those_of_a_sort_and_the_first_of_equal_ones(vocabulary: int, k: int) -> None:
     logits = difficult(vocabulary)
     logits[6].clamp_(min=0.0)
-    assert kernels.has_fused_topk(logits.as_subclass(Looking), k)
+    assert kernels.has_kernels(logits.as_subclass(Looking), k)
     top, index = on_kernels(block_topk, logits, kernels.block_summaries(logits)[0], k)
     expected = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k].sort(-1).values
     # Zeros of both signs are equal to a sort, and not to the kernel.
@@ -100,19 +100,35 @@ def test_many_tokens_are_chosen_from_many_blocks() -> None:
     for k in (100, 127, 128):
         _, index = on_kernels(block_topk, logits, kernels.block_summaries(logits)[0], k)
         assert torch.equal(plain(index), logits.topk(k).indices.sort(-1).values)
-    assert not kernels.has_fused_topk(logits.as_subclass(Looking), 129)
-    assert not kernels.has_fused_topk(logits[:, : 64 * 9].as_subclass(Looking), 9)
-    assert not kernels.has_fused_topk(logits.double().as_subclass(Looking), 9)
+    assert not kernels.has_kernels(logits.as_subclass(Looking), 129)
+    assert not kernels.has_kernels(logits[:, : 64 * 9].as_subclass(Looking), 9)
+    assert not kernels.has_kernels(logits.double().as_subclass(Looking), 9)
 
 
 def test_logits_that_are_not_numbers_are_chosen_within_the_vocabulary() -> None:
-    logits = torch.full((2, 64 * 9 + 3), torch.nan)
-    logits[1] = torch.arange(64 * 9 + 3)
+    logits = torch.full((3, 64 * 9 + 3), torch.nan)
+    logits[1:] = torch.arange(64 * 9 + 3)
     logits[1, 7] = torch.nan
-    _, index = on_kernels(block_topk, logits, torch.full((2, 10), torch.nan), 8)
+    # One with its sign set is lower than all numbers, if its bits are compared as they are.
+    logits[2].view(torch.int32)[7] = 0xFFC00000 - 2**32
+    largest, _ = on_kernels(kernels.block_summaries, logits)
+    assert plain(largest)[:, 0].isnan().all()
+    top, index = on_kernels(block_topk, logits, largest, 8)
     assert plain(index).amin() >= 0
     assert plain(index).amax() < logits.shape[-1]
-    assert 7 in plain(index)[1]
+    assert plain(index)[1:, 0].tolist() == [7, 7]
+    assert plain(top)[1:, 0].isnan().all()
+
+
+def test_logits_may_be_part_of_others() -> None:
+    wide = difficult(3000)[:7]
+    part = wide[:, :900]
+    largest, summed = kernels.block_summaries(part)
+    top, index = on_kernels(block_topk, part, largest, 5)
+    assert torch.equal(plain(top).sort(-1).values, part.topk(5).values.sort(-1).values)
+    expected = part.scatter(-1, plain(index), -torch.inf).logsumexp(-1)
+    found = on_kernels(rest_of, part, summed, plain(index))
+    assert torch.allclose(plain(found), expected, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -131,8 +147,10 @@ def test_the_rest_is_the_log_sum_exp_of_all_other_logits(vocabulary: int) -> Non
 
 
 @pytest.mark.parametrize("support", ["tail", "renormalise"])
-def test_a_chunk_is_compared_as_in_plain_pytorch(support: Support) -> None:
-    vocabulary, settings = 64 * 9 + 5, DistillSettings(k=7, support=support)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("k", [1, 7])
+def test_a_chunk_is_compared_as_in_plain_pytorch(support: Support, alpha: float, k: int) -> None:
+    vocabulary, settings = 64 * 9 + 5, DistillSettings(k=k, alpha=alpha, support=support)
     student = 4 * torch.randn(12, vocabulary, generator=torch.Generator().manual_seed(0))
     teacher = student + torch.randn(12, vocabulary, generator=torch.Generator().manual_seed(1))
     student[2:5, 9] += 40.0
@@ -154,12 +172,13 @@ def test_a_chunk_is_compared_as_in_plain_pytorch(support: Support) -> None:
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_gradients_at_some_ids_reach_states_and_weights(width: int, is_trained: bool) -> None:
     draws = torch.Generator().manual_seed(width)
-    tokens, k, vocabulary = 37, 18, 60  # so most ids are those of many tokens
+    tokens, k, vocabulary = 37, 18, 60  # Most ids are those of many tokens.
     weight = torch.randn(vocabulary, width, generator=draws)
     states = torch.randn(tokens, width, generator=draws)
-    values = torch.randn(tokens, k, generator=draws).bfloat16()
+    values = torch.randn(k, tokens, generator=draws).bfloat16().T
     ids = torch.stack([torch.randperm(vocabulary, generator=draws)[:k] for _ in range(tokens)])
-    ids[:, 0] = torch.where((ids == 0).any(-1), ids[:, 0], 0)  # one that every token has
+    ids[:, 0] = torch.where((ids == 0).any(-1), ids[:, 0], 0)  # which every token has
+    ids = ids.T.contiguous().T
     before = torch.randn(vocabulary, width, generator=draws)
     found: list[tuple[Tensor, Tensor | None]] = []
     for kind in (Tensor, Looking):
@@ -173,3 +192,16 @@ def test_gradients_at_some_ids_reach_states_and_weights(width: int, is_trained: 
     if gradient is not None and of_weights is not None:
         assert torch.allclose(gradient, of_weights, rtol=1e-4, atol=1e-3)
         assert not torch.allclose(gradient, before)
+
+
+@pytest.mark.parametrize("odd", ["transposed", "bfloat16", "many"])
+def test_other_weights_and_many_ids_are_left_to_products(odd: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    weight = torch.randn(300, 24, generator=draws)
+    weight = weight.T.contiguous().T if odd == "transposed" else weight
+    weight = weight.bfloat16() if odd == "bfloat16" else weight
+    k = 130 if odd == "many" else 5
+    values = torch.randn(4, k, generator=draws).bfloat16()
+    assert not Head(nn.Parameter(weight), torch.bfloat16)._has_kernels(values.as_subclass(Looking))
+    usual = Head(nn.Parameter(torch.randn(300, 24)), torch.bfloat16)
+    assert usual._has_kernels(values[:, :5].as_subclass(Looking))

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bas_opd.distill.divergence import jensen_shannon, mixture, renormalised
+from bas_opd.distill.divergence import LOG_ZERO, jensen_shannon, mixture, renormalised
 from bas_opd.distill.kernels import (
     BLOCK,
     block_summaries,
     fused_rest,
     fused_topk,
-    has_fused_topk,
+    has_kernels,
     scaled_softmax,
 )
 from bas_opd.distill.loss import DistillSettings
@@ -41,15 +41,17 @@ class Compared:
     rest: Tensor | None  # [token] log-sum-exp of the other logits
     at_rest: Tensor | None  # [token] gradient at it
 
-    def gradient(self, others: Tensor, scale: Tensor | float, dtype: torch.dtype) -> Gradient:
+    def gradient(
+        self, others: Tensor | None, scale: Tensor | float, dtype: torch.dtype
+    ) -> Gradient:
         """Return scale * dD/dlogits; the scale is one for all tokens, or `[token]`.
 
         `others` are the student's logits as `compare` leaves them: -inf at the top-k. Without a
-        tail the gradient is zero everywhere else.
+        tail they are not needed: the gradient is zero there.
         """
         each = scale[..., None] if isinstance(scale, Tensor) else scale
         at_index = (each * self.at_index).to(dtype)
-        if self.rest is None or self.at_rest is None:
+        if self.rest is None or self.at_rest is None or others is None:
             return Gradient(values=at_index, ids=self.index)
         # Where all others are -inf there is nothing to scale: exp(-inf) is 0.
         finite = self.rest.where(self.rest.isfinite(), 0.0)
@@ -77,22 +79,26 @@ def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Comp
     if settings.use_overlap or has_tail:
         teacher_summary = block_summaries(teacher)
 
-    on_support = renormalised(theirs)
-    utility = jensen_shannon(renormalised(top), on_support, alpha=0.5)
+    of_student, of_teacher = renormalised(top), renormalised(theirs)
+    utility = jensen_shannon(of_student, of_teacher, alpha=0.5)
     if settings.use_overlap and teacher_summary is not None:
         _, own = block_topk(teacher, teacher_summary[0], k)
         utility = utility * topk_overlap(own, index, dtype=utility.dtype)
     if settings.use_confidence:
-        utility = utility * teacher_confidence(on_support)
+        utility = utility * teacher_confidence(of_teacher)
 
-    rest = None
+    logits, rest = top, None
     if has_tail and teacher_summary is not None:
         rest = rest_of(student, summary[1], index)
         their_rest = rest_of(teacher, teacher_summary[1], index)
-        theirs = torch.cat([theirs, their_rest[:, None]], dim=-1)
-    divergence, gradient = _divergence(top, rest, theirs, settings.alpha)
+        logits = torch.cat([top, rest[:, None]], dim=-1)
+        of_student = renormalised(logits)
+        of_teacher = renormalised(torch.cat([theirs, their_rest[:, None]], dim=-1))
+    gradient = _at_logprobs(of_student, of_teacher, settings.alpha)
+    gradient -= of_student.exp() * gradient.sum(-1, keepdim=True)
+    gradient.masked_fill_(logits < LOG_ZERO, 0.0)  # which `renormalised` raises to that
     return Compared(
-        divergence=divergence,
+        divergence=jensen_shannon(of_student, of_teacher, alpha=settings.alpha),
         utility=utility,
         index=index,
         at_index=gradient[:, :k],
@@ -102,23 +108,30 @@ def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Comp
 
 
 def block_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return values and ids of the top-k, given the largest logit of each block."""
-    if has_fused_topk(logits, k):
+    """Return values and ids of the top-k, in ascending order of ids.
+
+    `largest` are the largest logits of each block.
+    """
+    if has_kernels(logits, k):
         return fused_topk(logits, largest, k)
     if largest.shape[-1] <= k:
-        found = logits.topk(k, dim=-1)
-        return found.values, found.indices
-    columns = _columns(largest.topk(k, dim=-1, sorted=False).indices)
-    found = _at(logits, columns).topk(k, dim=-1)
-    return found.values, columns.gather(-1, found.indices)
+        index = logits.topk(k, dim=-1, sorted=False).indices
+    else:
+        columns = _columns(largest.topk(k, dim=-1, sorted=False).indices)
+        index = columns.gather(-1, _at(logits, columns).topk(k, dim=-1, sorted=False).indices)
+    index = index.sort(dim=-1).values
+    return logits.gather(-1, index), index
 
 
 def rest_of(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
-    """Return the log-sum-exp of the logits that are not at the given ids, which become -inf."""
+    """Return the log-sum-exp of the logits that are not at the given ids, which become -inf.
+
+    Ids ascend. The log-sum-exps of blocks are those before.
+    """
     logits.scatter_(-1, index, float("-inf"))
-    if has_fused_topk(logits, index.shape[-1]):
+    if has_kernels(logits, index.shape[-1]):
         return fused_rest(logits, summed, index)
-    touched = (index // BLOCK).sort(dim=-1).values
+    touched = index // BLOCK
     again = torch.zeros_like(touched, dtype=torch.bool)
     again[:, 1:] = touched[:, 1:] == touched[:, :-1]
     untouched = summed.scatter(-1, touched, float("-inf")).logsumexp(-1)
@@ -138,22 +151,13 @@ def _at(logits: Tensor, columns: Tensor) -> Tensor:
     return logits.gather(-1, columns.clamp_max(last)).masked_fill_(columns > last, float("-inf"))
 
 
-def _divergence(
-    top: Tensor, rest: Tensor | None, teacher: Tensor, alpha: float
-) -> tuple[Tensor, Tensor]:
-    """Return D_alpha of each token, and its gradient at the top-k logits and at the rest.
+def _at_logprobs(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
+    """Return g, with which dD/dz = g - S sum(g) at logits z of which S are the probabilities.
 
-    With probabilities S and T and their mixture M, dD/dz = g - S sum(g), where g is
-    (1 - alpha) S log(S / M), or -T at alpha = 0 and S log(S / T) at alpha = 1.
+    It is the gradient of D_alpha at log S, less what is a multiple of S and falls out.
     """
-    logits = top if rest is None else torch.cat([top, rest[:, None]], dim=-1)
-    student, theirs = renormalised(logits), renormalised(teacher)
-    probability = student.exp()
     if alpha == 0.0:
-        at_logprobs = -theirs.exp()
-    elif alpha == 1.0:
-        at_logprobs = probability * (student - theirs)
-    else:
-        at_logprobs = (1.0 - alpha) * probability * (student - mixture(student, theirs, alpha))
-    gradient = at_logprobs - probability * at_logprobs.sum(-1, keepdim=True)
-    return jensen_shannon(student, theirs, alpha=alpha), gradient
+        return -teacher.exp()
+    if alpha == 1.0:
+        return student.exp() * (student - teacher)
+    return (1.0 - alpha) * student.exp() * (student - mixture(student, teacher, alpha))

@@ -1,6 +1,7 @@
 """Passes over a chunk of logits: two that read all of it once, and two over a few blocks of it.
 
-On a GPU with Triton they are kernels; elsewhere, plain PyTorch that computes the same.
+On a GPU with Triton they are kernels. Elsewhere plain PyTorch computes the same: the first two
+here, the others in `explicit`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ TILE = 32
 """Blocks that one program reads."""
 COLUMNS = 4096
 """Logits that one program turns into gradients."""
-MOST = 128
-"""A larger k would not fit into the registers of a program."""
+LARGEST_K = 128
+"""A larger one would not fit into the registers of a program."""
 
 
 def block_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,11 +53,11 @@ def scaled_softmax(logits: Tensor, normaliser: Tensor, scale: Tensor, dtype: tor
     return out
 
 
-def has_fused_topk(logits: Tensor, k: int) -> bool:
-    """Whether kernels find the top-k and what is beside it, in a few launches."""
+def has_kernels(logits: Tensor, k: int) -> bool:
+    """Whether kernels find the top-k and sum up the rest."""
     if not logits.is_cuda or logits.dtype is not torch.float32 or not tries_new("loss"):
         return False
-    return k <= MOST and k * BLOCK < logits.shape[-1] and _kernels() is not None
+    return k <= LARGEST_K and k * BLOCK < logits.shape[-1] and _kernels() is not None
 
 
 def fused_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -80,9 +81,9 @@ def fused_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 
 def fused_rest(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
-    """Return the log-sum-exp of a token's logits, which are -inf at ids in ascending order.
+    """Return the log-sum-exp of a token's logits, which are -inf at ids that ascend.
 
-    The sums of blocks are those before.
+    The log-sum-exps of blocks are those before.
     """
     tokens, vocabulary = logits.shape
     untouched = summed.scatter(-1, index // BLOCK, float("-inf"))

@@ -29,6 +29,8 @@ def summarise(
     # A block that is -inf throughout has a sum of 0, not NaN.
     shift = tl.where(top == float("-inf"), 0.0, top)
     total = tl.sum(tl.exp(values - shift[:, None]), axis=1)
+    # The largest of logits of which one is not a number is that one: its block must be looked at.
+    top = tl.where(total == total, top, total)
     place = token * blocks + block
     tl.store(largest + place, top, mask=block < blocks)
     tl.store(summed + place, shift + tl.log(total), mask=block < blocks)
@@ -47,9 +49,9 @@ def scale_softmax(logits, normaliser, scale, out, stride, vocabulary, width: tl.
 
 @triton.jit
 def _order(values):
-    """Return integers that are in the order of the values; one that is not a number is largest."""
+    """Return integers in the order of the values, the largest for what is not a number."""
     bits = values.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return tl.where(values == values, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)
 
 
 @triton.jit

@@ -110,7 +110,7 @@ class _Explicit(torch.autograd.Function):
         logits = head.logits(states)
         weights = None if weigh is None else weigh(logits)  # `compare` overwrites the logits.
         found = compare(logits, teacher, settings)
-        ctx.save_for_backward(states, logits)
+        ctx.save_for_backward(states, None if found.rest is None else logits)
         ctx.head, ctx.found, ctx.weights = head, found, weights
         ctx.mark_non_differentiable(found.utility)
         divergence = found.divergence if weights is None else found.divergence * weights

@@ -12,6 +12,11 @@ from bas_opd.compute.compiling import has_triton, launching_on, tries_new
 
 WIDTH = 64
 """The columns of a product on some ids are a multiple of this."""
+LARGEST_K = 128
+"""With more ids of each token, products take less time than a kernel."""
+STATE_TILE = {"tile": 16, "wide": 256}
+WEIGHT_TILE = {"tile": 8, "wide": 1024}
+"""Ids and units that a program reads at a time."""
 
 
 class Head:
@@ -62,7 +67,7 @@ class Head:
         """
         weights = self.rounded()
         if ids is not None:
-            if gradient.is_cuda and tries_new("loss") and has_triton():
+            if self._has_kernels(gradient):
                 return self._backward_at(hidden, gradient, ids)
             gradient, ids = _over_all_ids(gradient, ids)
             # Products of other widths run on slow kernels. Columns of zeros change nothing.
@@ -73,26 +78,31 @@ class Head:
             self._add_gradient(gradient.T, hidden.to(gradient.dtype), ids)
         return product(gradient, weights).to(hidden.dtype)
 
+    def _has_kernels(self, gradient: Tensor) -> bool:
+        if not gradient.is_cuda or not tries_new("loss") or not has_triton():
+            return False
+        weight, is_small = self.weight, gradient.shape[-1] <= LARGEST_K
+        return is_small and weight.is_contiguous() and weight.dtype is torch.float32
+
     def _backward_at(self, hidden: Tensor, gradient: Tensor, ids: Tensor) -> Tensor:
-        """Do the same in two kernels, without the products' zeros. Sums have a fixed order."""
+        """Do the same in two kernels that skip the zeros. Sums have a fixed order."""
         kernels: Any = importlib.import_module("bas_opd.model.triton_head")
         weights, (tokens, k) = self.rounded(), gradient.shape
         width = weights.shape[-1]
         states, values = hidden.to(weights.dtype).contiguous(), gradient.contiguous()
         back = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
         with launching_on(values):
-            kernels.to_states[(tokens, -(-width // 256))](
-                *(values, ids.contiguous(), weights, back, k, width), tile=16, wide=256
+            kernels.to_states[(tokens, -(-width // STATE_TILE["wide"]))](
+                *(values, ids.contiguous(), weights, back, k, width), **STATE_TILE
             )
             if self.weight.requires_grad:
                 if self.weight.grad is None:
                     self.weight.grad = torch.zeros_like(self.weight)
                 ordered, places = ids.flatten().sort(stable=True)
                 ends = torch.searchsorted(ordered, ordered, right=True)
-                kernels.add_to_weights[(len(ordered), -(-width // 1024))](
+                kernels.add_to_weights[(len(ordered), -(-width // WEIGHT_TILE["wide"]))](
                     *(values, states, ordered, places, ends, self.weight.grad, k, width),
-                    tile=8,
-                    wide=1024,
+                    **WEIGHT_TILE,
                     num_warps=8,
                 )
         return back
