@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -169,7 +170,7 @@ def test_other_tokens_are_refused_before_any_weights_are_read(
     )
 
 
-def test_the_plan_counts_its_memory_on_the_device_alone(
+def test_the_plan_counts_its_memory_on_the_device_or_on_the_host(
     small_qwen35: Path, larger: Path, tmp_path: Path
 ) -> None:
     live = plan(small_config(tmp_path, small_qwen35, "teacher.mode=live")).memory
@@ -180,8 +181,19 @@ def test_the_plan_counts_its_memory_on_the_device_alone(
     held = sum(p.numel() * p.element_size() for p in network.parameters())
     assert (other.teacher, other.own_teacher) == (0, held)
     assert other.device - live.device == held
-    assert other.on_device(offload=True) - live.on_device(offload=True) == held
+    assert other.on_host(offload=False) == 0
+    assert other.while_sampling(offload=False) - live.while_sampling(offload=False) == held
     assert other.host_copy == live.host_copy
+    assert other.on_host(offload=True) - live.on_host(offload=True) == held
+    assert other.while_sampling(offload=True) == live.while_sampling(offload=True)
+    head = cast("Any", network).lm_head.weight.nbytes
+    assert other.teacher_head == head
+    assert other.on_device(offload=True) - live.on_device(offload=True) == head
+    assert 0 < other.streamed_teacher < held / 2
+    on_host = replace(other, is_offloaded=True)
+    assert on_host.copied == replace(live, is_offloaded=True).copied
+    # Where the student is small, the moment in which its teacher scores is the largest.
+    assert replace(other, streamed_teacher=10**9).on_device(offload=True) > 10**9
 
 
 def test_it_never_follows_the_student() -> None:

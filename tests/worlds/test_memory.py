@@ -269,7 +269,7 @@ def test_so_it_is_with_layers_that_are_gathered_one_by_one(
 
 
 def held_by_teacher(
-    folder: Path, examples: tuple[Example, ...], other: Path, world: World
+    folder: Path, examples: tuple[Example, ...], other: Path, on_host: bool, world: World
 ) -> dict[str, int]:
     """Score with a teacher that is another model, and return its bytes."""
     model = make_model(folder)
@@ -278,35 +278,64 @@ def held_by_teacher(
     rollouts = Sampler(model, full_view, sampling, world=world).generate(
         PromptBatch(step=3, examples=examples)
     )
-    network = open_model(other, device="cpu", frozen=True)
-    network.shard(world)
+    network = open_model(other, device="cpu", frozen=True, on_host=on_host)
+    network.shard(world, on_host=on_host)
     assert network.shards is not None
     teacher, gathered = FrozenTeacher(network, crop_view, world=world), 0
-    act = type(network).response_hidden
+    flying: dict[int, int] = {}
+    act, begin = Shards._end_gather, World.begin_gather
 
-    def spied(*arguments: Any, **options: Any) -> Tensor:
+    def look(*_: Any) -> None:
         nonlocal gathered
-        gathered = sum(p.untyped_storage().nbytes() for p in network.network.parameters())
-        return act(*arguments, **options)
+        held = sum(p.untyped_storage().nbytes() for p in network.network.parameters())
+        gathered = max(gathered, held + (sum(flying.values()) if on_host else 0))
+
+    def beginning(own: World, part: Tensor, out: Tensor) -> Callable[[], None]:
+        wait, whole = begin(own, part, out), list(network.network.parameters())
+        filled = out.data_ptr() in [p.data_ptr() for p in whole]
+        flying[id(wait)] = size_of([part] if filled else [part, out])
+        look()
+
+        def waited() -> None:
+            wait()
+            look()
+            if filled:
+                del flying[id(wait)]
+
+        waited.number = id(wait)  # type: ignore[attr-defined]
+        return waited
+
+    def ending(shards: Shards, bucket: Any, parts: Tensor, wait: Any) -> None:
+        act(shards, bucket, parts, wait)
+        look()
+        flying.pop(getattr(wait, "number", 0), None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(network), "response_hidden", spied)
+        for module in network.network.modules():
+            module.register_forward_pre_hook(look)
+        patch.setattr(World, "begin_gather", beginning)
+        patch.setattr(Shards, "_end_gather", ending)
+        hidden = teacher._score
+        patch.setattr(teacher, "_score", lambda *a: (hidden(*a), flying.clear())[0])
         head = teacher.score(rollouts, rollouts.candidates()).head
     assert isinstance(head, HeadWeights)
-    kept = size_of(network.shards.rows.values()) + size_of(head.own.values())
     assert not any(p.untyped_storage().nbytes() for p in network.network.parameters())
-    return {"own_teacher": kept, "gathered_teacher": gathered}
+    rows, own = size_of(network.shards.rows.values()), size_of(head.own.values())
+    if on_host:
+        return {"host_teacher": rows, "streamed_teacher": gathered, "teacher_head": own}
+    return {"own_teacher": rows + own, "gathered_teacher": gathered}
 
 
+@pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
 def test_so_it_is_with_a_teacher_that_is_another_model(
-    size: int, pictures: tuple[Example, ...], tmp_path: Path
+    size: int, on_host: bool, pictures: tuple[Example, ...], tmp_path: Path
 ) -> None:
     folder = build_small_model(tmp_path / "model", family="qwen3_vl", hidden=32)
-    other = build_small_model(tmp_path / "other", family="qwen3_vl", hidden=64, seed=5)
+    other = build_small_model(tmp_path / "other", family="qwen3_vl", hidden=64, tied=False, seed=5)
     config = tiny(folder, tmp_path, tmp_path / "run", f"teacher.path={other}")
     planned = measure(config, ranks=size)
-    first, *_ = in_world(size, partial(held_by_teacher, folder, pictures, other))
+    first, *_ = in_world(size, partial(held_by_teacher, folder, pictures, other, on_host))
     assert first == {name: getattr(planned, name) for name in first}
 
 

@@ -82,6 +82,60 @@ def test_a_teacher_that_is_another_model_teaches_several_processes_like_one(
     assert_same_end(tmp_path / "run", tmp_path / "2")
 
 
+def test_in_host_memory_it_teaches_the_same_bytes_layer_by_layer(
+    train: Train, tmp_path: Path
+) -> None:
+    other = build_small_model(
+        tmp_path / "other", family="qwen3_vl", hidden=32, layers=2, tied=False, seed=5
+    )
+    # Batches of one row: ranks have different numbers of them.
+    settings = (f"teacher.path={other}", "teacher.tokens_per_batch=1")
+    groups = {1: (), 2: (), 3: (), 4: ("shard.replicas=2",)}
+    for size, cut in groups.items():
+        for form in ("false", "true"):
+            run = tmp_path / f"{size}-{form}"
+            ended = train(size, run, *settings, *cut, f"optim.offload={form}")
+            assert [each.code for each in ended] == [0] * size, ended
+        assert_same_end(tmp_path / f"{size}-true", tmp_path / f"{size}-false")
+        assert_sound(tmp_path / f"{size}-true")
+    stop = on_last(at(Sampler, "generate", ask_to_stop, call=3, before=True))
+    stopped = train(2, tmp_path / "run", *settings, "optim.offload=true", fault=stop)
+    assert [each.code for each in stopped] == [75] * 2, stopped
+    ended = train(2, tmp_path / "run", *settings, "optim.offload=false")
+    assert [each.code for each in ended] == [0] * 2, ended
+    assert_same_end(tmp_path / "run", tmp_path / "2-true")
+
+
+def test_so_it_does_when_the_memory_of_one_rank_is_full_in_its_pass(
+    train: Train, tmp_path: Path
+) -> None:
+    other = build_small_model(tmp_path / "other", family="qwen3_vl", hidden=32, layers=2, seed=5)
+    settings = (f"teacher.path={other}", "optim.offload=true")
+    whole = train(2, tmp_path / "whole", *settings)
+    assert [each.code for each in whole] == [0] * 2, whole
+
+    def crowd(rank: int) -> None:
+        turn, calls = SelfTeacher._turn, 0
+
+        def crowded(teacher: SelfTeacher, work: Any, batches: Any) -> Any:
+            def full(own: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == 2 and rank == 1:
+                    raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+                return work(own)
+
+            return turn(teacher, full, batches)
+
+        SelfTeacher._turn = crowded  # type: ignore[method-assign]
+
+    ended = train(2, tmp_path / "run", *settings, fault=crowd)
+    assert [each.code for each in ended] == [0] * 2, ended
+    assert "Out of memory in the teacher pass" in " ".join(ended[0].output.split())
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert_sound(tmp_path / "run")
+
+
 @pytest.mark.parametrize("after", [1, 2, 3])
 @pytest.mark.parametrize("before", [1, 2, 3])
 def test_any_number_of_processes_resumes_what_any_number_has_saved(

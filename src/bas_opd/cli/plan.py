@@ -139,9 +139,13 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{memory.parameters:,}, {memory.trained:,} of them trained"
     if memory and plan.fit is None:  # With --gpus, what each of them holds is shown instead.
         second = SECOND_MODEL.get(plan.method, "teacher")
-        for name in ("weights", "gradients", "adamw", "teacher", "own_teacher", "sampler", "casts"):
+        another = "host_teacher" if memory.is_offloaded else "own_teacher"
+        for name in ("weights", "gradients", "adamw", "teacher", another, "sampler", "casts"):
             if size := getattr(memory, name):
                 yield f"  {second if name.endswith('teacher') else name}", _bytes(size)
+        if memory.is_offloaded and memory.streamed_teacher:
+            yield f"  {second}'s layers", f"{_bytes(memory.streamed_teacher)}, while it scores"
+            yield f"  {second}'s head", _bytes(memory.teacher_head)
         yield "device memory", f"{_bytes(memory.device)}, and activations"
         copy = f"{_bytes(memory.copied)} while a checkpoint is written"
         locked = f"{_bytes(memory.locked)} page-locked, and " if memory.is_offloaded else ""
@@ -183,9 +187,11 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("gradients", size.gradients, ""),
         ("adamw", size.adamw, where),
         (second, size.teacher, where),
-        (second, size.own_teacher, ""),
+        (second, size.host_teacher if own.offload else size.own_teacher, where),
         ("sampler", size.sampler, ""),
-        ("gathered teacher", size.gathered_teacher, ", while it scores"),
+        ("gathered teacher", 0 if own.offload else size.gathered_teacher, ", while it scores"),
+        (f"{second}'s layers", size.streamed_teacher if own.offload else 0, ", while it scores"),
+        (f"{second}'s head", size.teacher_head if own.offload else 0, ""),
         ("gathered network", size.gathered, f", while {phase}"),
         ("one layer of it", size.pass_weights if own.reshard else 0, ", and what is in none"),
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),

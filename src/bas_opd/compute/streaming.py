@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -58,16 +59,21 @@ def most_in_flight(sizes: Mapping[Key, int]) -> int:
 
 
 class HostTensors(Generic[Key]):
-    """Zeros of given shapes in fp32, in one stretch of host memory, page-locked for a GPU.
+    """Zeros of given shapes and one type, in one stretch of host memory, page-locked for a GPU.
 
     Whoever reads or writes `tensors` finds no copy under way: each method returns when it is done.
     """
 
-    def __init__(self, shapes: Mapping[Key, Sequence[int]], device: torch.device) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[Key, Sequence[int]],
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.device = device
         self._shapes = {key: tuple(shape) for key, shape in shapes.items()}
         self.pieces = cut({key: prod(shape) for key, shape in self._shapes.items()})
-        self.flat = _host_zeros(self.pieces[-1].stop if self.pieces else 0, device)
+        self.flat = _host_zeros(self.pieces[-1].stop if self.pieces else 0, device, dtype)
         self.tensors: dict[Key, Tensor] = {}
         """Views of the memory."""
         for piece in self.pieces:
@@ -89,6 +95,28 @@ class HostTensors(Generic[Key]):
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return copies
+
+
+class Uploads:
+    """Copies from page-locked host memory to a device, beside what that computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Let copies begin; their targets are allocated before, and may still be in use."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def wait(self) -> None:
+        """Let what is computed from now on find all copies that have begun."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
 @torch.no_grad()
@@ -176,11 +204,13 @@ def _by_key(
     return {key: tuple(view[key] for view in views) for key in piece.places}
 
 
-def _host_zeros(elements: int, device: torch.device) -> Tensor:
+def _host_zeros(elements: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    # A plan that only counts bytes has no device.
+    place = "meta" if device.type == "meta" else "cpu"
     try:
-        flat = torch.zeros(elements)
+        flat = torch.zeros(elements, dtype=dtype, device=place)
     except RuntimeError as error:
-        raise _host_is_full(elements, str(error)) from error
+        raise _host_is_full(elements * dtype.itemsize, str(error)) from error
     if device.type == "cuda" and elements:
         _page_lock(flat, device)
     return flat
@@ -193,14 +223,14 @@ def _page_lock(flat: Tensor, device: torch.device) -> None:
     address, portable = flat.data_ptr(), 1
     with torch.cuda.device(device):
         if code := int(cudart.cudaHostRegister(address, flat.nbytes, portable)):
-            raise _host_is_full(flat.numel(), f"CUDA error {code} on locking its pages.")
+            raise _host_is_full(flat.nbytes, f"CUDA error {code} on locking its pages.")
     # The end of the process frees it as well, after which CUDA may no longer be called.
     weakref.finalize(flat, cudart.cudaHostUnregister, address).atexit = False
 
 
-def _host_is_full(elements: int, reason: str) -> OutOfMemory:
+def _host_is_full(size: int, reason: str) -> OutOfMemory:
     return OutOfMemory(
-        f"The host has no room for {4 * elements / 1e9:,.1f} GB of page-locked memory, which "
+        f"The host has no room for {size / 1e9:,.1f} GB of page-locked memory, which "
         f"optim.offload=true needs: {reason} Use a machine with more memory, set "
         "optim.offload=false, or train adapters with lora.rank."
     )

@@ -22,6 +22,7 @@ WEIGHT_TILE = {"tile": 8, "wide": 1024}
 class Head:
     """Weights `[vocab, hidden]` that are kept in fp32 and multiplied in half precision.
 
+    Some that are in half precision already, as those of a frozen teacher, are multiplied as is.
     Sums and results are fp32: logits that were rounded are too coarse to compare two similar
     models. The rounded copy of the weights is made again when they have changed, in the same
     place, because a captured CUDA graph reads it there.
@@ -31,9 +32,9 @@ class Head:
         self, weight: Tensor, precision: torch.dtype, device: torch.device | None = None
     ) -> None:
         self.weight = weight
-        self._rounded = torch.empty(
-            weight.shape, dtype=precision, device=weight.device if device is None else device
-        )
+        self._precision = precision
+        self._device = weight.device if device is None else device
+        self._rounded: Tensor | None = None
         self._source: tuple[int, int] | None = None
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -42,10 +43,15 @@ class Head:
 
     def rounded(self) -> Tensor:
         """Return the weights in half precision."""
+        if self.weight.dtype is self._precision:
+            return self.weight
+        if self._rounded is None:
+            shape = self.weight.shape
+            self._rounded = torch.empty(shape, dtype=self._precision, device=self._device)
         source = (self.weight.data_ptr(), self.weight._version)
         if source != self._source:
             # Weights in host memory are rounded on the device as well.
-            self._rounded.copy_(self.weight.detach().to(self._rounded.device))
+            self._rounded.copy_(self.weight.detach().to(self._device))
             self._source = source
         return self._rounded
 

@@ -57,7 +57,8 @@ def towers_of(network: nn.Module, head: nn.Module) -> tuple[Tower, ...]:
             has_weights_back=type(embedding) is not nn.Embedding,  # An adapted one takes its own.
         ),
         Tower(layers=_layers(visual), learns=_learns(visual), is_read_again=False),
-        Tower(layers=_layers(core.model.language_model), learns=True),
+        # What adapts the vision tower alone gets its gradients through the language model.
+        Tower(layers=_layers(core.model.language_model), learns=_learns(network)),
     )
 
 
@@ -69,7 +70,7 @@ def _layers(part: nn.Module) -> tuple[nn.Module, ...]:
     return tuple(m for m in part.modules() if isinstance(m, GradientCheckpointingLayer))
 
 
-def _moments(towers: Sequence[Tower], reads: int) -> Iterator[tuple[Moment, bool]]:
+def moments_of(towers: Sequence[Tower], reads: int) -> Iterator[tuple[Moment, bool]]:
     """Yield when layers are needed, forward and back, and whether their weights are."""
     calls = [(tower, 0) for tower in towers]
     calls += [(each, n) for n in range(1, reads) for each in towers if each.is_read_again]
@@ -116,7 +117,7 @@ class LayerPass:
         self._gathers: list[Act] = []
         self._sums: list[Act] = []
         """What ends the exchanges that have begun: of the next layer, and of the one before."""
-        moments = list(_moments(towers, reads))
+        moments = list(moments_of(towers, reads))
         gathered = [layer for (_, layer, _), has_weights in moments if has_weights]
         layers = [None, *gathered, None]
         places = iter(zip(layers, layers[1:], layers[2:], strict=False))

@@ -76,12 +76,14 @@ def open_model(
     adapter: Path | None = None,
     gradient_checkpointing: bool = False,
     frozen: bool = False,
+    on_host: bool = False,
     kernels: Kernels | None = None,
 ) -> VisionLanguageModel:
     """Load a network and its processor; `auto` precision is bf16 on a GPU and fp32 on the CPU.
 
-    A frozen network has nothing to train, and stores its linear layers in that precision. `kernels`
-    are chosen for all models of the process; unset: as chosen before.
+    A frozen network has nothing to train, and stores its linear layers in that precision; with
+    `on_host` it is loaded into host memory, for `VisionLanguageModel.shard`. `kernels` are chosen
+    for all models of the process; unset: as chosen before.
     """
     place = resolve_device(device)
     if kernels is not None:
@@ -93,7 +95,7 @@ def open_model(
     )
     network = load_model(
         path,
-        device=place,
+        device=torch.device("cpu") if on_host else place,
         gradient_checkpointing=gradient_checkpointing,
         lora=lora,
         adapter=adapter,
@@ -102,7 +104,9 @@ def open_model(
         network.requires_grad_(False)
     if precision == "auto":
         precision = "bfloat16" if place.type == "cuda" else "float32"
-    return VisionLanguageModel(network, processor, precision=getattr(torch, precision))
+    return VisionLanguageModel(
+        network, processor, precision=getattr(torch, precision), device=place if on_host else None
+    )
 
 
 def resolve_device(name: str) -> torch.device:

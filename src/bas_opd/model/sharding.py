@@ -6,7 +6,8 @@ their batches, or fail alone. Gradients are summed over ranks between the studen
 
 The student's passes may gather layers one by one instead, each just before it is needed, and sum
 its gradients as soon as they are there (`shard.reshard`). Then a pass has exchanges, and all ranks
-make the same ones (`layerwise`).
+make the same ones (`layerwise`). So do the passes of a frozen network whose rows are kept in host
+memory, also in one process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import TypeVar
 
@@ -22,9 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from bas_opd.compute.memory import clear_frames, release
+from bas_opd.compute.streaming import HostTensors, Uploads
 from bas_opd.compute.world import World
 from bas_opd.errors import LostRanks
-from bas_opd.model.layerwise import Act, Exchanges, LayerPass, Tower, towers_of
+from bas_opd.model.layerwise import Act, Exchanges, LayerPass, Tower, moments_of, towers_of
 
 T = TypeVar("T")
 
@@ -57,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """Bytes of the network in a moment of a pass that learns."""
+    """Bytes of the network in a moment of a pass."""
 
     weights: int
     gradients: int = 0
@@ -71,7 +74,8 @@ class Peak:
 class Shards:
     """This rank's rows of all parameters. The network's own have memory while they are gathered.
 
-    With `by_layer` the student's passes gather each layer when they need it.
+    With `by_layer` the student's passes gather each layer when they need it. With `host_for` the
+    rows of a frozen network are kept in host memory for that device, and all passes do so.
     """
 
     def __init__(
@@ -82,19 +86,29 @@ class Shards:
         world: World,
         *,
         by_layer: bool = False,
+        host_for: torch.device | None = None,
     ) -> None:
         self.world = world
+        by_layer = by_layer or host_for is not None
         self._whole: dict[str, nn.Parameter] = dict(network.named_parameters())
         self._is_gathered = False
+        self._uploads = None if host_for is None else Uploads(host_for)
+        self._host = self._host_rows(host_for) if host_for is not None else {}
         self.rows: dict[str, nn.Parameter] = {}
         for name, parameter in self._whole.items():
             start, stop = world.rows_of(len(parameter))
-            own = parameter.detach()[start:stop].clone()
+            own = parameter.detach()[start:stop]
+            if host_for is None:
+                own = own.clone()
+            else:
+                own = self._host[parameter.dtype].tensors[name].copy_(own)
+                parameter.data = torch.empty_like(parameter, device=host_for)
+                _free(parameter)
             self.rows[name] = nn.Parameter(own, requires_grad=parameter.requires_grad)
         for name in narrowed(network, head, precision, self._whole):
             parameter = self._whole[name]
             parameter.data = parameter.data.to(precision)
-        for parameter in self._whole.values():
+        for parameter in self._whole.values() if host_for is None else ():
             # Memory of its own: that of a loaded file cannot be freed.
             parameter.data = torch.empty_like(parameter)
             _free(parameter)
@@ -132,9 +146,9 @@ class Shards:
     ) -> Iterator[None]:
         """Fill the network with the weights of all ranks, or with other rows by their names.
 
-        A phase that learns may leave layers out, for `exchanging` to gather. Gradients that are on
-        the network at the end are dropped: an optimizer would not find them, and the next pass
-        would add to them.
+        A phase that learns may leave layers out, for `exchanging` to gather; one of a network in
+        host memory does, and leaves out the head too. Gradients that are on the network at the end
+        are dropped: an optimizer would not find them, and the next pass would add to them.
         """
         if self._is_gathered:
             if weights is not None or self._is_by_layer:
@@ -142,11 +156,14 @@ class Shards:
             yield
             return
         self._is_gathered = True
-        self._is_by_layer = learns and bool(self._layers)
+        self._is_by_layer = bool(self._layers) and (learns or self.is_on_host)
+        first = self._all
+        if self._is_by_layer:
+            first = self._rest if self.is_on_host else self._kept
         is_lost = False
         try:
             rows = {**self.rows, **(weights or {})}
-            for bucket in (self._kept if self._is_by_layer else self._all).gathered:
+            for bucket in first.gathered:
                 self.world.surely(partial(self._gather, bucket, rows))
             yield
         except LostRanks:
@@ -154,9 +171,16 @@ class Shards:
             raise
         finally:
             self.drop_gradients()
+            if self._uploads is not None:
+                self._uploads.wait()  # A pass that failed may have left one under way.
             if not is_lost:
                 self._free(list(self._whole))
             self._is_gathered = self._is_by_layer = False
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the rows are kept in host memory."""
+        return self._uploads is not None
 
     @property
     def is_by_layer(self) -> bool:
@@ -213,12 +237,15 @@ class Shards:
         self.world.surely(current.finish)
 
     @torch.no_grad()
-    def whole(self, name: str, rows: Tensor) -> Tensor:
-        """Return all rows of a tensor that is spread like a parameter; every rank must ask."""
-        shape = self._whole[name].shape
+    def whole(self, name: str, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Return all rows of a tensor that is spread like a parameter; every rank must ask.
+
+        They come to the device, from host memory too; with `dtype`, in that type.
+        """
+        shape, device = self._whole[name].shape, self._whole[name].device
         most = self.world.most_rows(shape[0])
         parts = self.world.surely(
-            lambda: self.world.gather_parts(_padded(rows, most).reshape(-1)),
+            lambda: self.world.gather_parts(_padded(rows.to(device, dtype), most).reshape(-1)),
         )
         return parts.view(-1, *shape[1:])[: shape[0]]
 
@@ -247,8 +274,26 @@ class Shards:
 
     @property
     def peak(self) -> Peak:
-        """The moment of a pass that learns in which the network takes the most bytes."""
-        return max(self._moments(), key=lambda moment: moment.bytes)
+        """The moment in which the network takes the most bytes, in a pass that learns.
+
+        In host memory: in any pass.
+        """
+        moments = self._host_moments() if self.is_on_host else self._moments()
+        return max(moments, key=lambda moment: moment.bytes)
+
+    def _host_moments(self) -> Iterator[Peak]:
+        """Yield the bytes while each layer is filled, and while it computes and the next comes.
+
+        Before, so are the parameters that are in no layer.
+        """
+        rest = self._bytes(self._rest.names)
+        filled = max(map(self._gathering_bytes, self._rest.gathered), default=0)
+        yield Peak(weights=rest, exchanged=filled)
+        order = [self._layers[layer] for (_, layer, _), _ in moments_of(self._towers, reads=2)]
+        for part, after in pairwise(order):
+            filled = sum(map(self._gathering_bytes, part.gathered))
+            ahead = sum(map(self._in_flight, after.gathered))
+            yield Peak(weights=rest + self._bytes(part.names), exchanged=max(filled, ahead))
 
     def _moments(self) -> Iterator[Peak]:
         """Yield the bytes of moments of a pass, each of them at most what is told.
@@ -333,6 +378,8 @@ class Shards:
     @torch.no_grad()
     def _begin_gather(self, bucket: Bucket, rows: Mapping[str, Tensor]) -> Act:
         """Begin to gather the parameters of a bucket; return what fills them."""
+        if self._uploads is not None:
+            return self._begin_upload(bucket, self._uploads)
         whole, world = [self._whole[name] for name in bucket.names], self.world
         own = [
             _padded(rows[n].detach().to(p.dtype), world.most_rows(len(p))).reshape(-1)
@@ -343,16 +390,49 @@ class Shards:
             return world.begin_gather(own[0], whole[0].data.view(world.parts, -1))
         sent = torch.cat(own)
         parts = sent.new_empty((world.parts, len(sent)))
-        wait = world.begin_gather(sent, parts)
+        return partial(self._end_gather, bucket, parts, world.begin_gather(sent, parts))
 
-        def fill() -> None:
-            for parameter in whole:  # before it waits: a rank that fails here tries once more
+    def _begin_upload(self, bucket: Bucket, uploads: Uploads) -> Act:
+        """Begin to gather from host memory; on a GPU it is busy with another layer meanwhile."""
+        whole, world = [self._whole[name] for name in bucket.names], self.world
+        if world.parts == 1:
+            for parameter in whole:
                 _allocate(parameter)
-            wait()
-            for parameter, (_, piece) in zip(whole, bucket.pieces(parts), strict=True):
-                _fill(parameter.data, piece, world.most_rows(len(parameter)))
+            with uploads.begun():
+                for name, parameter in zip(bucket.names, whole, strict=True):
+                    parameter.data.copy_(self.rows[name], non_blocking=True)
+            return uploads.wait
+        sent = torch.zeros(sum(bucket.sizes), dtype=whole[0].dtype, device=whole[0].device)
+        if is_direct := self._fits_exactly(bucket):
+            _allocate(whole[0])
+            parts = whole[0].data.view(world.parts, -1)
+        else:
+            parts = sent.new_empty((world.parts, len(sent)))
+        with uploads.begun():
+            for name, piece in bucket.pieces(sent):
+                rows = self.rows[name].view(-1)
+                piece[: len(rows)].copy_(rows, non_blocking=True)
+            wait = world.begin_gather(sent, parts)
+        return wait if is_direct else partial(self._end_gather, bucket, parts, wait)
 
-        return fill
+    @torch.no_grad()
+    def _end_gather(self, bucket: Bucket, parts: Tensor, wait: Act) -> None:
+        """Fill the parameters of a bucket with the rows of all ranks."""
+        for name in bucket.names:  # before it waits: a rank that fails here tries once more
+            _allocate(self._whole[name])
+        wait()
+        for name, piece in bucket.pieces(parts):
+            whole = self._whole[name].data
+            _fill(whole, piece, self.world.most_rows(len(whole)))
+
+    def _host_rows(self, device: torch.device) -> dict[torch.dtype, HostTensors[str]]:
+        """Return host memory for this rank's rows, by their type."""
+        shapes: dict[torch.dtype, dict[str, tuple[int, ...]]] = {}
+        for name, parameter in self._whole.items():
+            assert not parameter.requires_grad
+            start, stop = self.world.rows_of(len(parameter))
+            shapes.setdefault(parameter.dtype, {})[name] = (stop - start, *parameter.shape[1:])
+        return {dtype: HostTensors(own, device, dtype) for dtype, own in shapes.items()}
 
     def _free(self, names: Sequence[str]) -> None:
         for name in names:
@@ -425,13 +505,17 @@ class Shards:
     def _gathering_bytes(self, bucket: Bucket) -> int:
         """Return the bytes of a gather besides the parameters: rows, copied, and all parts."""
         part, whole = sum(bucket.sizes), [self._whole[name] for name in bucket.names]
-        copied = sum(
-            size
-            for name, size, p in zip(bucket.names, bucket.sizes, whole, strict=True)
-            if self.rows[name].dtype is not p.dtype
-        )
+        if self.is_on_host:
+            copied = 0 if self.world.parts == 1 else part
+        else:
+            copied = 0 if self._fits_exactly(bucket) else part
+            copied += sum(
+                size
+                for name, size, p in zip(bucket.names, bucket.sizes, whole, strict=True)
+                if self.rows[name].dtype is not p.dtype
+            )
         if not self._fits_exactly(bucket):
-            copied += part + self.world.parts * part
+            copied += self.world.parts * part
         return whole[0].element_size() * copied
 
     def _in_flight(self, bucket: Bucket) -> int:
@@ -440,7 +524,12 @@ class Shards:
         return self._gathering_bytes(bucket) + (self._bytes(bucket.names) if is_filled else 0)
 
     def _fits_exactly(self, bucket: Bucket) -> bool:
-        """Return whether a bucket is one parameter without padding: it needs no copy."""
+        """Return whether a bucket needs no copy: one parameter without padding.
+
+        Host memory of one process is copied into any.
+        """
+        if self.is_on_host and self.world.parts == 1:
+            return True
         return len(bucket.names) == 1 and not len(self._whole[bucket.names[0]]) % self.world.parts
 
 

@@ -41,7 +41,8 @@ class ModelSize:
     gathered: int = 0
     """Of several processes: the whole network, while a phase computes."""
     pass_weights: int = 0
-    """Of several processes: what a pass that learns holds of it at its peak, all or one layer."""
+    """Of several processes: what a pass that learns holds of it at its peak, all or one layer.
+    Of a network in host memory: what any pass holds of it."""
     pass_gradients: int = 0
     """Of several processes: gradients of one micro-batch that are on that then."""
     exchanged: int = 0
@@ -56,11 +57,13 @@ def model_size(
     frozen: bool = False,
     ranks: int | None = None,
     by_layer: bool = False,
+    on_host: bool = False,
 ) -> ModelSize:
     """Return the size of the model in a folder or hub id; reads only its configuration.
 
     With `ranks` its parameters are sharded over so many processes, and bytes are those of the
     first, which has the most rows. With `by_layer` passes that learn gather one layer at a time.
+    With `on_host` the weights of a frozen model are in host memory; casts are its head then.
     """
     config = sizing_config(path)
     with torch.device("meta"):
@@ -76,21 +79,27 @@ def model_size(
     parameters = list(network.parameters())
     rounded = plain_head(head)
     trains_head = any(p.requires_grad for p in head.parameters())
-    # Where it is not trained, one copy of the head serves student and teacher; a sharded teacher
-    # that is another model has one besides that of its network.
-    has_two = trains_head or (frozen and ranks is not None)
-    heads = 0 if rounded is None else rounded.numel() * (2 if has_two else 1)
-    if ranks is None:
+    # Where it is not trained, one copy of the head serves student and teacher.
+    heads = 0 if rounded is None else rounded.numel() * (2 if trains_head else 1)
+    if ranks is None and not on_host:
         kept = dict(network.named_parameters())
         linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
         own = (p for m in linears for p in m.parameters(recurse=False) if p.requires_grad)
         casts = (sum(p.numel() for p in own) + heads) * precision.itemsize if is_mixed else 0
         spread = {}
     else:
-        shards = Shards(network, head, precision, World(size=ranks), by_layer=by_layer)
+        shards = Shards(
+            network,
+            head,
+            precision,
+            World(size=ranks or 1),
+            by_layer=by_layer,
+            host_for=torch.device("meta") if on_host else None,
+        )
         kept = shards.rows
-        # The teacher's head is gathered in fp32.
-        whole = sum(p.nbytes for p in head.parameters() if p.requires_grad or frozen)
+        # The teacher's head is gathered in fp32; that of another model as it is multiplied.
+        in_fp32 = trains_head or (frozen and not (is_mixed and heads))
+        whole = sum(p.nbytes for p in head.parameters()) if in_fp32 else 0
         casts = whole + (heads * precision.itemsize if is_mixed else 0)
         peak = shards.peak
         spread = {

@@ -73,7 +73,10 @@ class Prefix:
 
 
 class VisionLanguageModel:
-    """One network with its processor: fp32 parameters, computed in `precision`."""
+    """One network with its processor: fp32 parameters, computed in `precision`.
+
+    `device` is where it computes, if its weights are elsewhere until they are sharded.
+    """
 
     def __init__(
         self,
@@ -81,13 +84,14 @@ class VisionLanguageModel:
         processor: Processor,
         *,
         precision: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
         self.network = network
         self.processor = processor
         self.precision = precision
         # peft injects its adapters into the modules it wraps, so the base network runs them.
         self._core: Any = getattr(network, "get_base_model", lambda: network)()
-        self.device: torch.device = next(network.parameters()).device
+        self.device: torch.device = device or next(network.parameters()).device
         self.shards: Shards | None = None
         """The parameters, where they are spread over the processes of a run."""
         self.fast_head: Head | None = None
@@ -101,12 +105,22 @@ class VisionLanguageModel:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)
 
-    def shard(self, world: World, *, by_layer: bool = False) -> None:
+    def shard(self, world: World, *, by_layer: bool = False, on_host: bool = False) -> None:
         """Spread the parameters over the processes of a run; call it before any stage is built.
 
-        With `by_layer` passes that learn gather one layer after another.
+        With `by_layer` passes that learn gather one layer after another. With `on_host` a frozen
+        network is kept in host memory, and every pass does so; one process may be all there are.
         """
-        self.shards = Shards(self.network, self.head, self.precision, world, by_layer=by_layer)
+        self.shards = Shards(
+            self.network,
+            self.head,
+            self.precision,
+            world,
+            by_layer=by_layer,
+            host_for=self.device if on_host else None,
+        )
+        if on_host:
+            self.network.to(self.device)  # Its buffers: what is no parameter is always there.
 
     def gathered(
         self, weights: Mapping[str, Tensor] | None = None, *, learns: bool = False

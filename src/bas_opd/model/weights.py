@@ -112,19 +112,27 @@ class ShadowWeights:
 
         Where the set is sharded, every rank must ask.
         """
-        head, tensors = self._model.head, self._tensors
-        if self._model.shards is not None and not self._model.trainable():
-            # A frozen network is not gathered while the student learns; its head must be.
-            tensors = {name: rows.detach() for name, rows in self._model.shards.rows.items()}
-        own = {
-            local: self._model.whole(name, tensors[name])
+        head, tensors, shards = self._model.head, self._tensors, self._model.shards
+        named = {
+            local: name
             for name, parameter in self._model.network.named_parameters()
             for local, candidate in head.named_parameters()
-            if parameter is candidate and name in tensors
+            if parameter is candidate
         }
-        if self._model.shards is None:
-            return self._head_of(own)
-        return self._model.shards.world.surely(lambda: self._head_of(own))
+        if shards is None:
+            return self._head_of({n: tensors[name] for n, name in named.items() if name in tensors})
+        if self._model.trainable():
+            rows, dtype = tensors, torch.float32
+        else:
+            # A frozen network is not gathered while the student learns; its head must be.
+            is_fast = self._model.fast_head is not None
+            rows, dtype = shards.rows, self._model.precision if is_fast else torch.float32
+        own = {
+            local: shards.whole(name, rows[name].detach(), dtype)
+            for local, name in named.items()
+            if name in rows
+        }
+        return shards.world.surely(lambda: self._head_of(own))
 
     def _head_of(self, own: Mapping[str, Tensor]) -> HeadWeights | Head:
         if (fast := self._model.fast_head) is None:
@@ -132,6 +140,8 @@ class ShadowWeights:
             return HeadWeights(head, {local: weight.to(device) for local, weight in own.items()})
         if not own:
             return fast
+        if not self._model.trainable():
+            return Head(own["weight"], self._model.precision)  # It goes with what was scored.
         if self._head is None:
             self._head = Head(own["weight"], self._model.precision, self._model.device)
         else:

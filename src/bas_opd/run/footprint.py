@@ -35,9 +35,16 @@ class Memory(ModelSize):
     unpacked: int = 0
     """Bytes that a step with such moments takes for those that it unpacks at a time."""
     own_teacher: int = 0
-    """Bytes of a teacher that is another model; it stays on the device, and is in no checkpoint."""
+    """Bytes of a teacher that is another model, and is in no checkpoint, where it is on the device.
+    """
     gathered_teacher: int = 0
     """Of several processes: its whole network, while it scores."""
+    host_teacher: int = 0
+    """Bytes of such a teacher where it is in host memory."""
+    streamed_teacher: int = 0
+    """What of it is on the device then, at most, while it scores: a layer and the next."""
+    teacher_head: int = 0
+    """Its head, which is on the device then from its scoring to the student's update."""
     sampler: int = 0
     """Bytes of a second network that samples while the student is trained."""
 
@@ -58,7 +65,7 @@ class Memory(ModelSize):
     @property
     def copied(self) -> int:
         """Bytes that are copied to host memory for a checkpoint: what is not there already."""
-        return self.host_copy - self.locked
+        return self.host_copy - self._state_on_host(offload=self.is_offloaded)
 
     def on_device(self, *, offload: bool, micro_batch: int = 0) -> int:
         """Return the bytes on the device in either form, with those of a micro-batch.
@@ -66,26 +73,34 @@ class Memory(ModelSize):
         The teacher's weights come to the device before there are gradients, and moments after what
         a pass needs has gone.
         """
-        weights = self.weights + self.own_teacher + self.sampler
-        learning = self.pass_weights + self.pass_gradients + self.exchanged + micro_batch
+        weights = self.weights + self.sampler + (0 if offload else self.own_teacher)
+        head, another = 0, self.gathered_teacher
+        if offload:
+            head, another = self.teacher_head, self.streamed_teacher
+        learning = self.pass_weights + self.pass_gradients + self.exchanged + micro_batch + head
         scoring = self.gathered + (self.teacher if offload else 0)
-        passes = self.casts + max(self.gradients + learning, scoring, self.gathered_teacher)
+        passes = self.casts + max(self.gradients + learning, scoring, another)
         if self.is_packed:
             kept = self.adamw + (0 if offload else self.teacher)
-            return weights + kept + max(passes, self.gradients + self.unpacked)
+            return weights + kept + max(passes, self.gradients + head + self.unpacked)
         if offload:
-            return weights + max(passes, self.gradients + 2 * FP32 * self.in_flight)
+            return weights + max(passes, self.gradients + head + 2 * FP32 * self.in_flight)
         return weights + self.adamw + self.teacher + passes
 
     def while_sampling(self, *, offload: bool) -> int:
         """Return the bytes on the device while the student samples, without its caches."""
-        state = self.weights + self.own_teacher + self.sampler + self.gathered + self.casts
+        state = self.weights + self.sampler + self.gathered + self.casts
+        state += 0 if offload else self.own_teacher
         if self.is_packed:
             return state + self.adamw + (0 if offload else self.teacher)
         return state + (0 if offload else self.adamw + self.teacher)
 
     def on_host(self, *, offload: bool) -> int:
         """Return the bytes of page-locked host memory in either form."""
+        return self._state_on_host(offload=offload) + (self.host_teacher if offload else 0)
+
+    def _state_on_host(self, *, offload: bool) -> int:
+        """Return those of them that a checkpoint holds too."""
         if not offload:
             return 0
         return self.teacher if self.is_packed else self.adamw + self.teacher
@@ -105,10 +120,21 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
         ranks=ranks,
         by_layer=config.shard.reshard,
     )
-    own_teacher = gathered_teacher = 0
+    another: dict[str, int] = {}
     if config.teacher.path is not None:
-        frozen = model_size(config.teacher.path, precision=precision, frozen=True, ranks=ranks)
-        own_teacher, gathered_teacher = frozen.weights + frozen.casts, frozen.gathered
+        resident, streamed = (
+            model_size(
+                config.teacher.path, precision=precision, frozen=True, ranks=ranks, on_host=on_host
+            )
+            for on_host in (False, True)
+        )
+        another = {
+            "own_teacher": resident.weights + resident.casts,
+            "gathered_teacher": resident.gathered,
+            "host_teacher": streamed.weights,
+            "streamed_teacher": streamed.pass_weights + streamed.exchanged,
+            "teacher_head": streamed.casts,
+        }
     sampler = 0
     if config.rollout.overlap:
         copy = model_size(
@@ -128,9 +154,8 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
         is_offloaded=config.optim.offload,
         is_packed=is_packed,
         unpacked=UNPACKED * min(PIECE, size.own_trained) if is_packed else 0,
-        own_teacher=own_teacher,
-        gathered_teacher=gathered_teacher,
         sampler=sampler,
+        **another,
     )
 
 

@@ -158,9 +158,9 @@ def build_method(
                 views=encoder(view),
             )
         own = {**FROZEN, "path": config.teacher.path, "device": str(model.device)}
-        other = open_model(**{**config.model.model_dump(), **own})
-        if model.shards is not None:
-            other.shard(world)
+        other = open_model(**{**config.model.model_dump(), **own}, on_host=offload)
+        if offload or model.shards is not None:
+            other.shard(world, on_host=offload)
         return FrozenTeacher(
             other,
             view,

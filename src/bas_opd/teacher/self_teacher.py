@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.compute.world import World
-from bas_opd.model.batches import PromptGroup, group_by_prompt, micro_batches, shares
+from bas_opd.model.batches import MicroBatch, PromptGroup, group_by_prompt, micro_batches, shares
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.head import Head
 from bas_opd.model.vlm import VisionLanguageModel
@@ -30,6 +30,7 @@ from bas_opd.types import (
     View,
 )
 
+T = TypeVar("T")
 TeacherMode = Literal["ema", "frozen", "live"]
 ViewSize = Callable[[Example], tuple[tuple[int, int], str]]
 """What a view will show: width and height of its picture, read without opening it, and its text."""
@@ -192,41 +193,54 @@ class SelfTeacher:
 
     def _score(self, rollouts: Rollouts, groups: Sequence[PromptGroup], tokens: int) -> LocalScores:
         hidden: dict[int, Tensor] = {}
+        batches = list(micro_batches(groups, tokens, split_prompts=self.splits_prompts))
 
-        def work() -> tuple[dict[int, int], int, int]:
+        def work(batches: Sequence[MicroBatch]) -> tuple[dict[int, int], int, int]:
+            rows: dict[int, int] = {}
             processed = prefilled = 0
-            for batch in micro_batches(groups, tokens, split_prompts=self.splits_prompts):
+            for batch in batches:
                 self.hooks.poll()
                 states = self.model.response_hidden(
                     batch.prompts, batch.prompt_of, batch.responses(rollouts)
                 )
                 lengths = [int(rollouts.lengths[row]) for row in batch.rows]
                 hidden.update(zip(batch.rows, states.split(lengths), strict=True))
+                rows.update(zip(batch.rows, lengths, strict=True))
                 processed += batch.shared_tokens(rollouts)
                 prefilled += len(batch.groups)
-            return {row: len(states) for row, states in hidden.items()}, processed, prefilled
+            return rows, processed, prefilled
 
+        shards = self.model.shards
         with self.weights.lent(), self.model.compute():
-            done = self.world.together(work)
+            turns = [batches]
+            if shards is not None and shards.is_by_layer:
+                # Ranks meet in each batch, so who has fewer takes part in those of the others.
+                most = max(self.world.gather(len(batches)))
+                turns = [batches[turn : turn + 1] for turn in range(most)]
+            done = [
+                (rank, *found)
+                for turn in turns
+                for rank, found in enumerate(self.world.together(partial(self._turn, work, turn)))
+            ]
         return LocalScores(
             hidden=hidden,
             head=self.weights.head(),
-            processed_tokens=sum(processed for _, processed, _ in done),
-            prefilled_prompts=sum(prefilled for _, _, prefilled in done),
+            processed_tokens=sum(processed for _, _, processed, _ in done),
+            prefilled_prompts=sum(prefilled for *_, prefilled in done),
             elsewhere=tuple(
-                row
-                for rank, (rows, _, _) in enumerate(done)
-                if rank != self.world.rank
-                for row in rows.items()
+                row for rank, rows, _, _ in done if rank != self.world.rank for row in rows.items()
             ),
         )
+
+    def _turn(self, work: Callable[[Sequence[MicroBatch]], T], batches: Sequence[MicroBatch]) -> T:
+        return self.model.exchanging(partial(work, batches), share_prompts=True)
 
 
 class FrozenTeacher(SelfTeacher):
     """Another network than the student's, often a larger one, which never changes.
 
     Its tokens must be the student's; prompts are built by its own processor. It is in no
-    checkpoint: a run knows it by its files.
+    checkpoint: a run knows it by its files. One in host memory comes to the device layer by layer.
     """
 
     def __init__(
@@ -240,6 +254,11 @@ class FrozenTeacher(SelfTeacher):
         world: World | None = None,
         views: ViewEncoder | None = None,
     ) -> None:
+        if model.shards is None and model.device.type == "cpu":
+            # A mapped file may begin anywhere, on which a CPU's rounding depends; so it rounds here
+            # as with weights that come from host memory or from other ranks.
+            for parameter in model.network.parameters():
+                parameter.data = parameter.data.clone()
         # The live weights of its own network.
         super().__init__(
             model,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bas_opd.compute import streaming
-from bas_opd.compute.streaming import HostTensors
+from bas_opd.compute.streaming import HostTensors, Uploads
 
 CPU = torch.device("cpu")
 COPY = Tensor.copy_
@@ -75,7 +75,7 @@ class Gpu:
         self.held = self.most = 0
         patch.setattr(torch.cuda, "Stream", self.new_stream)
         patch.setattr(torch.cuda, "Event", Event)
-        patch.setattr(torch.cuda, "current_stream", lambda: self.main)
+        patch.setattr(torch.cuda, "current_stream", lambda *_: self.main)
         patch.setattr(torch.cuda, "stream", self.within)
         patch.setattr(torch, "empty_like", self.allocate)
         patch.setattr(Tensor, "copy_", lambda *args, **options: self.copy(*args, **options))
@@ -140,3 +140,35 @@ def test_no_order_of_the_streams_changes_a_number(
     assert len(sets[0].pieces) > 10
     sizes = {number: shape[0] for number, shape in shapes.items()}
     assert gpu.most == 2 * streaming.most_in_flight(sizes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_layer_finds_its_own_weights_while_the_next_ones_come(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, draws = Gpu(monkeypatch), random.Random(seed)
+    uploads = Uploads(CPU)
+    uploads._stream = gpu.new_stream()  # type: ignore[assignment]
+    homes = [torch.full((100,), float(number)) for number in range(20)]
+    found: list[Tensor] = []
+
+    def begin(home: Tensor) -> Tensor:
+        copy = torch.empty_like(home)
+        with uploads.begun():
+            copy.copy_(home, non_blocking=True)
+        return copy
+
+    coming = begin(homes[0])
+    for after in [*homes[1:], None]:
+        layer = coming
+        uploads.wait()
+        if after is not None:
+            coming = begin(after)
+        weights = layer.detach()
+        gpu.main.add(lambda weights=weights: found.append(weights.clone()))
+        del layer, weights
+        for stream in draws.sample(gpu.streams, len(gpu.streams)):
+            for operation in stream.queue[: draws.randint(0, len(stream.queue))]:
+                operation.run()
+    gpu.main.synchronize()
+    assert [set(weights.tolist()) for weights in found] == [{float(n)} for n in range(20)]

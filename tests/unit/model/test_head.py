@@ -50,6 +50,13 @@ def test_the_rounded_weights_follow_the_weights_in_their_place() -> None:
     assert torch.allclose(projection.logits(hidden), before / 2)
 
 
+def test_weights_that_are_rounded_already_are_multiplied_as_they_are() -> None:
+    projection, hidden = head(), states(5, seed=1)
+    rounded = Head(projection.weight.detach().bfloat16(), torch.bfloat16)
+    assert rounded.rounded() is rounded.weight
+    assert torch.equal(rounded.logits(hidden), projection.logits(hidden))
+
+
 def test_an_optimizer_step_is_seen() -> None:
     projection, hidden = head(), states(2, seed=1)
     before = projection.logits(hidden)

@@ -1,0 +1,225 @@
+"""A teacher that is another model, in host memory: it says what it would say on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_fixtures import OFTEN, Silent, stop_at, tiny
+from run_states import assert_same_end
+from shapes import make_pictures
+from small_models import build_small_model
+from stage_fixtures import draw, make_examples, make_model
+from torch import Tensor, nn
+
+from bas_opd.audit.subject import Request, Subject
+from bas_opd.commands.plan import plan
+from bas_opd.compute.world import World
+from bas_opd.config import Config
+from bas_opd.data.views import crop_view
+from bas_opd.errors import OutOfMemory, PreemptionError
+from bas_opd.model.folder import model_hashes
+from bas_opd.model.loading import open_model
+from bas_opd.model.size import model_size
+from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.run import footprint, loop
+from bas_opd.run.state import build_method
+from bas_opd.run.verify import verify
+from bas_opd.teacher import FrozenTeacher, LocalScores
+from bas_opd.types import Rollouts
+
+FORMS = ("optim.offload=false", "optim.offload=true")
+Make = Callable[..., Config]
+
+
+def opened(folder: Path, *, on_host: bool, precision: Any = "float32") -> VisionLanguageModel:
+    model = open_model(folder, device="cpu", precision=precision, frozen=True, on_host=on_host)
+    if on_host:
+        model.shard(World(), on_host=True)
+    return model
+
+
+def held(model: VisionLanguageModel) -> int:
+    """Return the bytes of the network on the device."""
+    return sum(p.untyped_storage().nbytes() for p in model.network.parameters())
+
+
+def said(scores: LocalScores) -> list[Tensor]:
+    return [chunk.logits for chunk in scores.chunks(scores.rows, 8)]
+
+
+@contextmanager
+def watched(model: VisionLanguageModel, look: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Look at every module when it computes."""
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _: look(module))
+        for module in model.network.modules()
+    ]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.fixture(scope="module")
+def rollouts(small_qwen35: Path, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
+    return draw(make_model(small_qwen35), make_examples(tmp_path_factory.mktemp("pictures")))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("family", "tied"),
+    [("qwen3_5", True), ("qwen3_5", False), ("qwen3_vl", False), ("qwen2_5_vl", True)],
+)
+def test_it_says_the_same_bits_layer_by_layer(
+    family: Any, tied: bool, precision: str, rollouts: Rollouts, tmp_path: Path
+) -> None:
+    folder = build_small_model(
+        tmp_path / "larger", family=family, hidden=128, layers=8, tied=tied, seed=5
+    )
+    resident, host = (opened(folder, on_host=each, precision=precision) for each in (False, True))
+    most = 0
+
+    def look(_: nn.Module) -> None:
+        nonlocal most
+        most = max(most, held(host))
+
+    for rows, tokens in (((4, 0, 1), 16_384), ((0, 2), 1)):
+        theirs = FrozenTeacher(resident, crop_view, tokens_per_batch=tokens).score(rollouts, rows)
+        with watched(host, look):
+            teacher = FrozenTeacher(host, crop_view, tokens_per_batch=tokens)
+            ours = teacher.score(rollouts, rows)
+        assert held(host) == 0
+        assert (ours.rows, ours.scored_tokens) == (theirs.rows, theirs.scored_tokens)
+        assert ours.processed_tokens == theirs.processed_tokens
+        assert ours.prefilled_prompts == theirs.prefilled_prompts
+        for one, other in zip(said(ours), said(theirs), strict=True):
+            assert torch.equal(one, other)
+    size = model_size(folder, precision=getattr(torch, precision), frozen=True, on_host=True)
+    assert most == size.pass_weights + size.exchanged < held(resident) / 2
+    assert host.shards is not None
+    kept = sum(rows.numel() * rows.element_size() for rows in host.shards.rows.values())
+    assert kept == size.weights == held(resident)
+
+
+def test_a_layer_has_its_weights_when_it_computes_and_not_after(
+    rollouts: Rollouts, tmp_path: Path
+) -> None:
+    host = opened(build_small_model(tmp_path / "larger", layers=8, tied=False), on_host=True)
+    layers = list(host._core.model.language_model.layers)
+    seen: list[tuple[int, ...]] = []
+
+    def has_weights(module: nn.Module) -> bool:
+        return all(p.untyped_storage().nbytes() for p in module.parameters())
+
+    def look(module: nn.Module) -> None:
+        assert has_weights(module)
+        if module in layers:
+            seen.append(tuple(n for n, layer in enumerate(layers) if has_weights(layer)))
+
+    with watched_layers(layers, look):
+        FrozenTeacher(host, crop_view).score(rollouts, (4, 0))
+    # Once for the prompts and once for the responses, which begin with the embedding.
+    once = [(n, n + 1) for n in range(7)] + [(7,)]
+    assert seen == [*once, *once]
+    assert not any(p.untyped_storage().nbytes() for p in host.head.parameters())
+
+
+@contextmanager
+def watched_layers(layers: list[nn.Module], look: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Look at layers between their own hooks and their computation."""
+    whole = [layer.forward for layer in layers]
+
+    def looking(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            look(layer)
+            return forward(*args, **options)
+
+        return run
+
+    for layer, forward in zip(layers, whole, strict=True):
+        layer.forward = looking(layer, forward)  # type: ignore[method-assign]
+    yield
+    for layer, forward in zip(layers, whole, strict=True):
+        layer.forward = forward  # type: ignore[method-assign]
+
+
+def test_full_memory_in_a_pass_makes_smaller_batches_with_the_same_bits(
+    rollouts: Rollouts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_small_model(tmp_path / "larger", layers=8)
+    rows = (4, 0, 1)
+    host = opened(folder, on_host=True)
+    layer, calls = host._core.model.language_model.layers[3], 0
+    forward = layer.forward
+
+    def crowded(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+        return forward(*args, **options)
+
+    monkeypatch.setattr(layer, "forward", crowded)
+    teacher = FrozenTeacher(host, crop_view)
+    found = teacher.score(rollouts, rows)
+    assert teacher.tokens_per_batch == 16_384 // 2
+    assert held(host) == 0
+    expected = FrozenTeacher(opened(folder, on_host=False), crop_view).score(rollouts, rows)
+    for one, other in zip(said(found), said(expected), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("larger")
+    return build_small_model(folder, hidden=128, layers=8, tied=False, seed=5)
+
+
+@pytest.fixture
+def config(small_qwen35: Path, larger: Path, tmp_path: Path) -> Make:
+    data = make_pictures(tmp_path / "data", n=16, seed=1).folder
+    path = f"teacher.path={larger}"
+    return lambda output, *overrides: tiny(
+        small_qwen35, data, tmp_path / output, *OFTEN, path, *overrides
+    )
+
+
+def test_a_run_is_the_same_in_both_forms_and_either_resumes_the_other(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resident, offload = (loop.train(config(form, form), Silent()) for form in FORMS)
+    assert_same_end(offload.directory, resident.directory)
+    assert model_hashes(offload.model) == model_hashes(resident.model)
+    assert verify(offload.directory, draws=True).is_sound
+    for first, second in (FORMS, FORMS[::-1]):
+        with monkeypatch.context() as patch:
+            stop_at(patch, 14)
+            with pytest.raises(PreemptionError):
+                loop.train(config(f"then {second}", first), Silent())
+        resumed = loop.train(config(f"then {second}", second), Silent())
+        assert_same_end(resumed.directory, resident.directory)
+
+
+def test_a_run_and_an_audit_keep_it_in_host_memory(config: Make) -> None:
+    run = loop.train(config("run", FORMS[1]), Silent()).directory
+    subject = Subject(Request(run=run))
+    subject.restore_newest()
+    teacher = subject.method.stages.teacher
+    assert isinstance(teacher, FrozenTeacher)
+    assert teacher.model.shards is not None
+    assert teacher.model.shards.is_on_host
+    assert held(teacher.model) == 0
+    other = build_method(config("other", FORMS[0])).stages.teacher  # type: ignore[attr-defined]
+    assert other.model.shards is None
+
+
+def test_a_host_too_small_for_it_is_refused(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = plan(config("run", FORMS[1])).memory
+    assert memory is not None
+    monkeypatch.setattr(footprint, "free_host_memory", lambda: memory.host - memory.host_teacher)
+    with pytest.raises(OutOfMemory, match=r"optim\.offload is true"):
+        loop.train(config("run", FORMS[1]), Silent())
