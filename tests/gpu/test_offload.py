@@ -5,22 +5,27 @@ from __future__ import annotations
 import copy
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from baseline_fixtures import short_config
 from run_fixtures import Silent, events_of
+from small_models import build_small_model
 from stage_fixtures import crop_teacher, draw, make_examples, make_model
 from torch import Tensor, nn
 
 from bas_opd.compute import streaming
 from bas_opd.compute.streaming import HostTensors, visit
-from bas_opd.data.views import full_view
+from bas_opd.compute.world import World
+from bas_opd.data.views import crop_view, full_view
 from bas_opd.learn.offloaded import OffloadedAdamW
+from bas_opd.model.loading import open_model
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run import loop
+from bas_opd.teacher import FrozenTeacher
 from bas_opd.types import PromptBatch
 
 pytestmark = [
@@ -144,6 +149,30 @@ def test_a_teacher_in_host_memory_says_and_follows_the_same(
     (said, weights), (ours, our_weights) = found
     assert all(torch.equal(one, other) for one, other in zip(ours, said, strict=True))
     assert all(torch.equal(our_weights[name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_another_model_in_host_memory_says_the_same(
+    precision: Any, small_qwen35: Path, tmp_path: Path
+) -> None:
+    rollouts = draw(make_model(small_qwen35), make_examples(tmp_path))
+    folder = build_small_model(tmp_path / "larger", hidden=128, layers=8, tied=False, seed=5)
+    found = []
+    for on_host in (False, True):
+        model = open_model(folder, device="cuda", precision=precision, frozen=True, on_host=on_host)
+        if on_host:
+            model.shard(World(), on_host=True)
+            assert model.shards is not None
+            assert all(rows.is_pinned() for rows in model.shards.rows.values())
+        teacher, said = FrozenTeacher(model, crop_view), []
+        for tokens in (16_384, 1, 16_384):
+            teacher.tokens_per_batch = tokens
+            scores = teacher.score(rollouts, (4, 0, 1))
+            said += [chunk.logits.cpu() for chunk in scores.chunks(scores.rows, 8)]
+        if on_host:
+            assert not any(p.untyped_storage().nbytes() for p in model.network.parameters())
+        found.append(said)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,16 +18,18 @@ from stage_fixtures import draw, make_examples, make_model
 from torch import Tensor, nn
 
 from bas_opd.audit.subject import Request, Subject
+from bas_opd.cli.plan import lines
 from bas_opd.commands.plan import plan
 from bas_opd.compute.world import World
 from bas_opd.config import Config
 from bas_opd.data.views import crop_view
 from bas_opd.errors import OutOfMemory, PreemptionError
+from bas_opd.model import loading
 from bas_opd.model.folder import model_hashes
 from bas_opd.model.loading import open_model
 from bas_opd.model.size import model_size
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.run import footprint, loop
+from bas_opd.run import footprint, loop, state
 from bas_opd.run.state import build_method
 from bas_opd.run.verify import verify
 from bas_opd.teacher import FrozenTeacher, LocalScores
@@ -204,7 +207,10 @@ def test_a_run_is_the_same_in_both_forms_and_either_resumes_the_other(
         assert_same_end(resumed.directory, resident.directory)
 
 
-def test_a_run_and_an_audit_keep_it_in_host_memory(config: Make) -> None:
+def test_a_run_and_an_audit_keep_it_in_host_memory(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "open_model", spied := Mock(wraps=state.open_model))
     run = loop.train(config("run", FORMS[1]), Silent()).directory
     subject = Subject(Request(run=run))
     subject.restore_newest()
@@ -213,8 +219,35 @@ def test_a_run_and_an_audit_keep_it_in_host_memory(config: Make) -> None:
     assert teacher.model.shards is not None
     assert teacher.model.shards.is_on_host
     assert held(teacher.model) == 0
+    assert [
+        call.kwargs["on_host"] for call in spied.call_args_list if "on_host" in call.kwargs
+    ] == [
+        True,
+        True,
+    ]
     other = build_method(config("other", FORMS[0])).stages.teacher  # type: ignore[attr-defined]
     assert other.model.shards is None
+
+
+def test_its_weights_are_read_into_host_memory_alone(
+    larger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device("meta")  # Whatever is put there is lost.
+    monkeypatch.setattr(loading, "resolve_device", lambda _: device)
+    model = open_model(larger, precision="float32", frozen=True, on_host=True)
+    assert model.device == device
+    assert {p.device.type for p in model.network.parameters()} == {"cpu"}
+
+
+def test_a_plan_says_where_it_is(config: Make) -> None:
+    resident, offload = (list(lines(plan(config("run", form)))) for form in FORMS)
+    several = list(lines(plan(config("run", FORMS[1]), gpus=2)))
+    for said, is_shown in ((resident, False), (offload, True), (several, True)):
+        layers = [line for line in said if line.startswith("    its layers ")]
+        assert bool(layers) is is_shown
+        assert all(line.endswith(", while it scores") for line in layers)
+    assert any("its head" in line and "until the update" in line for line in offload)
+    assert any(line.startswith("  teacher") and "in host memory" in line for line in several)
 
 
 def test_a_host_too_small_for_it_is_refused(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,9 +143,9 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
         for name in ("weights", "gradients", "adamw", "teacher", another, "sampler", "casts"):
             if size := getattr(memory, name):
                 yield f"  {second if name.endswith('teacher') else name}", _bytes(size)
-        if memory.is_offloaded and memory.streamed_teacher:
-            yield f"  {second}'s layers", f"{_bytes(memory.streamed_teacher)}, while it scores"
-            yield f"  {second}'s head", _bytes(memory.teacher_head)
+            if size and name == "host_teacher":
+                yield "    its layers", f"{_bytes(memory.streamed_teacher)}, while it scores"
+                yield "    its head", f"{_bytes(memory.teacher_head)}, until the update"
         yield "device memory", f"{_bytes(memory.device)}, and activations"
         copy = f"{_bytes(memory.copied)} while a checkpoint is written"
         locked = f"{_bytes(memory.locked)} page-locked, and " if memory.is_offloaded else ""
@@ -188,10 +188,10 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("adamw", size.adamw, where),
         (second, size.teacher, where),
         (second, size.host_teacher if own.offload else size.own_teacher, where),
+        ("  its layers", size.streamed_teacher if own.offload else 0, ", while it scores"),
+        ("  its head", size.teacher_head if own.offload else 0, ", until the update"),
         ("sampler", size.sampler, ""),
         ("gathered teacher", 0 if own.offload else size.gathered_teacher, ", while it scores"),
-        (f"{second}'s layers", size.streamed_teacher if own.offload else 0, ", while it scores"),
-        (f"{second}'s head", size.teacher_head if own.offload else 0, ""),
         ("gathered network", size.gathered, f", while {phase}"),
         ("one layer of it", size.pass_weights if own.reshard else 0, ", and what is in none"),
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
