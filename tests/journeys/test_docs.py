@@ -16,7 +16,7 @@ import typer.main
 from doc_names import assert_exists, names_in
 
 from bas_opd.cli.main import app
-from bas_opd.config import Config
+from bas_opd.config import Config, load_config
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -54,6 +54,12 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def preset_path(name: str) -> Path | None:
+    """The file of a preset; none for the name of a reader's own file."""
+    path = ROOT / "configs" / f"{name.removeprefix('configs/').removesuffix('.toml')}.toml"
+    return path if path.is_file() else None
+
+
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_a_command_of_a_page_exists(page: str, line: str) -> None:
     program, *words = shlex.split(line)
@@ -73,6 +79,9 @@ def test_a_command_of_a_page_exists(page: str, line: str) -> None:
         assert {word for word in words if word.startswith("--")} <= options
         for word in words:
             assert not word.startswith("configs/") or (ROOT / word).is_file()
+        if command.name in ("train", "plan") and (preset := preset_path(words[0])):
+            settings = [word for word in words[1:] if re.match(r"\w+\.\w+=", word)]
+            load_config(preset, ["model.path=M", "data.path=D", "run.output=R", *settings])
     elif program == "python":
         file = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
         assert (ROOT / file).is_file()
