@@ -16,6 +16,9 @@ from typing import Any
 
 from bas_opd import disk
 
+KEPT_AT_ONCE = 5000
+"""Hashes after which those so far are kept, for a process that is killed among very many files."""
+
 
 def sha256(path: Path) -> str:
     """Return the hash of a file."""
@@ -36,12 +39,16 @@ def file_hashes(files: Mapping[str, Path], *, memory: Path | None = None) -> dic
     known = {} if memory is None else _remembered(memory)
     states = {name: _state(path) for name, path in files.items()}
     unread = [name for name, state in states.items() if state not in known]
+    read: dict[str, str] = {}
     with ThreadPoolExecutor() as pool:
-        read = dict(zip(unread, pool.map(lambda name: sha256(files[name]), unread), strict=True))
-    # A file that was written to meanwhile is read again the next time.
-    new = {states[name]: each for name, each in read.items() if _state(files[name]) == states[name]}
-    if memory is not None and new:
-        write_json(memory, known | new)
+        for start in range(0, len(unread), KEPT_AT_ONCE):
+            names = unread[start : start + KEPT_AT_ONCE]
+            read.update(zip(names, pool.map(lambda name: sha256(files[name]), names), strict=True))
+            # A file that was written to meanwhile is read again the next time.
+            same = (name for name in names if _state(files[name]) == states[name])
+            if memory is not None and (new := {states[name]: read[name] for name in same}):
+                known |= new
+                write_json(memory, known)
     return {name: read.get(name) or known[state] for name, state in states.items()}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bas_opd import disk
+from bas_opd import disk, files
 from bas_opd.files import publish, staged_folder, write_text
 
 
@@ -97,3 +97,28 @@ def test_without_locks_leftovers_stay(tmp_path: Path, monkeypatch: pytest.Monkey
         (staging / "by").touch()
     assert left.exists()
     assert (tmp_path / "out" / "by").exists()
+
+
+def test_hashes_so_far_are_kept_when_one_of_many_files_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "KEPT_AT_ONCE", 2)
+    names = {f"{number}": tmp_path / f"{number}.bin" for number in range(5)}
+    for name, path in names.items():
+        path.write_text(name)
+    read, memory = files.sha256, tmp_path / "memory.json"
+    seen: list[str] = []
+
+    def watched(path: Path) -> str:
+        seen.append(path.stem)
+        if path.stem == "3" and seen.count("3") == 1:
+            raise PermissionError
+        return read(path)
+
+    monkeypatch.setattr(files, "sha256", watched)
+    with pytest.raises(PermissionError):
+        files.file_hashes(names, memory=memory)
+    seen[:] = [name for name in seen if name == "3"]
+    found = files.file_hashes(names, memory=memory)
+    assert sorted(seen) == ["2", "3", "3", "4"]
+    assert found == {name: read(path) for name, path in names.items()}

@@ -18,12 +18,14 @@ from shapes import make_pictures
 from small_models import build_small_model
 
 import bas_opd.config
+import bas_opd.files
 from bas_opd.compute import world as world_module
 from bas_opd.compute.world import World
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, RankError
 from bas_opd.files import hash_of
 from bas_opd.run import loop
+from bas_opd.run.directory import RunDirectory
 from bas_opd.run.ranks import check_machines
 
 
@@ -163,7 +165,34 @@ def test_a_machine_that_lacks_a_change_that_the_leader_accepts(
     assert [each.code for each in ended] == [0, 0], ended
 
 
-def test_every_machine_that_differs_is_named(pictures: dict[str, list[Path]]) -> None:
+def test_a_machine_reads_its_files_once(
+    train: Train, tmp_path: Path, pictures: dict[str, list[Path]]
+) -> None:
+    def kept() -> None:
+        on_machine(tmp_path / "there")
+        read, unread = bas_opd.files.sha256, {path.resolve() for path in pictures["there"]}
+
+        def watched(path: Path) -> str:
+            assert path.resolve() not in unread, path
+            return read(path)
+
+        pytest.MonkeyPatch().setattr(bas_opd.files, "sha256", watched)
+
+    words, run = ("data.path=data", "run.steps=1"), tmp_path / "run"
+    ended = train(2, run, *words, fault=on_rank_1(lambda: on_machine(tmp_path / "there")))
+    assert [each.code for each in ended] == [0, 0], ended
+    (memory,) = run.glob("hashes-*.json")
+    assert memory.name == f"hashes-{socket.gethostname()}.json"
+    ended = train(2, run, *words, "run.steps=2", fault=on_rank_1(kept))
+    assert [each.code for each in ended] == [0, 0], ended
+    memory.unlink()
+    ended = train(2, run, *words, "run.steps=3", fault=on_rank_1(kept))
+    assert all(each.code for each in ended), ended
+
+
+def test_every_machine_that_differs_is_named(
+    pictures: dict[str, list[Path]], tmp_path: Path
+) -> None:
     def check(world: World) -> str:
         socket.gethostname = lambda: f"node{world.rank}"
         data = PreparedSet.load(Path("data"))
@@ -173,7 +202,8 @@ def test_every_machine_that_differs_is_named(pictures: dict[str, list[Path]]) ->
             shutil.copy(pictures["here"][1], pictures["here"][0])
         world.gather(None)
         try:
-            check_machines({}, data, leaders, {}, replace(world, local_rank=0))
+            machine = replace(world, local_rank=0)
+            check_machines({}, data, leaders, {}, RunDirectory(path=tmp_path), machine)
         except ConfigError as error:
             return str(error)
         return ""
@@ -188,14 +218,15 @@ def test_every_machine_that_differs_is_named(pictures: dict[str, list[Path]]) ->
 
 @pytest.mark.parametrize(("local_rank", "expected"), [(0, ": manifest.json. Give"), (1, "")])
 def test_the_first_process_of_a_machine_compares_for_all(
-    data: Path, local_rank: int, expected: str
+    data: Path, tmp_path: Path, local_rank: int, expected: str
 ) -> None:
     """Here all pictures are as prepared, but the leader's are others."""
 
     def check(world: World) -> str:
         try:
             machine = replace(world, local_rank=local_rank)
-            check_machines({}, PreparedSet.load(data), "other pictures", {}, machine)
+            own, run = PreparedSet.load(data), RunDirectory(path=tmp_path)
+            check_machines({}, own, "other pictures", {}, run, machine)
         except ConfigError as error:
             return str(error)
         return ""

@@ -81,7 +81,6 @@ def _utility(subject: Subject, progress: Progress, held_out: Path | None) -> Uti
     if (
         found is not None
         and (found.dataset, found.step) == (dataset, newest)
-        and found.coverage == subject.config.select.coverage  # Older ones do not say.
         and max(each.batch for each in found.candidates) == subject.request.batches - 1
     ):
         return found
@@ -120,4 +119,7 @@ def _found(path: Path, kind: type[Audit], subject: Subject) -> Audit | None:
     except DataError:
         return None  # It is made again, as its message asks for.
     mine = (subject.identity.config_hash, subject.teacher)
-    return audit if audit and (audit.config_hash, audit.teacher) == mine else None
+    if audit is None or (audit.config_hash, audit.teacher) != mine:
+        return None
+    # Older ones do not say whether the run covers.
+    return audit.model_copy(update={"coverage": subject.config.select.coverage})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -99,6 +100,15 @@ class RunDirectory:
         """Where hashes of the files that the run depends on are kept, see `file_hashes`."""
         return self.path / "hashes.json"
 
+    def hashes_on(self, machine: str) -> Path:
+        """Return where another machine than the leader's keeps those of its own files."""
+        name = re.sub(r"[^\w.-]", "_", machine)
+        return self.path / f"hashes-{name}.json"
+
+    @property
+    def _all_hashes(self) -> tuple[Path, ...]:
+        return (self.hashes, *self.path.glob("hashes-*.json"))
+
     @property
     def calls(self) -> Path:
         """The journal of teacher calls, see `run/journal.py`."""
@@ -187,7 +197,8 @@ class RunDirectory:
     def _traces(self) -> tuple[Path, ...]:
         """What there is of a run that has not written its identity."""
         staged = map(staging_path, (self.identity, self.hashes))
-        return (self.path / OWNER, self.hashes, *staged)
+        others = self.path.glob(".hashes-*.json.partial")
+        return (self.path / OWNER, *self._all_hashes, *staged, *others)
 
     def _remove_traces(self, new: Sequence[Path]) -> None:
         """Remove what a run leaves that has not begun, and the directories made for it."""
@@ -330,7 +341,7 @@ class RunDirectory:
                 disk.remove_tree(path)
             else:
                 disk.unlink(path)
-        for path in (self.records, self.calls, self.hashes, self.identity):
+        for path in (self.records, self.calls, *self._all_hashes, self.identity):
             disk.unlink(path)
 
     def _changed(

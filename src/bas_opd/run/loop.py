@@ -163,7 +163,7 @@ def train(
         base, teacher, altered, files = world.led(checked_files)
         others = {config.teacher.path: teacher} if config.teacher.path else {}
         models = {config.model.path: base, **others}
-        check_machines(models, data, files["pictures"], altered, world)
+        check_machines(models, data, files["pictures"], altered, run, world)
         identity["dataset"]["pictures"] = files.pop("pictures")
         identity |= files
         if changed := identity.get("accepted_changes"):

@@ -105,6 +105,7 @@ def check_machines(
     data: PreparedSet,
     pictures: str,
     altered: Mapping[str, str],
+    run: RunDirectory,
     world: World,
 ) -> None:
     """Refuse machines whose files of a model, or whose pictures, are not the leader's.
@@ -113,24 +114,26 @@ def check_machines(
     hash of all their hashes, and by the SHA-256 of those that are not as they were prepared.
 
     Each rank keeps its rows of the model that it loads: of two models they would make a third one.
-    One process of each machine reads every byte.
+    One process of each machine reads every byte, once as long as the files are not written to.
     """
+    machine = socket.gethostname()
+    memory = run.hashes_on(machine)
 
     def compare() -> tuple[str, str] | None:
         """Return what is another one on this machine, and the names of its files."""
         if world.leads or world.local_rank:
             return None
         for path, hashes in models.items():
-            if other := changes(hashes, model_hashes(local_folder(path))):
+            if other := changes(hashes, model_hashes(local_folder(path), memory=memory)):
                 return f"the model {path}", ", ".join(other)
-        own = data.picture_hashes()
+        own = data.picture_hashes(memory=memory)
         if hash_of(own) == pictures:
             return None
         name, *others = changes({**data.prepared_hashes, **altered}, own) or [MANIFEST]
         also = f", and {counted(len(others), 'other file')}" if others else ""
         return f"the data {data.folder}", f"{name}{also}"
 
-    hosts = world.gather(socket.gethostname())
+    hosts = world.gather(machine)
     found = {rank: each for rank, each in enumerate(world.together(compare)) if each}
 
     def refuse() -> None:
