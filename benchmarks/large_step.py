@@ -160,6 +160,7 @@ def main() -> None:
     if arguments.memory:
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(arguments.memory * 2**30 / whole)
+    torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = large_model(folder, layers=arguments.layers, device="cuda")
@@ -242,10 +243,10 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-        if arguments.profile:
+        write_numbers(arguments, {"parameters": parameters, "steps": rows})
+        if arguments.profile:  # Counting its millions of events takes minutes.
             with profiled(Path(arguments.profile)):
                 train_step(stages, batch_of(arguments.steps), Decimal(arguments.ratio))
-    write_numbers(arguments, {"parameters": parameters, "steps": rows})
 
 
 if __name__ == "__main__":

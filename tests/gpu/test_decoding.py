@@ -146,7 +146,10 @@ def test_a_sharded_model_decodes_by_graphs_within_a_phase(
     assert not spread._decode._steps
 
 
-def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(tmp_path: Path) -> None:
+def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(compiling.NEW_KERNELS, raising=False)
     cpu = make_model(build_small_model(tmp_path / "model", linear_width=32))
     assert delta.implementation(torch.device("cuda"), learns=False) == "chunked"
     model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=torch.float32)
