@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,13 +21,16 @@ from torch import Tensor, nn
 from bas_opd.audit.subject import Request, Subject
 from bas_opd.cli.plan import lines
 from bas_opd.commands.plan import plan
+from bas_opd.compute import streaming
+from bas_opd.compute.streaming import HostTensors
 from bas_opd.compute.world import World
 from bas_opd.config import Config
 from bas_opd.data.views import crop_view
 from bas_opd.errors import OutOfMemory, PreemptionError
-from bas_opd.model import loading
+from bas_opd.model import loading, sharding, vlm
 from bas_opd.model.folder import model_hashes
 from bas_opd.model.loading import open_model
+from bas_opd.model.sharding import Shards
 from bas_opd.model.size import model_size
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run import footprint, loop, state
@@ -176,6 +180,94 @@ def test_full_memory_in_a_pass_makes_smaller_batches_with_the_same_bits(
         assert torch.equal(one, other)
 
 
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parameters that were copied from host memory."""
+    begin, copied = Shards._begin_upload, list[str]()
+
+    def beginning(shards: Shards, bucket: Any, uploads: Any) -> Any:
+        copied.extend(bucket.names)
+        return begin(shards, bucket, uploads)
+
+    monkeypatch.setattr(Shards, "_begin_upload", beginning)
+    return copied
+
+
+def layers_of(names: list[str]) -> list[int]:
+    """Return which layers of the language model were copied, in their order."""
+    found = [int(name.split(".layers.")[1].split(".")[0]) for name in names if ".layers." in name]
+    return [number for number, _ in groupby(found)]
+
+
+def test_a_pass_that_fails_copies_no_further_layer(
+    rollouts: Rollouts, tmp_path: Path, uploads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = opened(build_small_model(tmp_path / "larger", layers=8, tied=False), on_host=True)
+
+    def failing(*_: Any, **__: Any) -> None:
+        full = Mock(side_effect=torch.OutOfMemoryError("There is no room for another layer."))
+        monkeypatch.setattr(Shards, "_begin_upload", full)
+        raise ValueError("This is the first error.")
+
+    monkeypatch.setattr(host._core.model.language_model.layers[3], "forward", failing)
+    with pytest.raises(ValueError, match="the first error"):
+        FrozenTeacher(host, crop_view).score(rollouts, (4, 0))
+    assert layers_of(uploads) == [0, 1, 2, 3, 4]
+    assert held(host) == 0
+
+
+def test_a_pass_that_needs_no_more_layers_copies_no_more(
+    rollouts: Rollouts, tmp_path: Path, uploads: list[str]
+) -> None:
+    folder = build_small_model(tmp_path / "larger", layers=8, tied=False)
+    host, resident = (opened(folder, on_host=each) for each in (True, False))
+    for parameter in resident.network.parameters():
+        parameter.data = parameter.data.clone()
+    prompts = [host.processor.encode(*crop_view(rollouts.examples[0]))]
+    with torch.no_grad(), host.gathered():
+        before = held(host)
+        # A response of one token is predicted by its prompt.
+        for _ in range(2):
+            prefix = host.exchanging(lambda: host.prefill(prompts), share_prompts=True)
+            assert torch.equal(prefix.last_hidden, resident.prefill(prompts).last_hidden)
+            assert held(host) == before
+    assert layers_of(uploads) == [*range(8), *range(8)]
+
+
+def test_its_head_is_cast_where_it_computes(larger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("meta")
+    monkeypatch.setattr(loading, "resolve_device", lambda _: device)
+    monkeypatch.setattr(vlm, "is_fast", lambda _: True)
+    model = open_model(larger, precision="bfloat16", frozen=True, on_host=True)
+    assert model.fast_head is not None
+    assert model.fast_head.rounded().device == device
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_comes_to_the_device_in_pieces_and_is_cast_there(
+    dtype: torch.dtype, larger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = opened(larger, on_host=True).shards
+    assert shards is not None
+    rows = shards.rows["lm_head.weight"].detach()
+    monkeypatch.setattr(sharding, "PIECE", 1000)
+    moved, to = [], Tensor.to
+
+    def moving(tensor: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        moved.append((tensor.numel(), arguments, options))
+        return to(tensor, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "to", moving)
+        found = shards.whole("lm_head.weight", rows, dtype)
+    assert torch.equal(found, rows.to(dtype))
+    assert found.data_ptr() != rows.data_ptr()
+    assert sum(count for count, *_ in moved) == rows.numel()
+    assert max(count for count, *_ in moved) <= 1000
+    for _, arguments, options in moved:  # No type: the host casts nothing.
+        assert (arguments, options) == ((torch.device("cpu"),), {"non_blocking": True})
+
+
 @pytest.fixture(scope="module")
 def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("larger")
@@ -248,6 +340,50 @@ def test_a_plan_says_where_it_is(config: Make) -> None:
         assert all(line.endswith(", while it scores") for line in layers)
     assert any("its head" in line and "until the update" in line for line in offload)
     assert any(line.startswith("  teacher") and "in host memory" in line for line in several)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_host_never_has_it_twice_while_it_is_loaded(
+    precision: Any, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_small_model(tmp_path / "larger", hidden=128, layers=8, tied=tied)
+    monkeypatch.setattr(streaming, "PIECE", 2**14)
+    most, taken = 0, 0
+
+    class Watched(HostTensors[str]):
+        def __init__(self, *arguments: Any) -> None:
+            nonlocal most, taken
+            super().__init__(*arguments)
+            taken += self.flat.nbytes
+            most = max(most, held(model) + taken)
+
+    size = model_size(folder, precision=getattr(torch, precision), frozen=True, on_host=True)
+    read = loading.load_model(folder, device=torch.device("cpu"))
+    as_read = sum(p.nbytes for p in read.parameters())
+    model = open_model(folder, device="cpu", precision=precision, frozen=True, on_host=True)
+    assert held(model) == size.weights
+    monkeypatch.setattr(sharding, "HostTensors", Watched)
+    model.shard(World(), on_host=True)
+    assert held(model) == 0
+    assert max(as_read, most) <= size.loading < 1.1 * as_read
+    if precision == "bfloat16":
+        assert most < 1.15 * size.weights < as_read
+
+
+def test_a_plan_and_the_check_know_what_loading_takes(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = config("run", FORMS[1], "lora.rank=2")
+    memory = plan(huge).memory
+    assert memory is not None
+    assert memory.read == memory.host > memory.locked + memory.copied
+    assert any(line.startswith("  to load") for line in lines(plan(huge)))
+    monkeypatch.setattr(footprint, "free_host_memory", lambda: memory.read)
+    footprint.check_host(memory)
+    monkeypatch.setattr(footprint, "free_host_memory", lambda: memory.read - 1)
+    with pytest.raises(OutOfMemory, match=r"to load the weights takes .* memory, or choose a sma"):
+        footprint.check_host(memory)
 
 
 def test_a_host_too_small_for_it_is_refused(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:

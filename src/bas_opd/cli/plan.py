@@ -150,6 +150,7 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
         copy = f"{_bytes(memory.copied)} while a checkpoint is written"
         locked = f"{_bytes(memory.locked)} page-locked, and " if memory.is_offloaded else ""
         yield "host memory", locked + copy
+        yield "  to load", f"{_bytes(memory.read)}, for a while"
         other = not memory.is_offloaded
         device, host = _bytes(memory.on_device(offload=other)), memory.on_host(offload=other)
         forms = f"{device} on the device, {_bytes(host)} page-locked on the host"

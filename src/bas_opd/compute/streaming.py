@@ -20,6 +20,8 @@ PIECE = 2**26
 the arithmetic on its last elements may depend on where it ends."""
 ALIGNMENT = 128
 """A tensor starts at a multiple of so many elements, as the kernels for wide words need."""
+PAGE = 4096
+"""Bytes of a page of host memory."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -207,8 +209,10 @@ def _by_key(
 def _host_zeros(elements: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     # A plan that only counts bytes has no device.
     place = "meta" if device.type == "meta" else "cpu"
+    # One page more: a page that two stretches share might not be locked for both.
+    spare = PAGE // dtype.itemsize if device.type == "cuda" else 0
     try:
-        flat = torch.zeros(elements, dtype=dtype, device=place)
+        flat = torch.zeros(elements + spare, dtype=dtype, device=place)[:elements]
     except RuntimeError as error:
         raise _host_is_full(elements * dtype.itemsize, str(error)) from error
     if device.type == "cuda" and elements:
@@ -231,6 +235,6 @@ def _page_lock(flat: Tensor, device: torch.device) -> None:
 def _host_is_full(size: int, reason: str) -> OutOfMemory:
     return OutOfMemory(
         f"The host has no room for {size / 1e9:,.1f} GB of page-locked memory, which "
-        f"optim.offload=true needs: {reason} Use a machine with more memory, set "
-        "optim.offload=false, or train adapters with lora.rank."
+        f"optim.offload=true needs: {reason} Use a machine with more memory, or set "
+        "optim.offload=false; `bas-opd plan` says what takes how much."
     )

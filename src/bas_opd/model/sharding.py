@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bas_opd.compute.memory import clear_frames, release
-from bas_opd.compute.streaming import HostTensors, Uploads
+from bas_opd.compute.streaming import PIECE, HostTensors, Uploads, cut
 from bas_opd.compute.world import World
 from bas_opd.errors import LostRanks
 from bas_opd.model.layerwise import Act, Exchanges, LayerPass, Tower, moments_of, towers_of
@@ -93,18 +93,13 @@ class Shards:
         self._whole: dict[str, nn.Parameter] = dict(network.named_parameters())
         self._is_gathered = False
         self._uploads = None if host_for is None else Uploads(host_for)
-        self._host = self._host_rows(host_for) if host_for is not None else {}
+        self._host = [] if host_for is None else list(self._to_host(host_for))
+        own = {name: rows for host in self._host for name, rows in host.tensors.items()}
         self.rows: dict[str, nn.Parameter] = {}
         for name, parameter in self._whole.items():
             start, stop = world.rows_of(len(parameter))
-            own = parameter.detach()[start:stop]
-            if host_for is None:
-                own = own.clone()
-            else:
-                own = self._host[parameter.dtype].tensors[name].copy_(own)
-                parameter.data = torch.empty_like(parameter, device=host_for)
-                _free(parameter)
-            self.rows[name] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+            rows = own[name] if own else parameter.detach()[start:stop].clone()
+            self.rows[name] = nn.Parameter(rows, requires_grad=parameter.requires_grad)
         for name in narrowed(network, head, precision, self._whole):
             parameter = self._whole[name]
             parameter.data = parameter.data.to(precision)
@@ -208,7 +203,7 @@ class Shards:
         try:
             with current.watched():
                 found = work()
-            current.finish()
+            self._end(current)
             self._check_all_summed()
             return found
         except LostRanks:
@@ -234,7 +229,16 @@ class Shards:
         current.drop()
         self.drop_gradients()
         release()
-        self.world.surely(current.finish)
+        self.world.surely(partial(self._end, current))
+
+    def _end(self, current: LayerPass) -> None:
+        """Make the exchanges of a pass that are left; copies from host memory alone meet nobody."""
+        if self._uploads is None or self.world.parts > 1:
+            current.finish()
+            return
+        self._uploads.wait()
+        for part in self._layers.values():
+            self._free(part.names)
 
     @torch.no_grad()
     def whole(self, name: str, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -243,11 +247,16 @@ class Shards:
         They come to the device, from host memory too; with `dtype`, in that type.
         """
         shape, device = self._whole[name].shape, self._whole[name].device
-        most = self.world.most_rows(shape[0])
-        parts = self.world.surely(
-            lambda: self.world.gather_parts(_padded(rows.to(device, dtype), most).reshape(-1)),
-        )
-        return parts.view(-1, *shape[1:])[: shape[0]]
+        most, kind = self.world.most_rows(shape[0]), dtype or rows.dtype
+        if self.world.parts == 1:
+            return self.world.surely(lambda: _copied(rows, device, kind))
+
+        def gather() -> Tensor:
+            is_there = rows.device == device and rows.dtype is kind
+            own = rows if is_there else _copied(rows, device, kind)
+            return self.world.gather_parts(_padded(own, most).reshape(-1))
+
+        return self.world.surely(gather).view(-1, *shape[1:])[: shape[0]]
 
     @torch.no_grad()
     def sum_gradients(self) -> None:
@@ -271,6 +280,11 @@ class Shards:
     def gathered_bytes(self) -> int:
         """Bytes of the network while it is gathered."""
         return self._bytes(self._whole)
+
+    @property
+    def moving_bytes(self) -> int:
+        """Bytes of host memory, at most, while the network is moved there: it, and one piece."""
+        return self.gathered_bytes + max((host.flat.nbytes for host in self._host), default=0)
 
     @property
     def peak(self) -> Peak:
@@ -425,14 +439,26 @@ class Shards:
             whole = self._whole[name].data
             _fill(whole, piece, self.world.most_rows(len(whole)))
 
-    def _host_rows(self, device: torch.device) -> dict[torch.dtype, HostTensors[str]]:
-        """Return host memory for this rank's rows, by their type."""
+    def _to_host(self, device: torch.device) -> Iterator[HostTensors[str]]:
+        """Yield this rank's rows in host memory, piece by piece; each leaves the network at once.
+
+        So the host never has the network twice.
+        """
         shapes: dict[torch.dtype, dict[str, tuple[int, ...]]] = {}
         for name, parameter in self._whole.items():
             assert not parameter.requires_grad
             start, stop = self.world.rows_of(len(parameter))
             shapes.setdefault(parameter.dtype, {})[name] = (stop - start, *parameter.shape[1:])
-        return {dtype: HostTensors(own, device, dtype) for dtype, own in shapes.items()}
+        for dtype, own in shapes.items():
+            for piece in cut({name: prod(shape) for name, shape in own.items()}):
+                host = HostTensors({name: own[name] for name in piece.places}, device, dtype)
+                for name, rows in host.tensors.items():
+                    parameter = self._whole[name]
+                    start, stop = self.world.rows_of(len(parameter))
+                    rows.copy_(parameter.detach()[start:stop])
+                    parameter.data = torch.empty_like(parameter, device=device)
+                    _free(parameter)
+                yield host
 
     def _free(self, names: Sequence[str]) -> None:
         for name in names:
@@ -557,6 +583,15 @@ def _padded(rows: Tensor, count: int) -> Tensor:
     """Return rows with zeros behind them, so that all parts are equal."""
     spare = count - len(rows)
     return torch.cat([rows, rows.new_zeros(spare, *rows.shape[1:])]) if spare else rows
+
+
+def _copied(rows: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return a copy on the device, which casts what comes from host memory, piece by piece."""
+    copy = torch.empty(rows.shape, dtype=dtype, device=device)
+    each = max(1, PIECE * len(rows) // max(1, rows.numel()))
+    for target, piece in zip(copy.split(each), rows.split(each), strict=True):
+        target.copy_(piece.to(device, non_blocking=True))
+    return copy
 
 
 def _fill(whole: Tensor, parts: Tensor, rows: int) -> None:

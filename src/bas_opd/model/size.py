@@ -47,6 +47,8 @@ class ModelSize:
     """Of several processes: gradients of one micro-batch that are on that then."""
     exchanged: int = 0
     """Of several processes: what exchanges take then."""
+    loading: int = 0
+    """Bytes of host memory while the model is loaded: every process reads all of it in fp32."""
 
 
 def model_size(
@@ -77,6 +79,7 @@ def model_size(
     if is_mixed:
         hold_frozen_linears(network, head, precision)
     parameters = list(network.parameters())
+    loading = sum(p.numel() for p in parameters) * torch.float32.itemsize
     rounded = plain_head(head)
     trains_head = any(p.requires_grad for p in head.parameters())
     # Where it is not trained, one copy of the head serves student and teacher.
@@ -102,6 +105,10 @@ def model_size(
         whole = sum(p.nbytes for p in head.parameters()) if in_fp32 else 0
         casts = whole + (heads * precision.itemsize if is_mixed else 0)
         peak = shards.peak
+        if on_host:
+            # Linear layers are cast one by one, then all is moved piece by piece.
+            cast = max((p.nbytes for p in parameters if p.dtype is not torch.float32), default=0)
+            loading = max(loading + cast, shards.moving_bytes)
         spread = {
             "gathered": shards.gathered_bytes,
             "pass_weights": peak.weights,
@@ -117,6 +124,7 @@ def model_size(
         in_flight=most_in_flight(trained),
         own_trained=sum(trained.values()),
         packed_moment=sum(moment_bytes(p.shape) for name, p in kept.items() if name in trained),
+        loading=loading,
         **spread,
     )
 

@@ -98,7 +98,7 @@ class VisionLanguageModel:
         """The head in half precision on a GPU; None where it is computed in fp32."""
         weight = plain_head(self.head)
         if precision is not torch.float32 and is_fast(self.device) and weight is not None:
-            self.fast_head = Head(weight, precision)
+            self.fast_head = Head(weight, precision, self.device)
         register_delta_rule()
         register_fused_parts()
         if precision is not torch.float32:

@@ -41,6 +41,8 @@ class Memory(ModelSize):
     """Of several processes: its whole network, while it scores."""
     host_teacher: int = 0
     """Bytes of such a teacher where it is in host memory."""
+    loading_teacher: int = 0
+    """Bytes of host memory while it is loaded, at most."""
     streamed_teacher: int = 0
     """What of it is on the device then, at most, while it scores: a layer and the next."""
     teacher_head: int = 0
@@ -59,8 +61,13 @@ class Memory(ModelSize):
 
     @property
     def host(self) -> int:
-        """Bytes of host memory while a checkpoint is written."""
-        return self.locked + self.copied
+        """Bytes of host memory at most: while a model is loaded, or a checkpoint is written."""
+        return max(self.read, self.locked + self.copied)
+
+    @property
+    def read(self) -> int:
+        """Bytes of host memory while the models are loaded, one after the other."""
+        return max(self.loading, self.loading_teacher)
 
     @property
     def copied(self) -> int:
@@ -132,6 +139,7 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
             "own_teacher": resident.weights + resident.casts,
             "gathered_teacher": resident.gathered,
             "host_teacher": streamed.weights,
+            "loading_teacher": streamed.loading,
             "streamed_teacher": streamed.pass_weights + streamed.exchanged,
             "teacher_head": streamed.casts,
         }
@@ -176,14 +184,29 @@ def wants_gpu(config: Config) -> bool:
     return torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
 
 
-def check_host(memory: Memory) -> None:
-    """Refuse a host that is too small for a run whose state it keeps."""
+def check_host(memory: Memory, processes: int = 1) -> None:
+    """Refuse a host that is too small for so many processes of a run whose state it keeps."""
     free = free_host_memory()
-    if not memory.is_offloaded or free is None or free >= memory.host:
+    if not memory.is_offloaded or free is None or free >= processes * memory.host:
         return
-    raise OutOfMemory(
-        f"optim.offload is true, which takes {memory.locked / 1e9:,.1f} GB of host memory, and "
-        f"{memory.copied / 1e9:,.1f} GB more while a checkpoint is written, but only "
-        f"{free / 1e9:,.1f} GB are free. Use a machine with more memory, set optim.offload=false, "
-        "or train adapters with lora.rank."
+    read, locked, copied = (
+        f"{processes * size / 1e9:,.1f} GB" for size in (memory.read, memory.locked, memory.copied)
     )
+    of = f" for {processes} processes" if processes > 1 else ""
+    raise OutOfMemory(
+        f"optim.offload is true, which takes {locked} of host memory{of}, and {copied} more while "
+        f"a checkpoint is written; to load the weights takes {read}. But only {free / 1e9:,.1f} GB "
+        f"are free. Use a machine with more memory{_more_host(memory, free // processes)}."
+    )
+
+
+def _more_host(memory: Memory, free: int) -> str:
+    """Say what else would help a process on a host that is too small."""
+    ways = []
+    if memory.read <= free:
+        ways.append("set optim.offload=false")
+        if memory.trained == memory.parameters:
+            ways.append("train adapters with lora.rank")
+    if memory.host_teacher:
+        ways.append("choose a smaller teacher.path or a teacher.server")
+    return "".join(f", or {way}" for way in ways)

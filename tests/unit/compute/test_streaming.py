@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
 from bas_opd.compute import streaming
-from bas_opd.compute.streaming import ALIGNMENT, HostTensors, cut, most_in_flight, visit
+from bas_opd.compute.streaming import ALIGNMENT, PAGE, HostTensors, cut, most_in_flight, visit
 from bas_opd.errors import OutOfMemory
 
 CPU = torch.device("cpu")
@@ -83,3 +85,26 @@ def test_an_empty_set_visits_nothing() -> None:
 def test_a_host_without_room_is_a_sentence() -> None:
     with pytest.raises(OutOfMemory, match=r"no room for 4,000,000,000\.0 GB of page-locked memory"):
         HostTensors({"a": (10**18,)}, CPU)
+
+
+def test_no_page_is_locked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[range] = []
+
+    def lock(address: int, size: int, _: int) -> int:
+        locked.append(range(address // PAGE, -(-(address + size) // PAGE)))
+        return 0
+
+    cudart = SimpleNamespace(cudaHostRegister=lock, cudaHostUnregister=lambda _: None)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    hosts = [
+        HostTensors({"a": (size,)}, torch.device("cuda"), dtype)
+        for size in (1, 3, 700, 5000, 40_000)
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    pages = [page for each in locked for page in each]
+    assert len(pages) == len(set(pages))
+    for host, each in zip(hosts, locked, strict=True):
+        end = host.flat.untyped_storage().data_ptr() + host.flat.untyped_storage().nbytes()
+        assert each.stop * PAGE <= end
+        assert not host.flat.any()
