@@ -134,6 +134,7 @@ def _in_child(rank: int, size: int, port: str, work: Callable[[int], None], fold
         os.environ |= {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(size),
             "WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import Ended, Train, free_port, in_world
+from ranks import Ended, Train, Words, free_port, in_world
 from shapes import make_pictures
 from small_models import build_small_model
 
@@ -21,11 +21,13 @@ import bas_opd.config
 import bas_opd.files
 from bas_opd.compute import world as world_module
 from bas_opd.compute.world import World
+from bas_opd.config import load_config
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, RankError
 from bas_opd.files import hash_of
-from bas_opd.run import loop
+from bas_opd.run import footprint, loop
 from bas_opd.run.directory import RunDirectory
+from bas_opd.run.footprint import measure
 from bas_opd.run.ranks import check_machines
 
 
@@ -46,7 +48,7 @@ def on_rank_1(act: Callable[[], object]) -> Callable[[int], None]:
 def on_machine(place: Path) -> None:
     """Be the first process of another machine, whose files are in a folder."""
     os.chdir(place)
-    os.environ["LOCAL_RANK"] = "0"
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 def test_ranks_with_other_packages(train: Train, tmp_path: Path) -> None:
@@ -263,3 +265,36 @@ def test_one_process_of_a_launcher_is_alone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WORLD_SIZE", "1")
     with World.joined("cpu") as world:
         assert world == World()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_host_without_room_for_all_its_processes(
+    replicas: int, train: Train, words: Words, tmp_path: Path
+) -> None:
+    settings = ("optim.offload=true", f"shard.replicas={replicas}")
+    config = load_config(Path(words(tmp_path)[1]), [*words(tmp_path)[2:], *settings])
+    needed = 2 * measure(config, ranks=2 // replicas).host
+    assert replicas == 1 or needed > measure(config).host
+
+    def with_room(size: int, arm: Callable[[int], None] | None = None) -> list[Ended]:
+        def fault(rank: int) -> None:
+            if arm is not None:
+                arm(rank)
+            pytest.MonkeyPatch().setattr(footprint, "free_host_memory", lambda: size)
+
+        return train(2, tmp_path / "run", *settings, fault=fault)
+
+    refused(with_room(needed - 1), 1, "GB of host memory for 2 processes, and")
+    assert not (tmp_path / "run").exists()
+    # Each is the only process of its machine.
+    apart = with_room(needed // 2, lambda rank: on_machine(Path.cwd()))
+    assert [each.code for each in apart] == [0, 0], apart
+
+
+def test_another_machine_without_room(train: Train, tmp_path: Path) -> None:
+    def elsewhere() -> None:
+        on_machine(Path.cwd())
+        pytest.MonkeyPatch().setattr(footprint, "free_host_memory", lambda: 1000)
+
+    ended = train(2, tmp_path / "run", "optim.offload=true", fault=on_rank_1(elsewhere))
+    refused(ended, 1, "But only 0.0 GB are free on ")

@@ -34,6 +34,11 @@ def launched() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+def launched_here() -> int:
+    """Return how many of them are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """This process among those of its run."""

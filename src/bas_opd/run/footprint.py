@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import asdict, dataclass
 
 import torch
@@ -196,7 +197,8 @@ def check_host(memory: Memory, processes: int = 1) -> None:
     raise OutOfMemory(
         f"optim.offload is true, which takes {locked} of host memory{of}, and {copied} more while "
         f"a checkpoint is written; to load the weights takes {read}. But only {free / 1e9:,.1f} GB "
-        f"are free. Use a machine with more memory{_more_host(memory, free // processes)}."
+        f"are free on {socket.gethostname()}. Use a machine with more memory"
+        f"{_more_host(memory, free // processes)}."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 
 from bas_opd import __version__
 from bas_opd.compute.memory import ran_out
-from bas_opd.compute.world import World
+from bas_opd.compute.world import World, launched_here
 from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config
 from bas_opd.data.order import PromptStream
@@ -169,7 +170,10 @@ def train(
         if changed := identity.get("accepted_changes"):
             console.message(f"Changed files are accepted, on record: {', '.join(changed)}.")
         if config.optim.offload:
-            world.led(lambda: check_host(measure(config)))
+            is_spread = world.size > 1 or config.shard.always
+            memory = partial(measure, config, ranks=world.parts if is_spread else None)
+            is_first = world.local_rank == 0
+            world.together(lambda: check_host(memory(), launched_here()) if is_first else None)
         method = world.each(
             lambda: build_method(config, hooks, judge=judge, run=run, world=world, support=support)
         )

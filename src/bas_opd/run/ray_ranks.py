@@ -193,7 +193,11 @@ def _start(
     started = []
     for rank, index in enumerate(order):
         here = machines[places[index].machine]
-        own = {"RANK": str(rank), "LOCAL_RANK": str(here.index(index))}
+        own = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(here.index(index)),
+            "LOCAL_WORLD_SIZE": str(len(here)),
+        }
         if gpus := [gpu for other in here for gpu in places[other].gpus]:
             own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         started.append(actors[index].start.remote(list(words), os.getcwd(), {**shared, **own}))

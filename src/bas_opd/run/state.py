@@ -19,7 +19,7 @@ from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
 from bas_opd.compute.compiling import has_triton, new_kernels
-from bas_opd.compute.world import World
+from bas_opd.compute.world import World, launched_here
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.images import image_size
 from bas_opd.data.order import PromptStream
@@ -246,8 +246,7 @@ def picture_threads(config: Config, device: torch.device) -> int:
     """
     if config.data.workers is not None or device.type == "cpu":
         return config.data.workers or 0
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(8, len(os.sched_getaffinity(0)) // processes - 1))
+    return max(1, min(8, len(os.sched_getaffinity(0)) // launched_here() - 1))
 
 
 def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:
