@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ranks import Words
@@ -21,7 +22,7 @@ from run_states import assert_same_end
 from bas_opd.compute.world import VARIABLES
 from bas_opd.errors import ConfigError, PreemptionError, RankError
 from bas_opd.run.manifest import published
-from bas_opd.run.ray_ranks import LOST, _answers, _cause, train_on_ray
+from bas_opd.run.ray_ranks import LOST, Place, _answers, _cause, _start, train_on_ray
 from bas_opd.run.stopping import StopFlag
 
 SECONDS = 240
@@ -192,6 +193,19 @@ def test_actors_that_do_not_reply_are_given_up_or_stopped() -> None:
     stop.reason = "SIGTERM"
     with pytest.raises(PreemptionError, match="Stopped by SIGTERM while the Ray actors started"):
         _answers(Slow(), [1], stop, time.monotonic() + SECONDS)
+
+
+def test_each_rank_is_told_how_many_are_on_its_machine() -> None:
+    actors = [Mock() for _ in range(3)]
+    for actor, machine in zip(actors, ("a", "b", "a"), strict=True):
+        actor.place.remote.return_value = Place(machine=machine, address=machine, gpus=())
+        actor.free_port.remote.return_value = 29500
+    ray = Mock(wait=lambda replies, **_: (replies, []), get=lambda replies: replies)
+    started = _start(ray, actors, ["train"], StopFlag(), time.monotonic() + SECONDS)
+    told = [actor.start.remote.call_args.args[2] for actor in started]
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    found = [tuple(int(each[name]) for name in names) for each in told]
+    assert found == [(0, 0, 2, 3), (1, 1, 2, 3), (2, 0, 1, 3)]
 
 
 def test_a_rank_whose_actor_has_gone_already_does_not_start() -> None:
