@@ -27,18 +27,21 @@ from bas_opd.compute.world import World
 from bas_opd.config import Config
 from bas_opd.data.views import crop_view
 from bas_opd.errors import OutOfMemory, PreemptionError
+from bas_opd.learn import Learner
 from bas_opd.model import loading, sharding, vlm
 from bas_opd.model.folder import model_hashes
 from bas_opd.model.loading import open_model
 from bas_opd.model.sharding import Shards
 from bas_opd.model.size import model_size
 from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.rollout import Sampler
 from bas_opd.run import footprint, loop, state
 from bas_opd.run.state import build_method
 from bas_opd.run.verify import verify
 from bas_opd.teacher import FrozenTeacher, LocalScores
 from bas_opd.types import Rollouts
 
+LENGTHS = "model.max_pixels or rollout.max_response_tokens"
 FORMS = ("optim.offload=false", "optim.offload=true")
 Make = Callable[..., Config]
 
@@ -329,6 +332,48 @@ def test_its_weights_are_read_into_host_memory_alone(
     model = open_model(larger, precision="float32", frozen=True, on_host=True)
     assert model.device == device
     assert {p.device.type for p in model.network.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize("owner", [VisionLanguageModel, Sampler, Learner])
+def test_full_memory_is_told_with_what_is_not_set_yet(
+    owner: Any, config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {Sampler: "_draw", Learner: "_micro_batch"}.get(owner, "response_hidden")
+    full = Mock(side_effect=torch.OutOfMemoryError("Tried to allocate 2.00 GiB."))
+    monkeypatch.setattr(owner, name, full)
+    other = "choose a smaller teacher.path or a teacher.server, or use a device with more memory."
+    for form, said in (
+        (FORMS[1:], f", or train adapters with lora.rank, or {other}"),
+        ((FORMS[1], "lora.rank=2"), f", or {other}"),
+        ((), f", or set optim.offload=true, or train adapters with lora.rank, or {other}"),
+    ):
+        settings = ("model.gradient_checkpointing=true", *form)
+        with pytest.raises(OutOfMemory, match="smallest batch") as told:
+            loop.train(config(f"{len(form)} {owner.__name__}", *settings), Silent())
+        assert str(told.value).endswith(f" Lower {LENGTHS}{said}")
+
+
+def test_so_is_memory_that_is_full_elsewhere(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=torch.OutOfMemoryError("Tried to allocate 2.00 GiB."))
+    monkeypatch.setattr(loop, "build_method", full)
+    for form, is_told in zip(FORMS, (True, False), strict=True):
+        with pytest.raises(OutOfMemory, match="where no smaller batch helps") as told:
+            loop.train(config("run", form), Silent())
+        assert ("set optim.offload=true" in str(told.value)) is is_told
+        assert "teacher.server" in str(told.value)
+        assert "gradient_checkpointing" not in str(told.value)
+
+
+def test_so_is_a_rank_without_memory_to_exchange(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "load_policy", spied := Mock(side_effect=KeyError))
+    with pytest.raises(KeyError):
+        build_method(config("run", FORMS[1], "model.gradient_checkpointing=true"))
+    world: World = spied.call_args.args[1]
+    text = str(world._without_memory(MemoryError("It is full.")))
+    assert "teacher.tokens_per_batch, or train adapters with lora.rank, or choose" in text
+    assert "optim.offload" not in text
 
 
 def test_a_plan_says_where_it_is(config: Make) -> None:

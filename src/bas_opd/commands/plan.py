@@ -24,7 +24,7 @@ from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import PromptLength, view_sizes
 from bas_opd.errors import ConfigError, DataError, ModelError, OutOfMemory
-from bas_opd.run.footprint import FP32, Memory, check_host, measure, wants_gpu
+from bas_opd.run.footprint import FP32, Memory, check_host, measure, more_room, wants_gpu
 from bas_opd.run.forecast import (
     Batches,
     candidate_counts,
@@ -291,7 +291,8 @@ def _room_warnings(config: Config, memory: Memory) -> Iterator[str]:
     )
     offloaded = memory.on_device(offload=True)
     if memory.is_offloaded or offloaded > room:
-        yield text + "Train adapters with lora.rank, or use a larger GPU."
+        advice = more_room(config, [])
+        yield f"{text}{advice[0].upper()}{advice[1:]}."
         return
     yield text + (
         f"Set optim.offload=true: {offloaded / 1e9:,.1f} GB on the GPU and "

@@ -30,10 +30,12 @@ def in_smaller_batches(
     smallest: int,
     what: str,
     notice: Callable[[str], None],
+    advice: str,
 ) -> tuple[Result, int]:
     """Run with a batch limit, halved as often as memory runs out; return the limit that fitted.
 
-    `smallest` is the limit at which every batch is as small as it can be.
+    `smallest` is the limit at which every batch is as small as it can be. `advice` says what would
+    make room then.
     """
     while True:
         try:
@@ -46,8 +48,7 @@ def in_smaller_batches(
                 raise OutOfMemory(
                     f"The {what} does not fit into memory even in its smallest batch, "
                     f"{smallest:,}: {reason} Lower model.max_pixels or "
-                    "rollout.max_response_tokens, set model.gradient_checkpointing=true or "
-                    "optim.offload=true, or train adapters with lora.rank."
+                    f"rollout.max_response_tokens, or {advice}."
                 ) from error
         # Outside the handler, which would keep the frames of the failed attempt alive.
         release()

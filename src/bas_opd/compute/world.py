@@ -57,6 +57,8 @@ class World:
     within: Any = None
     across: Any = None
     """With replicas, groups for tensors: this rank's own, and who has the same rows in others."""
+    advice: str = "set optim.offload=true, or train adapters with lora.rank"
+    """What would make room, for sentences about full memory."""
 
     @classmethod
     @contextmanager
@@ -319,8 +321,9 @@ class World:
     def _without_memory(self, error: Exception) -> LostRanks:
         return LostRanks(
             f"Rank {self.rank} has no memory left to exchange with the others "
-            f"({_first_line(error)}). Use more processes, set optim.offload=true, or train "
-            "adapters with lora.rank; published checkpoints are as they were, so rerun to resume."
+            f"({_first_line(error)}). Use more processes, lower optim.tokens_per_micro_batch or "
+            f"teacher.tokens_per_batch, or {self.advice}; published checkpoints are as they were, "
+            "so rerun to resume."
         )
 
     @contextmanager

@@ -48,6 +48,7 @@ def evaluator(
 
     def evaluate(model: VisionLanguageModel, step: int, hooks: Hooks) -> EvaluationRecord:
         from bas_opd.compute.memory import in_smaller_batches
+        from bas_opd.run.footprint import more_room
 
         nonlocal batch
         began = time.monotonic()
@@ -68,6 +69,7 @@ def evaluator(
             smallest=1,
             what="evaluation",
             notice=hooks.notice,
+            advice=more_room(config),
         )
         scored = score_in_memory(finesearch, questions, answered)
         summary = finesearch.summarise(scored)

@@ -192,6 +192,7 @@ class Learner:
             smallest=max(group.tokens_of_a_row for group in groups),
             what="student pass",
             notice=self.hooks.notice,
+            advice=self.world.advice,
         )
         return found
 

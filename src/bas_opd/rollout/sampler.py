@@ -148,6 +148,7 @@ class Sampler:
             smallest=1,
             what="rollout",
             notice=self.hooks.notice,
+            advice=self.world.advice,
         )
         self._decode.trim()
         if fitted < most:  # memory ran out; a batch of few prompts limits no later one

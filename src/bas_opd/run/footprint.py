@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -15,6 +16,9 @@ from bas_opd.model.loading import LoraSettings
 from bas_opd.model.size import ModelSize, model_size
 
 FP32 = 4
+SWITCHES = ("model.gradient_checkpointing", "optim.offload")
+"""Settings that save memory and change no result."""
+OTHER_TEACHER = "choose a smaller teacher.path or a teacher.server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +189,18 @@ def wants_gpu(config: Config) -> bool:
     return torch.cuda.is_available() if name == "auto" else name.startswith("cuda")
 
 
+def more_room(config: Config, switches: Sequence[str] = SWITCHES) -> str:
+    """Say what would make room on the device: of these switches, those that are not on yet."""
+    is_on = (config.model.gradient_checkpointing, config.optim.offload)
+    off = [name for name, on in zip(SWITCHES, is_on, strict=True) if not on]
+    ways = [f"set {name}=true" for name in off if name in switches]
+    if not config.lora.rank:
+        ways.append("train adapters with lora.rank")
+    if config.teacher.path is not None:
+        ways.append(OTHER_TEACHER)
+    return ", or ".join([*ways, "use a device with more memory"])
+
+
 def check_host(memory: Memory, processes: int = 1) -> None:
     """Refuse a host that is too small for so many processes of a run whose state it keeps."""
     free = free_host_memory()
@@ -210,5 +226,5 @@ def _more_host(memory: Memory, free: int) -> str:
         if memory.trained == memory.parameters:
             ways.append("train adapters with lora.rank")
     if memory.host_teacher:
-        ways.append("choose a smaller teacher.path or a teacher.server")
+        ways.append(OTHER_TEACHER)
     return "".join(f", or {way}" for way in ways)

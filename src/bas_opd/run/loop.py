@@ -33,7 +33,7 @@ from bas_opd.run.checkpoint import (
 )
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.engines import check_engine
-from bas_opd.run.footprint import check_host, measure, wants_gpu
+from bas_opd.run.footprint import check_host, measure, more_room, wants_gpu
 from bas_opd.run.forecast import check_lengths, check_run, never_ranks, seldom_asks
 from bas_opd.run.history import collect_outline, refuse_step
 from bas_opd.run.journal import CallJournal
@@ -101,7 +101,7 @@ def train(
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
     with (
-        _full_memory_explained(path),
+        _full_memory_explained(path, config),
         _disk_failures_explained(path),
         held(path, world) as run,
         stop.listening(),
@@ -246,7 +246,7 @@ def _disk_failures_explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _full_memory_explained(path: Path) -> Iterator[None]:
+def _full_memory_explained(path: Path, config: Config) -> Iterator[None]:
     """Turn memory that ran out where no smaller batch helps into a sentence.
 
     The step in progress may be half done, so no checkpoint is made of it.
@@ -259,8 +259,8 @@ def _full_memory_explained(path: Path) -> Iterator[None]:
         raise OutOfMemory(
             f"The run in {path} ran out of memory where no smaller batch helps, as in the "
             f"optimizer, the EMA teacher or a checkpoint: {error} Its published checkpoints are as "
-            "they were; with more memory, with optim.offload=true, or with lora.rank in another "
-            "run.output, rerun the command."
+            f"they were. To resume, {more_room(config, ['optim.offload'])}, and rerun the command; "
+            "adapters or another teacher need another run.output."
         ) from error
 
 

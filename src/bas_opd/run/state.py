@@ -60,7 +60,7 @@ from bas_opd.rollout.sampler import CopySampler, encode
 from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.engines import sampling_settings, vllm_engine
-from bas_opd.run.footprint import wants_gpu
+from bas_opd.run.footprint import more_room, wants_gpu
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.run.served import served_teacher
@@ -103,7 +103,7 @@ def build_method(
     name, hooks, offload = config.method.name, hooks or Hooks(), config.optim.offload
     if config.teacher.path is not None:
         load_processors(config)  # Their tokens are compared before gigabytes are read.
-    world = world or World()
+    world = replace(world or World(), advice=more_room(config))
     model = load_policy(config, world)
     if world.size > 1 or config.shard.always:
         model.shard(world, by_layer=config.shard.reshard)
@@ -139,7 +139,9 @@ def build_method(
         copy = load_policy(config, world, is_copy=True)
         drawing = Hooks(poll=beside.poll, notice=hooks.notice)
         views = ViewEncoder(copy.processor, full_view, threads=threads, poll=drawing.poll)
-        engine = CopySampler(copy, full_view, sampling_settings(config), drawing, views=views)
+        engine = CopySampler(
+            copy, full_view, sampling_settings(config), drawing, World(advice=world.advice), views
+        )
         return AheadEngine(engine, prompt, length, beside=beside)
 
     def teacher(view: View, size: ViewSize | None = None) -> Teacher:

@@ -151,6 +151,7 @@ class SelfTeacher:
                 smallest=max(smallest),
                 what=self.what,
                 notice=self.hooks.notice,
+                advice=self.world.advice,
             )
         finally:
             self.views.expect()

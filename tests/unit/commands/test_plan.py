@@ -190,9 +190,9 @@ def test_the_offloaded_state_of_the_4b_model_fits_80_gb() -> None:
     [
         ("false", 10**9, None),
         ("false", "between", "Set optim.offload=true: "),
-        ("false", 1000, "Train adapters with lora.rank, or use a larger GPU."),
+        ("false", 1000, "Train adapters with lora.rank, or use a device with more memory."),
         ("true", "between", None),
-        ("true", 1000, "Train adapters with lora.rank, or use a larger GPU."),
+        ("true", 1000, "Train adapters with lora.rank, or use a device with more memory."),
     ],
 )
 def test_a_plan_names_the_switch_that_makes_a_run_fit(
