@@ -235,6 +235,13 @@ def test_the_name_of_a_method_alone_gives_the_settings_of_its_preset(name: str) 
     assert flat(dump(named)) == settings(name)
 
 
+def test_opsd_takes_another_teacher_and_has_a_moving_average_without() -> None:
+    assert settings("opsd")["teacher.mode"] == "ema"
+    other = load_config(CONFIGS / "opsd.toml", ["model.path=m", "data.path=d", "teacher.path=t"])
+    assert other.method.name == "opsd"
+    assert other.teacher.path == "t"
+
+
 def test_the_baselines_have_the_settings_that_the_documentation_names() -> None:
     keys = ("scale", "clip_low", "clip_high", "dual_clip", "beta", "aggregate", "updates_per_step")
     found = {
