@@ -297,4 +297,4 @@ def test_another_machine_without_room(train: Train, tmp_path: Path) -> None:
         pytest.MonkeyPatch().setattr(footprint, "free_host_memory", lambda: 1000)
 
     ended = train(2, tmp_path / "run", "optim.offload=true", fault=on_rank_1(elsewhere))
-    refused(ended, 1, "But only 0.0 GB are free on ")
+    refused(ended, 1, "but only 0.0 GB are free on ")

@@ -212,7 +212,7 @@ def check_host(memory: Memory, processes: int = 1) -> None:
     of = f" for {processes} processes" if processes > 1 else ""
     raise OutOfMemory(
         f"optim.offload is true, which takes {locked} of host memory{of}, and {copied} more while "
-        f"a checkpoint is written; to load the weights takes {read}. But only {free / 1e9:,.1f} GB "
+        f"a checkpoint is written; to load the weights takes {read}, but only {free / 1e9:,.1f} GB "
         f"are free on {socket.gethostname()}. Use a machine with more memory"
         f"{_more_host(memory, free // processes)}."
     )
