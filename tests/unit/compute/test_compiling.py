@@ -51,7 +51,7 @@ def test_triton_launches_where_a_tensor_is() -> None:
 
 @pytest.mark.parametrize(
     ("named", "chosen"),
-    [("", []), ("all", ["delta", "filter", "race"]), (" race,delta ", ["delta", "race"])],
+    [("", []), ("all", ["delta", "filter", "loss", "race"]), (" race,delta ", ["delta", "race"])],
 )
 def test_the_environment_names_new_kernels(
     monkeypatch: pytest.MonkeyPatch, named: str, chosen: list[str]
