@@ -51,8 +51,9 @@ class Compared:
         """
         each = scale[..., None] if isinstance(scale, Tensor) else scale
         at_index = (each * self.at_index).to(dtype)
-        if self.rest is None or self.at_rest is None or others is None:
+        if self.rest is None or self.at_rest is None:
             return Gradient(values=at_index, ids=self.index)
+        assert others is not None
         # Where all others are -inf there is nothing to scale: exp(-inf) is 0.
         finite = self.rest.where(self.rest.isfinite(), 0.0)
         values = scaled_softmax(others, finite, scale * self.at_rest, dtype)
@@ -69,7 +70,7 @@ class Gradient:
 
 @torch.no_grad()
 def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Compared:
-    """Compare logits `[token, vocab]` in fp32. Both are overwritten with -inf at the top-k ids."""
+    """Compare logits `[token, vocab]` in fp32. With a tail both become -inf at the top-k ids."""
     k = min(settings.k, student.shape[-1])
     summary = block_summaries(student)
     top, index = block_topk(student, summary[0], k)

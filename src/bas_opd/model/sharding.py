@@ -298,7 +298,7 @@ class Shards:
     def _host_moments(self) -> Iterator[Peak]:
         """Yield the bytes while each layer is filled, and while it computes and the next comes.
 
-        Before, so are the parameters that are in no layer.
+        First come the parameters that are in no layer; they stay.
         """
         rest = self._bytes(self._rest.names)
         filled = max(map(self._gathering_bytes, self._rest.gathered), default=0)
