@@ -264,7 +264,10 @@ def test_the_baselines_have_the_settings_that_the_documentation_names() -> None:
     ("name", "override", "words"),
     [
         ("grpo", "select.query_ratio=0.1", "select.query_ratio is 0.1, but the method grpo"),
+        ("grpo", "select.query_ratio=0.25", "select.query_ratio is 0.25, but the method grpo"),
         ("grpo", "dapo.rounds=2", "belongs to dapo"),
+        ("learned25", "grpo.beta=0.04", "belongs to dapo, grpo"),
+        ("dapo", "rollout.prompts_per_step=6", "make 3 mini-batches of up to 2. Set it to 3"),
         ("sft", "teacher.mode=frozen", "teacher.mode is frozen, but the method sft"),
         ("opsd", "distill.use_overlap=false", "the method opsd does not use it"),
         ("learned25", "grpo.beta=0.1", "belongs to dapo, grpo"),

@@ -121,11 +121,14 @@ def load_config(
         section, name = key.split(".")
         sections[section][name] = value
     try:
-        return Config.model_validate(sections)
+        config = Config.model_validate(sections)
     except ValidationError as error:
         # A field of several types reports one error for each; the last names them all.
         sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
         raise ConfigError("\n".join(sentences.values())) from None
+    for text in overrides:  # A file may serve several methods; what is typed is meant for this one.
+        config.check_used(_override(text, origin)[0])
+    return config
 
 
 def recorded_config(settings: Mapping[str, Any]) -> Config:

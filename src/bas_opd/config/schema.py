@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from decimal import ROUND_CEILING, Decimal
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bas_opd.errors import ConfigError
 from bas_opd.rewards import Scale
 from bas_opd.select.rules import PolicyName, policy_rule
 from bas_opd.types import BudgetKind
@@ -754,6 +756,18 @@ class Config(Section):
         users = USED_BY.get(setting) or USED_BY.get(setting.partition(".")[0])
         return users is None or self.method.name in users
 
+    def check_used(self, setting: str) -> None:
+        """Refuse a setting that the method does not use."""
+        if self.uses(setting):
+            return
+        section, _, key = setting.partition(".")
+        users = USED_BY.get(setting) or USED_BY[section]
+        raise ConfigError(
+            f"{setting} is {getattr(getattr(self, section), key)}, but the method "
+            f"{self.method.name} does not use it; it belongs to {', '.join(sorted(users))}. Remove "
+            "it, or choose another method.name."
+        )
+
     @property
     def queries(self) -> SelectConfig | None:
         """How teacher queries are selected; None for a method that makes none.
@@ -811,16 +825,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _every_setting_is_used(self) -> Config:
-        name = self.method.name
         for section, default in _DEFAULT_SECTIONS.items():
             for key, value in getattr(self, section):
-                setting = f"{section}.{key}"
-                if not self.uses(setting) and value != getattr(default, key):
-                    users = USED_BY.get(setting) or USED_BY[section]
-                    raise ValueError(
-                        f"{setting} is {value}, but the method {name} does not use it; it belongs "
-                        f"to {', '.join(sorted(users))}. Remove it, or choose another method.name."
-                    )
+                if value != getattr(default, key):
+                    self.check_used(f"{section}.{key}")
         return self
 
     @model_validator(mode="after")
@@ -838,6 +846,15 @@ class Config(Section):
                 f"grpo.updates_per_step is {updates}, but a step has only "
                 f"{rollout.prompts_per_step} prompts (rollout.prompts_per_step). Lower one or "
                 "raise the other."
+            )
+        prompts = rollout.prompts_per_step
+        made = ceil(prompts / ceil(prompts / updates))
+        if made != updates:
+            raise ValueError(
+                f"grpo.updates_per_step is {updates}, but {prompts} prompts "
+                f"(rollout.prompts_per_step) make {made} mini-batches of up to "
+                f"{ceil(prompts / updates)}. Set it to {made}, or choose a multiple of {updates} "
+                "prompts."
             )
         if rollout.top_p < 1 and updates > 1:
             raise ValueError(

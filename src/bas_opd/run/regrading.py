@@ -59,7 +59,8 @@ def _grades(step: GradedRecord, config: Config, *, by_last_word: bool) -> Iterat
         key = answer_key(shown.question, shown.answer, by_last_word=by_last_word)
         if is_open or key is None or step.grades is None:
             continue
-        if (expected := key.grade(shown.response)) != step.grades[shown.row]:
+        expected = key.grade(shown.response, was_cut=False)
+        if expected != step.grades[shown.row]:
             yield (
                 f"grades has row {shown.row} as {step.grades[shown.row]}, but it reads as "
                 f"{expected}."
