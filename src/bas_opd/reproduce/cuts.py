@@ -1,8 +1,9 @@
 """Accuracy at equal cost: where each run stood when it had spent as much as the cheapest one did.
 
 A run is evaluated every few steps. Between two evaluations its accuracy is taken to change evenly
-with its cost. The cost that all are compared at is the smallest that any trained run ends with, so
-that no run is continued beyond its last step. Needs no torch.
+with its cost. The cost that all are compared at is the smallest that a trained run ends with, so
+that no run is continued beyond its last step. An arm that costs far less than full querying would
+put that cost where the others have hardly begun: it is shown where it ended. Needs no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bas_opd.reproduce.arms import FULL
 from bas_opd.reproduce.comparing import Arms
 from bas_opd.reproduce.results import RunResult
 from bas_opd.stats.intervals import mean_interval, paired_difference
-from bas_opd.text import markdown_table, plus_minus
+from bas_opd.text import listed, markdown_table, plus_minus
 
 CUTS = {
     "steps": "equal steps",
@@ -23,6 +24,8 @@ CUTS = {
     "total_tokens": "equal total tokens",
 }
 """What is held equal, and its name in the table."""
+LEAST = 1 / 3
+"""An arm that costs less than this share of full querying does not say at which cost to compare."""
 
 
 def cuts_table(arms: Arms) -> str | None:
@@ -35,7 +38,12 @@ def cuts_table(arms: Arms) -> str | None:
     every = [run for runs in trained.values() for run in runs]
     if not every or not all(len(run.curve) > 1 and _spent(run, "responses") for run in every):
         return None
-    budgets = {cut: min(_spent(run, cut)[-1] for run in every) for cut in CUTS}
+    budgets, cheap = {}, {}
+    for cut in CUTS:
+        ends = {arm: min(_spent(run, cut)[-1] for run in runs) for arm, runs in trained.items()}
+        least = LEAST * ends.get(FULL, 0.0)
+        budgets[cut] = min(end for end in ends.values() if end >= least)
+        cheap[cut] = [arm for arm, end in ends.items() if end < least]
     header, rows = ["arm"], [[arm] for arm in trained]
     for cut, title in CUTS.items():
         header += [f"{title}: steps", "accuracy", *([f"minus {FULL}"] if FULL in trained else [])]
@@ -49,13 +57,19 @@ def cuts_table(arms: Arms) -> str | None:
             if FULL in trained:
                 row.append(_minus(by_seed, reached[FULL]) if arm != FULL else "-")
     n = min(point.n for run in every for point in run.curve)
+    left_out = "".join(
+        f" {listed(those)} ended at less than a third of full querying's {CUTS[cut].split()[-1]}, "
+        "and stands there at its end."
+        for cut, those in cheap.items()
+        if those
+    )
     return (
         f"{markdown_table(header, rows)}\n\n"
         f"Each run where it stood after {budgets['steps']:,.0f} steps, after "
         f"{budgets['responses']:,.0f} sampled responses, by student or teacher, and after "
         f"{budgets['total_tokens'] / 1e6:,.1f} million total tokens: the least that any run ended "
         f"with. Measured during training on {n:,} of the test questions, between two evaluations "
-        "by a straight line; intervals are over seeds, differences paired by seed."
+        f"by a straight line; intervals are over seeds, differences paired by seed.{left_out}"
     )
 
 

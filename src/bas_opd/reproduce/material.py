@@ -182,7 +182,8 @@ def source_of(results: Sequence[RunResult]) -> str:
 def _arm(name: str, results: Sequence[RunResult], full: Sequence[Cost]) -> Arm:
     costs = [result.cost for result in results if result.cost]
     metric = results[0].metric
-    config = arm_config(results[0].spec, 0, ["model.path=x", "data.path=x"])
+    settings = [*results[0].overrides, "model.path=x", "data.path=x"]
+    config = arm_config(results[0].spec, 0, settings)
     method, queries = config.method.name, config.queries
     policy = config.select.policy if method == "bas-opd" else method
     return Arm(

@@ -310,7 +310,9 @@ def _methods(arms: Arms) -> Iterator[str]:
     for arm, those in costs.items():
         if not those:
             continue
-        config = arm_config(arms[arm][0].spec, 0, ["model.path=x", "data.path=x"])
+        first = arms[arm][0]
+        settings = [*first.overrides, "model.path=x", "data.path=x"]
+        config = arm_config(first.spec, 0, settings)
         used = {"crops": config.needs_crops, "answers": config.needs_answers}
         known = [[getattr(cost, name) for cost in those] for name in METHOD_COUNTS]
         cells = ["-" if None in v else plus_minus(mean_interval(v), ",.0f") for v in known]

@@ -53,12 +53,47 @@ def test_each_arm_stands_where_its_cost_was_that_of_the_cheapest(
     assert "12 of the test questions" in table
 
 
+def test_an_arm_that_costs_far_less_does_not_say_at_which_cost_to_compare(
+    arms: dict[str, list[RunResult]],
+) -> None:
+    arms["covering12"] = [run("covering12", s, (0.3, 0.4, 0.5), 2, 500) for s in (0, 1)]
+    table = cuts_table(arms)
+    assert table is not None
+    ((_, *full),) = cells(table, "full")
+    assert full == ["4", "60.0", "-", "4", "60.0", "-", "2", "50.0", "-"]
+    ((_, *cheap),) = cells(table, "covering12")
+    assert cheap == ["4", "50.0", "-10.00", "4", "50.0", "-10.00", "4", "50.0", "+0.00"]
+    assert "covering12 ended at less than a third of full querying's responses, and" in table
+    assert "tokens, and stands" not in table  # Half of them is enough.
+
+
 def test_without_evaluations_during_training_there_is_no_such_table(
     arms: dict[str, list[RunResult]],
 ) -> None:
     arms["full"][0] = result("full", 0, 5)
     assert cuts_table(arms) is None
     assert cuts_table({"base": arms["base"]}) is None
+
+
+def test_the_table_reads_an_arm_with_the_settings_of_its_study(
+    arms: dict[str, list[RunResult]],
+) -> None:
+    """A fall of the learning rate that only a shorter warm-up leaves room for."""
+    graded = cost(rewards=64, generated=0)
+    falling = [
+        each.model_copy(
+            update={
+                "cost": graded,
+                "settings": [*each.settings, "optim.decay_until=8"],
+                "overrides": [*each.overrides, "optim.warmup_steps=0"],
+            }
+        )
+        for each in arms["full"]
+    ]
+    table = policies_table(
+        [arms["base"][0].model_copy(update={"overrides": falling[0].overrides}), *falling]
+    )
+    assert "learns from" in table
 
 
 def test_the_table_says_what_each_method_learned_from(arms: dict[str, list[RunResult]]) -> None:
