@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,23 +43,31 @@ class RewardJudge:
     """Asks once for each content, within a limit of requests that covers the whole run.
 
     Replies are on disk before they are used, so a resumed run finds those of the steps it repeats.
-    Beyond the limit a response stays unread.
+    Requests without a reply count too, as long as the process lives. Beyond the limit a response
+    stays unread. A judge that gives no verdict many times in a row ends the run.
     """
 
     def __init__(self, endpoint: Endpoint, path: Path, *, max_requests: int) -> None:
         self._endpoint, self._path, self._max_requests = endpoint, path, max_requests
+        self._judge: Judge | None = None
 
-    def __call__(self, unread: Sequence[Unread]) -> list[Grade]:
-        """Return what the judge says of every response."""
+    def __call__(
+        self, unread: Sequence[Unread], poll: Callable[[], None] = lambda: None
+    ) -> list[Grade]:
+        """Return what the judge says of every response; `poll` may raise to stop."""
         cases = [
             Case(question=each.question, reference=each.reference, answer=each.response)
             for each in unread
         ]
         grades: list[Grade] = ["unread"] * len(cases)
         with VerdictCache(self._path) as cache:
-            requests, tokens = cache.spent()
-            spending = Spending(max_requests=self._max_requests, requests=requests, tokens=tokens)
-            judge = Judge(ChatClient(self._endpoint, spending=spending), cache)
-            for index, verdict in judge.judge_all(cases):
+            self._judge = judge = self._judge or self._first(cache)
+            judge.cache = cache
+            for index, verdict in judge.judge_all(cases, poll=poll):
                 grades[index] = GRADES[verdict.outcome]
         return grades
+
+    def _first(self, cache: VerdictCache) -> Judge:
+        requests, tokens = cache.spent()
+        spending = Spending(max_requests=self._max_requests, requests=requests, tokens=tokens)
+        return Judge(ChatClient(self._endpoint, spending=spending), cache)

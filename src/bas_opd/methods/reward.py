@@ -19,8 +19,9 @@ class Unread:
     response: str
 
 
-Judge = Callable[[Sequence[Unread]], Sequence[Grade]]
-"""What no rule could read -> grades; unread where the judge does not decide."""
+Judge = Callable[[Sequence[Unread], Callable[[], None]], Sequence[Grade]]
+"""What no rule could read -> grades; unread where the judge does not decide. The second argument
+may raise to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class RuleReward:
     by_last_word: bool = False
     """FineSearch's own rule: the last word is the answer."""
     judge: Judge | None = None
+    poll: Callable[[], None] = lambda: None
+    """Called while the judge is asked; it may raise to stop."""
     _keys: dict[str, AnswerKey | None] = field(default_factory=dict, init=False)
 
     def can_grade(self, example: Example) -> bool:
@@ -56,7 +59,7 @@ class RuleReward:
                 unread[row] = Unread(question=question, reference=key.meaning, response=text)
         if self.judge is None or not unread:
             return Graded(grades=tuple(grades))
-        for row, verdict in zip(unread, self.judge(list(unread.values())), strict=True):
+        for row, verdict in zip(unread, self.judge(list(unread.values()), self.poll), strict=True):
             grades[row] = verdict
         judged = tuple(row for row in unread if grades[row] != "unread")
         return Graded(grades=tuple(grades), judged=judged)

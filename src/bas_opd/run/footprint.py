@@ -67,12 +67,21 @@ class Memory(ModelSize):
     @property
     def host(self) -> int:
         """Bytes of host memory at most: while a model is loaded, or a checkpoint is written."""
-        return max(self.read, self.locked + self.copied)
+        return self.host_of(1)
 
     @property
     def read(self) -> int:
         """Bytes of host memory while the models are loaded, one after the other."""
-        return max(self.loading, self.loading_teacher)
+        return self.read_by(1)
+
+    def host_of(self, processes: int) -> int:
+        """Return the least that a machine needs for so many processes."""
+        return max(self.read_by(processes), processes * (self.locked + self.copied))
+
+    def read_by(self, processes: int) -> int:
+        """Return the least that so many processes need to load their models: they take turns."""
+        loaded = (processes - 1) * self.host_teacher if self.is_offloaded else 0
+        return max(self.loading, self.loading_teacher + loaded)
 
     @property
     def copied(self) -> int:
@@ -204,24 +213,29 @@ def more_room(config: Config, switches: Sequence[str] = SWITCHES) -> str:
 def check_host(memory: Memory, processes: int = 1) -> None:
     """Refuse a host that is too small for so many processes of a run whose state it keeps."""
     free = free_host_memory()
-    if not memory.is_offloaded or free is None or free >= processes * memory.host:
+    if not memory.is_offloaded or free is None or free >= memory.host_of(processes):
         return
-    read, locked, copied = (
-        f"{processes * size / 1e9:,.1f} GB" for size in (memory.read, memory.locked, memory.copied)
+    locked, copied, read = (
+        f"{size / 1e9:,.1f} GB"
+        for size in (
+            processes * memory.locked,
+            processes * memory.copied,
+            memory.read_by(processes),
+        )
     )
     of = f" for {processes} processes" if processes > 1 else ""
     raise OutOfMemory(
         f"optim.offload is true, which takes {locked} of host memory{of}, and {copied} more while "
         f"a checkpoint is written; to load the weights takes {read}, but only {free / 1e9:,.1f} GB "
         f"are free on {socket.gethostname()}. Use a machine with more memory"
-        f"{_more_host(memory, free // processes)}."
+        f"{_more_host(memory, has_room=memory.read_by(processes) <= free)}."
     )
 
 
-def _more_host(memory: Memory, free: int) -> str:
-    """Say what else would help a process on a host that is too small."""
+def _more_host(memory: Memory, *, has_room: bool) -> str:
+    """Say what else would help on a host that is too small, which may have room to load."""
     ways = []
-    if memory.read <= free:
+    if has_room:
         ways.append("set optim.offload=false")
         if memory.trained == memory.parameters:
             ways.append("train adapters with lora.rank")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bas_opd.compute.world import World
+from bas_opd.compute.memory import free_host_memory
+from bas_opd.compute.world import World, launched_here
 from bas_opd.config.schema import Config
 from bas_opd.data.records import MANIFEST, PreparedSet
 from bas_opd.errors import ConfigError
@@ -18,6 +19,8 @@ from bas_opd.run.directory import RunDirectory, changes
 from bas_opd.run.footprint import wants_gpu
 from bas_opd.run.lock import NAME as OWNER
 from bas_opd.text import counted, listed
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -148,6 +151,23 @@ def check_machines(
         )
 
     world.led(refuse)
+
+
+def in_turns(world: World, load: Callable[[], T], *, needs: int, keeps: int = 0) -> T:
+    """Load a model on as many ranks of each machine at a time as its host memory has room for.
+
+    A process `needs` so many bytes of it while it loads, of which it `keeps` some.
+    """
+    here, free = launched_here(), free_host_memory()
+    at_once = here
+    if free is not None:
+        at_once = max(1, (free - here * keeps) // max(1, needs - keeps))
+    turns = max(world.gather(-(-here // at_once)))
+    own: list[T] = []
+    for turn in range(turns):
+        is_mine = world.local_rank % turns == turn
+        world.together(lambda is_mine=is_mine: own.append(load()) if is_mine else None)
+    return own[0]
 
 
 def _apart(

@@ -6,7 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
+from bas_opd.model.size import model_size
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import AheadEngine, RolloutEngine, Sampler
@@ -62,6 +63,7 @@ from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.engines import sampling_settings, vllm_engine
 from bas_opd.run.footprint import more_room, wants_gpu
 from bas_opd.run.ledger import Ledger
+from bas_opd.run.ranks import in_turns
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.run.served import served_teacher
 from bas_opd.select import build_selector
@@ -104,7 +106,7 @@ def build_method(
     if config.teacher.path is not None:
         load_processors(config)  # Their tokens are compared before gigabytes are read.
     world = replace(world or World(), advice=more_room(config))
-    model = load_policy(config, world)
+    model = _in_turns(world, config.model.path, partial(load_policy, config, world))
     if world.size > 1 or config.shard.always:
         model.shard(world, by_layer=config.shard.reshard)
     poll = PatientPoll(hooks.poll)
@@ -160,9 +162,15 @@ def build_method(
                 views=encoder(view),
             )
         own = {**FROZEN, "path": config.teacher.path, "device": str(model.device)}
-        other = open_model(**{**config.model.model_dump(), **own}, on_host=offload)
-        if offload or model.shards is not None:
-            other.shard(world, on_host=offload)
+
+        def load() -> VisionLanguageModel:
+            other = open_model(**{**config.model.model_dump(), **own}, on_host=offload)
+            if offload or model.shards is not None:
+                other.shard(world, on_host=offload)
+            return other
+
+        precision = model.precision if offload else None
+        other = _in_turns(world, config.teacher.path, load, kept_in=precision)
         return FrozenTeacher(
             other,
             view,
@@ -176,7 +184,8 @@ def build_method(
     def reward() -> RuleReward:
         source = read_manifest(Path(config.data.path)).source
         asked = None if judge is None else partial(_led, world, judge)
-        return RuleReward(model=model, by_last_word=grades_by_last_word(source), judge=asked)
+        by_last_word = grades_by_last_word(source)
+        return RuleReward(model=model, by_last_word=by_last_word, judge=asked, poll=poll)
 
     if name == "sft":
         return Sft(
@@ -274,9 +283,11 @@ def _drawn_logprobs(config: Config, model: VisionLanguageModel) -> TokenLogprobs
     )
 
 
-def _led(world: World, judge: Judge, unread: Sequence[Unread]) -> Sequence[Grade]:
+def _led(
+    world: World, judge: Judge, unread: Sequence[Unread], poll: Callable[[], None]
+) -> Sequence[Grade]:
     """Let the leader ask, so that each request is paid for once."""
-    return world.led(lambda: judge(unread))
+    return world.led(lambda: judge(unread, poll))
 
 
 def _initial_model(
@@ -510,6 +521,25 @@ def prompt_lengths(config: Config) -> tuple[PromptLength, PromptLength | None]:
     """Return how long prompts are for the model, and for a teacher that is another model."""
     student, teacher = load_processors(config)
     return student.prompt_length, teacher and teacher.prompt_length
+
+
+def _in_turns(
+    world: World,
+    path: str | Path,
+    load: Callable[[], VisionLanguageModel],
+    *,
+    kept_in: torch.dtype | None = None,
+) -> VisionLanguageModel:
+    """Load a model, on as many ranks of a machine at a time as it has room for.
+
+    One that a rank keeps in host memory is kept in a precision; the others leave it.
+    """
+    if world.size == 1:
+        return load()
+    if kept_in is None:
+        return in_turns(world, load, needs=model_size(path).loading)
+    size = model_size(path, precision=kept_in, frozen=True, ranks=world.parts, on_host=True)
+    return in_turns(world, load, needs=size.loading, keeps=size.weights)
 
 
 def load_policy(
