@@ -157,7 +157,12 @@ def _sizes(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "  otherwise", f"{forms}, with optim.offload={str(other).lower()}"
     if disk := plan.disk:
         yield "checkpoint", f"{_bytes(disk.checkpoint)}, {disk.kept_checkpoints} kept"
-        yield "disk", f"{_bytes(disk.most)} at most, {_bytes(disk.model)} of it the model"
+        if disk.answers:
+            given = f"if responses have {plan.tokens.response}"
+            yield "stored answers", f"about {_bytes(disk.answers)}, {given}"
+            yield "disk", f"about {_bytes(disk.most)}, {_bytes(disk.model)} of it the model"
+        else:
+            yield "disk", f"{_bytes(disk.most)} at most, {_bytes(disk.model)} of it the model"
 
 
 def _time(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -36,10 +36,8 @@ from bas_opd.run.forecast import (
 )
 from bas_opd.run.record import total_tokens
 from bas_opd.run.state import build_method, prompt_lengths
+from bas_opd.run.stored_answers import answers_bytes, assumed_response
 from bas_opd.types import BudgetKind, Example
-
-MEAN_RESPONSE = 87
-"""Tokens of a mean response in the paper: 2,167,850 scored in 24,864 calls (Table 7)."""
 
 Lengths = Mapping[str, Sequence[int]]
 """Example -> tokens of its prompt with the full image and, if there is one, with the crop."""
@@ -71,6 +69,9 @@ class Disk:
     kept_checkpoints: int
     model: int
     most: int
+    """With a served teacher an estimate: its answers are as long as the responses."""
+    answers: int = 0
+    """What a served teacher's answers take, if responses have the assumed length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,8 @@ def plan(
         check_lengths(config, data, length, teacher_length)
     longest = max(full for full, *_ in lengths.values()) if lengths else None
     budgets = [_budget(config, batch, lengths) for batch in batches]
-    tokens = _tokens(config, batches, [calls for _, calls in budgets], lengths)
+    calls = [calls for _, calls in budgets]
+    tokens = _tokens(config, batches, calls, lengths)
     return Plan(
         config=dump(config),
         config_hash=config_hash(config),
@@ -156,10 +158,10 @@ def plan(
         budget_kind=config.queries.budget if config.queries else "calls",
         least_budget=min(limit for limit, _ in budgets),
         most_budget=max(limit for limit, _ in budgets),
-        calls=sum(calls for _, calls in budgets),
+        calls=sum(calls),
         tokens=tokens,
         memory=memory,
-        disk=disk(config, memory, total) if memory else None,
+        disk=disk(config, memory, total, sum(calls)) if memory else None,
         unknown=unknown,
         warnings=(
             *_warnings(config, batches, lengths),
@@ -172,15 +174,23 @@ def plan(
     )
 
 
-def disk(config: Config, memory: Memory, steps: int) -> Disk:
-    """Return the disk space of checkpoints and model; a new checkpoint is staged beside the old."""
+def disk(config: Config, memory: Memory, steps: int, calls: int | None = None) -> Disk:
+    """Return the disk space of checkpoints, model and a served teacher's answers.
+
+    A new checkpoint is staged beside the old. Without `calls`, every row is a candidate.
+    """
+    if calls is None:
+        rows = config.rollout.per_prompt * config.rollout.prompts_per_step
+        calls = steps * query_budget(config.queries.query_ratio, rows) if config.queries else 0
+    answers = answers_bytes(config, calls)
     checkpoint, kept = memory.host_copy, len(kept_steps(config.run, steps))
     model = FP32 * (memory.trained if config.lora.rank else memory.parameters)
     return Disk(
         checkpoint=checkpoint,
         kept_checkpoints=kept,
         model=model,
-        most=(kept + 1) * checkpoint + model,
+        most=(kept + 1) * checkpoint + model + answers,
+        answers=answers,
     )
 
 
@@ -209,7 +219,7 @@ def _budget(config: Config, batch: Sequence[Example], lengths: Lengths | None) -
     if select is None:
         return 0, 0
     rows, ratio = candidate_counts(config, [batch])[0], select.query_ratio
-    response = _response(config)
+    response = assumed_response(config)
     if select.budget == "calls":
         return query_budget(ratio, rows), query_budget(ratio, rows)
     if select.budget == "scored_tokens" or lengths is None:
@@ -224,10 +234,6 @@ def _budget(config: Config, batch: Sequence[Example], lengths: Lengths | None) -
     opened = min(len(crops), int(limit / first))
     most = config.rollout.per_prompt * opened
     return limit, min(most, opened + int((limit - opened * first) / further))
-
-
-def _response(config: Config) -> int:
-    return min(MEAN_RESPONSE, config.rollout.max_response_tokens)
 
 
 def _touched(config: Config, rows: int, calls: int) -> float:
@@ -315,7 +321,7 @@ def _tokens(
     if config.queries is None:
         return _tokens_without_queries(config, batches, lengths)
     per_prompt = config.rollout.per_prompt
-    response = _response(config)
+    response = assumed_response(config)
     scored = response * sum(budgets)
     sampled = response * per_prompt * sum(map(len, batches))
     if lengths is None:
@@ -365,7 +371,7 @@ def _tokens_without_queries(config: Config, batches: Batches, lengths: Lengths |
 
     Every row counts as learned from, and DAPO as sampling one round; `_warnings` says so.
     """
-    response, per_prompt = _response(config), config.rollout.per_prompt
+    response, per_prompt = assumed_response(config), config.rollout.per_prompt
     is_sft = config.method.name == "sft"
     used = [e for batch in batches for e in batch if e.has_crop or not is_sft]
     sampled = response * per_prompt * len(used)

@@ -92,7 +92,12 @@ def check_prompt(
         )
 
 
+def full_sizes(example: Example) -> Iterator[Size]:
+    """Yield the size of the full image."""
+    yield image_size(example.image)
+
+
 def view_sizes(example: Example) -> Iterator[Size]:
     """Yield the size of the full image and, if there is one, of the crop."""
-    yield image_size(example.image)
+    yield from full_sizes(example)
     yield from crop_sizes(example)

@@ -17,6 +17,7 @@ from bas_opd.data.views import (
     check_prompts,
     crop_size,
     crop_sizes,
+    full_sizes,
     view_sizes,
 )
 from bas_opd.errors import ConfigError, DataError
@@ -48,9 +49,11 @@ def check_lengths(
     """
     text = answered if config.method.name == "opsd" else lambda example: example.question
     limit = config.data.max_prompt_tokens
-    check_prompts(data.examples, length, limit, text)
+    check_prompts(
+        data.examples, length, limit, text, view_sizes if config.needs_crops else full_sizes
+    )
     if teacher is not None:
-        shown = crop_sizes if config.needs_crops else view_sizes
+        shown = crop_sizes if config.needs_crops else full_sizes
         check_prompts(data.examples, teacher, limit, text, shown)
     if config.select.budget == "processed_tokens":
         batches = planned_batches(config, data, planned_steps(config, data))
@@ -93,6 +96,29 @@ def check_data(config: Config, data: PreparedSet) -> None:
             f"{shown}, so no response could be told right from wrong. Give the letter or the text "
             "of a listed option, yes or no, or a few words."
         )
+
+
+def seldom_grades(config: Config, data: PreparedSet) -> str:
+    """Return how many answers no rule can grade, where responses are graded; nothing if none."""
+    if not config.grades_responses:
+        return ""
+    by_last_word = grades_by_last_word(data.source)
+    unknown = [
+        e
+        for e in data.examples
+        if not (e.has_answer and answer_key(e.question, e.answer, by_last_word=by_last_word))
+    ]
+    if not unknown:
+        return ""
+    so = (
+        "none of their responses is kept"
+        if config.method.name == "sft"
+        else "their prompts are not sampled"
+    )
+    return (
+        f"Of {len(data.examples):,} examples, {len(unknown):,} have no answer that a rule can "
+        f"grade, such as {unknown[0].id!r}: {so}."
+    )
 
 
 def planned_steps(config: Config, data: PreparedSet) -> int:

@@ -34,7 +34,13 @@ from bas_opd.run.checkpoint import (
 from bas_opd.run.directory import SCHEMA_VERSION, RunDirectory
 from bas_opd.run.engines import check_engine
 from bas_opd.run.footprint import check_host, measure, more_room, wants_gpu
-from bas_opd.run.forecast import check_lengths, check_run, never_ranks, seldom_asks
+from bas_opd.run.forecast import (
+    check_lengths,
+    check_run,
+    never_ranks,
+    seldom_asks,
+    seldom_grades,
+)
 from bas_opd.run.history import collect_outline, refuse_step
 from bas_opd.run.journal import CallJournal
 from bas_opd.run.ledger import Ledger
@@ -52,6 +58,7 @@ from bas_opd.run.state import (
 )
 from bas_opd.run.steps import Evaluate, RunSteps, RunSummary
 from bas_opd.run.stopping import StopFlag
+from bas_opd.run.stored_answers import answers_until_checkpoint
 from bas_opd.types import Hooks, TeacherSupport
 
 
@@ -139,7 +146,11 @@ def train(
             asked=journal.write,
             settle=checkpoints.settle,
         )
-        for notice in (seldom_asks(config, batches), never_ranks(config, batches)):
+        for notice in (
+            seldom_asks(config, batches),
+            never_ranks(config, batches),
+            seldom_grades(config, data),
+        ):
             if notice:
                 console.message(notice)
         support: TeacherSupport = "teacher"
@@ -203,7 +214,7 @@ def train(
         needed = sum(world.gather(state.checkpoint_bytes))
 
         def claim_place() -> None:
-            _check_disk(run.path, needed)
+            _check_disk(run.path, needed, answers_until_checkpoint(config, batches))
             run.check_held()
             if replaces:
                 inputs = [config.model.path, *filter(None, [config.teacher.path]), data.folder]
@@ -301,12 +312,17 @@ def _finished_totals(
     return ledger.totals()
 
 
-def _check_disk(path: Path, needed: int) -> None:
-    """Refuse a run whose first checkpoint could not be written."""
+def _check_disk(path: Path, checkpoint: int, answers: int) -> None:
+    """Refuse a run whose first checkpoint could not be written.
+
+    `answers` are about the bytes that a served teacher's answers take until then.
+    """
     free = shutil.disk_usage(path).free
-    if free < needed:
+    if free < checkpoint + answers:
+        stored = f", the teacher's answers before it about {answers / 1e9:,.1f} GB"
         raise BasOpdError(
-            f"A checkpoint of this run takes {needed / 1e9:,.1f} GB, but {path} has only "
-            f"{free / 1e9:,.1f} GB free. Free some space, or choose another run.output; "
-            "`bas-opd plan` says what the whole run needs."
+            f"A checkpoint of this run takes {checkpoint / 1e9:,.1f} GB"
+            f"{stored if answers else ''}, but {path} has only {free / 1e9:,.1f} GB free. Free "
+            "some space, or choose another run.output; `bas-opd plan` says what the whole run "
+            "needs."
         )

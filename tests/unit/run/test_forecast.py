@@ -7,22 +7,26 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from run_fixtures import Silent, small_config
 from stage_fixtures import make_examples
 
 from bas_opd.budget import smallest_ratio
 from bas_opd.config import Config, load_config, preset
+from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.run import loop
 from bas_opd.run.forecast import (
     check_data,
+    check_lengths,
     check_queries,
     check_run,
     never_ranks,
     seldom_asks,
+    seldom_grades,
     undrawn_set,
 )
-from bas_opd.types import Example
+from bas_opd.types import Crop, Example
 
 
 def config(tmp_path: Path, *overrides: str) -> Config:
@@ -138,3 +142,48 @@ def test_a_method_without_queries_has_no_notice_of_them(tmp_path: Path) -> None:
 def test_a_set_that_is_not_drawn_has_all_that_a_method_may_need(tmp_path: Path, name: str) -> None:
     settings = ("grpo.updates_per_step=1",) if name == "dapo" else ()
     assert len(check_run(of_method(name, *settings), undrawn_set(tmp_path, 8))) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "so"),
+    [
+        ("grpo", "their prompts are not sampled"),
+        ("dapo", "their prompts are not sampled"),
+        ("sft", "none of their responses is kept"),
+        ("sft-unfiltered", ""),
+        ("opsd", ""),
+        ("learned25", ""),
+    ],
+)
+def test_answers_that_no_rule_can_grade_are_counted_before_a_run(
+    tmp_path: Path, name: str, so: str
+) -> None:
+    updates = ("grpo.updates_per_step=1",) if name in ("grpo", "dapo") else ()
+    settings = of_method(name, *updates)
+    examples = [replace(each, answer="red") for each in make_examples(tmp_path)]
+    data = PreparedSet(folder=tmp_path, examples=tuple(examples), fingerprint="")
+    assert seldom_grades(settings, data) == ""
+    blank = replace(examples[2], answer="")
+    data = replace(data, examples=(*examples[:2], blank, examples[3]))
+    said = f"Of 4 examples, 1 have no answer that a rule can grade, such as {blank.id!r}: {so}."
+    assert seldom_grades(settings, data) == (said if so else "")
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "opsd", "learned25", "sft"])
+def test_a_crop_that_is_too_long_matters_only_where_it_is_shown(tmp_path: Path, name: str) -> None:
+    updates = ("grpo.updates_per_step=1",) if name in ("grpo", "dapo") else ()
+    example = make_examples(tmp_path)[0]
+    large = tmp_path / "crop.png"
+    Image.new("RGB", (400, 400)).save(large)
+    shown = replace(example, crop=Crop(area=0.1, image=large))
+    data = PreparedSet(folder=tmp_path, examples=(shown,), fingerprint="")
+    settings = of_method(name, *updates, "data.max_prompt_tokens=200", "run.steps=1")
+
+    def length(size: tuple[int, int], question: str) -> int:
+        return size[0]
+
+    if name in ("learned25", "sft"):
+        with pytest.raises(DataError, match="more than the 200 allowed"):
+            check_lengths(settings, data, length)
+    else:
+        check_lengths(settings, data, length)
