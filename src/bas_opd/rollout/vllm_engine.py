@@ -225,6 +225,21 @@ class VllmEngine:
         """Whether vLLM gives its memory back between steps; on a CPU it cannot."""
         return self.model.device.type == "cuda"
 
+    @property
+    def _cache_bytes(self) -> int:
+        return int(self.vllm.cache_gib * 2**30)
+
+    @property
+    def _cache_share(self) -> float:
+        """The share of the GPU that its cache takes.
+
+        vLLM refuses to start unless its `gpu_memory_utilization` of the GPU is free, 0.92 unless
+        set, and the trainer holds most of it. Nothing else depends on it where the size of the
+        cache is given.
+        """
+        _, total = torch.cuda.mem_get_info(self.model.device)
+        return min(1.0, self._cache_bytes / total)
+
     @contextmanager
     def _group_kept(self) -> Iterator[None]:
         """Keep vLLM from ending the group of several processes, which is the run's."""
@@ -253,7 +268,7 @@ class VllmEngine:
                     max_model_len=self.vllm.context,
                     max_num_batched_tokens=max(8192, self.vllm.context),
                     max_num_seqs=ROWS_AT_ONCE,
-                    kv_cache_memory_bytes=int(self.vllm.cache_gib * 2**30),
+                    kv_cache_memory_bytes=self._cache_bytes,
                     limit_mm_per_prompt={"image": 1, "video": 0},
                     skip_mm_profiling=True,
                     mm_processor_cache_gb=0,
@@ -261,7 +276,7 @@ class VllmEngine:
                     logits_processors=[_processor(self._race)],
                     async_scheduling=False,  # A position must be known when it is drawn.
                     enable_sleep_mode=self._sleeps,
-                    **({} if self._sleeps else ON_CPU),
+                    **({"gpu_memory_utilization": self._cache_share} if self._sleeps else ON_CPU),
                     generation_config="vllm",
                     disable_log_stats=True,
                     # Each process is an engine of its own in the group that it finds.
@@ -427,8 +442,10 @@ def _failures_explained() -> Iterator[None]:
         if ran_out(error):
             raise
         raise ModelError(
-            f"vLLM cannot compute this model as the settings ask: {error} Correct what it names "
-            "(its cache is rollout.engine_cache_gib), or set rollout.engine=sampler."
+            f"vLLM cannot compute this model as the settings ask: {error} What vLLM "
+            "calls gpu_memory_utilization or kv_cache_memory_bytes is set by "
+            "rollout.engine_cache_gib, and max_model_len by data.max_prompt_tokens and "
+            "rollout.max_response_tokens. Correct what it names, or set rollout.engine=sampler."
         ) from error
 
 
