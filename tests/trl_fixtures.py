@@ -146,6 +146,8 @@ class CompletionsServer:
         self.model = tiny(1)
         self.prompts: list[list[int]] = []
         """Every sequence that came in."""
+        self.failures = 0
+        """Requests that it computes, but answers with 503."""
         self.closing = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -181,11 +183,15 @@ def _handler(server: CompletionsServer) -> type[BaseHTTPRequestHandler]:
             server.prompts.extend(asked["prompt"])
             k, heat = asked["prompt_logprobs"], asked["temperature"]
             scored = [server.scored(each, k, heat) for each in asked["prompt"]]
+            if server.failures:
+                server.failures -= 1
+                self._send({"error": "overloaded"}, status=503)
+                return
             self._send({"choices": [{"prompt_logprobs": each} for each in scored]})
 
-        def _send(self, content: Any) -> None:
+        def _send(self, content: Any, status: int = 200) -> None:
             body = json.dumps(content).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -113,3 +113,26 @@ def test_a_selector_that_learns_needs_more_than_one_token(
     trainer = served(tmp_path, server.url, selector=EntropySelector(), beta=1.0, loss_top_k=1)
     trainer.train()
     assert len(server.prompts) == 3 * query_budget("0.5", ROWS)
+
+
+def test_a_request_that_trl_repeats_is_computed_twice_and_counted_once(
+    tmp_path: Path, server: CompletionsServer
+) -> None:
+    server.failures = 1
+    trainer = served(tmp_path, server.url, max_steps=1)
+    trainer.train()
+    assert trainer.ledger.calls == query_budget("0.5", ROWS)
+    assert len(server.prompts) == trainer.ledger.calls + MICRO
+
+
+def test_without_trls_retries_the_server_computes_no_more_than_is_counted(
+    tmp_path: Path, server: CompletionsServer
+) -> None:
+    adapters = pytest.importorskip("requests.adapters")
+    server.failures = 1
+    trainer = served(tmp_path, server.url, max_steps=1)
+    trainer.teacher_client.session.mount("http://", adapters.HTTPAdapter())
+    with pytest.raises(Exception, match="Request failed: 503"):
+        trainer.train()
+    trainer.gate.abandon()
+    assert len(server.prompts) == MICRO == trainer.ledger.calls

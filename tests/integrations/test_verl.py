@@ -143,6 +143,14 @@ def test_a_validation_asks_no_teacher_and_masks_nothing() -> None:
     assert worker.query_totals()["steps"] == 0
 
 
+def test_a_share_without_a_query_is_refused() -> None:
+    worker = Worker(query_ratio="0.25")
+    with pytest.raises(ConfigError, match=r"K is 0 of the 3 rollouts .* to at least 0\.3334"):
+        asyncio.run(worker.generate_sequences(batch(3)))
+    asyncio.run(worker.generate_sequences(batch(4)))
+    assert len(worker.client.asked) == 1
+
+
 def test_rollouts_that_share_a_priority_are_refused() -> None:
     worker, shared = Worker(query_ratio="0.5"), batch(4)
     shared.non_tensor_batch["priority"] = np.array([0, 1, 1, 2])

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from bas_opd.budget import query_budget, smallest_ratio
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.integrations.gate import QueryGate
 from bas_opd.select import EntropySelector, RandomSelector, Selector
@@ -53,6 +54,7 @@ class BudgetedAgentLoopWorker(AgentLoopWorker):
                 f"{len(batch)} rollouts, but a rollout is known by it. Give each its own value, or "
                 "leave the column out."
             )
+        check_share(self.gate.query_ratio, len(batch))
         if isinstance(self.gate.selector, RandomSelector):
             self.gate.selector.seed = int(min(places))
         self._sampled: dict[int, Any] = {}
@@ -136,6 +138,19 @@ class BudgetedAgentLoopManager(AgentLoopManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(BudgetedAgentLoopWorker)
         super().__init__(*args, **kwargs)
+
+
+def check_share(query_ratio: Any, rollouts: int) -> None:
+    """Refuse a ratio that pays for no rollout of a worker's share."""
+    if query_budget(query_ratio, rollouts) > 0:
+        return
+    raise ConfigError(
+        f"The query ratio is {query_ratio}, so K is 0 of the {rollouts} rollouts of an agent-loop "
+        "worker: it would never ask the teacher, and nothing would be learned. Set "
+        f"bas_opd.query_ratio to at least {smallest_ratio(1, rollouts):f}, lower "
+        "actor_rollout_ref.rollout.agent.num_workers, or raise data.train_batch_size or "
+        "actor_rollout_ref.rollout.n."
+    )
 
 
 def gate_from(config: Any) -> QueryGate:
