@@ -172,6 +172,19 @@ def test_dapo_draws_other_prompts_in_place_of_those_that_teach_nothing(config: M
         assert state.data["cursor"] == taken
 
 
+def test_dapo_drops_prompts_by_correctness_and_not_by_the_shaped_reward(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are right, and responses near the longest are penalised: rewards differ."""
+    reward(monkeypatch, "right")
+    settings = ("dapo.overlong_share=1", "rollout.max_response_tokens=40", "run.steps=1")
+    (step,) = steps_of(train(config("dapo", "run", *settings)))
+    groups = [step.rewards[at : at + 4] for at in range(0, len(step.rewards), 4)]
+    assert any(len(set(group)) > 1 for group in groups), "No group has responses of two lengths."
+    assert step.kept == []
+    assert len(step.rounds) == 4
+
+
 def test_rounds_of_one_step_draw_different_noise(config: Make, monkeypatch: Any) -> None:
     # With as many prompts as the set has, every round asks the same questions in another order.
     reward(monkeypatch, "wrong")
@@ -189,13 +202,17 @@ def test_rounds_of_one_step_draw_different_noise(config: Make, monkeypatch: Any)
     assert first != second
 
 
-def test_several_updates_use_old_probabilities_of_the_learner(config: Make) -> None:
-    run = train(config("grpo-released", "run"))
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_several_updates_use_old_probabilities_of_the_learner(
+    config: Make, temperature: float
+) -> None:
+    drawn = f"rollout.temperature={temperature}"
+    run = train(config("grpo-released", "run", drawn))
     for step in steps_of(run):
         assert 1 < len([each for each in step.updates if each.rows]) <= 4
         assert step.rescored_tokens > 0
         assert step.logprob_gap == pytest.approx(0, abs=1e-4)
-    single = steps_of(train(config("grpo", "single")))
+    single = steps_of(train(config("grpo", "single", drawn)))
     assert all(step.rescored_tokens == 0 and len(step.updates) == 1 for step in single)
     assert all(step.logprob_gap == pytest.approx(0, abs=1e-4) for step in single)
 
