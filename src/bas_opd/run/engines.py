@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import view_sizes
+from bas_opd.data.views import crop_sizes, full_sizes
 from bas_opd.errors import ConfigError
 from bas_opd.model.encoding import ViewEncoder
 from bas_opd.model.family import checkpoint_config
@@ -65,11 +65,17 @@ def check_engine(config: Config, processor: Processor, data: PreparedSet) -> str
             "vLLM computes Qwen3.5 on a CPU in bfloat16 only, and this run would be in float32. "
             "Set rollout.engine=sampler, or model.precision=bfloat16."
         )
+    if config.model.device.startswith("cuda:") and config.model.device != "cuda:0":
+        raise ConfigError(
+            f"model.device is {config.model.device}, but vLLM computes on the first GPU that it "
+            "sees. Set model.device=cuda, and CUDA_VISIBLE_DEVICES to the number of the GPU."
+        )
     room = _positions(config)
+    shown = crop_sizes if config.method.name == "sft" else full_sizes
     prompts = (
         processor.prompt_length(size, example.question)
         for example in data.examples
-        for size in view_sizes(example)
+        for size in shown(example)
     )
     longest = max(prompts, default=0) + config.rollout.max_response_tokens
     if longest > room:

@@ -89,6 +89,15 @@ def test_qwen35_in_float32_on_a_cpu_is_refused(
         loop.train(small_config(tmp_path, small_qwen35, VLLM), Silent())
 
 
+def test_another_gpu_than_the_first_is_refused(
+    small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, vllm="0.32.0")
+    config = small_config(tmp_path, small_qwen3vl, VLLM, "model.device=cuda:1")
+    with pytest.raises(ConfigError, match=r"Set model\.device=cuda, and CUDA_VISIBLE_DEVICES"):
+        loop.train(config, Silent())
+
+
 def test_a_probe_does_not_measure_vllm(small_qwen3vl: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, small_qwen3vl, VLLM)
     with pytest.raises(ConfigError, match="which --probe does not measure"):
