@@ -1,12 +1,12 @@
-"""Finish the study of Table 2: the last learning rates, the runs and the tables of its page.
+"""Finish the longer study of Table 2: the last learning rates, the runs, the tables of its page.
 
-    PYTHONPATH=src python -m recipes.table2.finish --out runs/table2 --jobs 16
+    PYTHONPATH=src python -m recipes.table2.finish --out runs/table2-long --jobs 16
 
 Rerun to resume; run it from the root of the repository. If it ran on another machine, bring
 OUT/sweep and OUT/results back and run it here: it then only writes. The rates are in the study's
 file before its runs start, and every result has the hash of that file. The sentences of
-docs/table2.md, README.md and docs/methods.md are then still to be written;
-tests/paper/test_table2.py names them.
+docs/table2-long.md and docs/table2.md are then still to be written; tests/paper/test_table2.py names
+them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--docs", type=Path, default=DOCS, help="folder of the page and its records"
     )
     given = parser.parse_args(arguments)
-    page, folder = given.docs / "table2.md", given.docs / "results/table2"
+    page, folder = given.docs / "table2-long.md", given.docs / "results/table2-long"
     study = folder / "study.toml"
     options = ("--out", str(given.out), "--jobs", str(given.jobs), "--device", given.device)
     if read_study(study).declared.draft:
@@ -53,15 +53,14 @@ def main(arguments: list[str] | None = None) -> None:
             reproduce(study, *options, *LEFT)
         keep(given.out / "sweep", folder / "sweep")
         chosen = best_rates(read_results(folder / "sweep"))
-        # The file may be a link, which would be replaced.
-        write_text(study.resolve(), declare(study.read_text("utf-8"), chosen))
+        write_text(study, declare(study.read_text("utf-8"), chosen))
     write_rates(page, sweep_table(in_order(study, read_results(folder / "sweep"))))
     arms = read_study(study).arms.items()
     if lacks(given.out / "results", ["base", *(f"{a.name}-{s}" for a, own in arms for s in own)]):
         reproduce(study, *options)
     keep(given.out / "results", folder, study=read_study(study).hash)
     write_table(page, folder_table(folder))
-    for file in save(cost_figure(folder), given.docs / "figures/table2"):
+    for file in save(cost_figure(folder), given.docs / "figures/table2-long"):
         print(file)
 
 

@@ -1,4 +1,4 @@
-"""Finishing the study of Table 2: what is written into its file and its page."""
+"""Finishing the longer study of Table 2: what is written into its file and its page."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from bas_opd.reproduce.study import read_study
 from recipes.table2 import finish
 
 DOCS = Path(__file__).parents[3] / "docs"
-FOLDER = DOCS / "results/table2"
+FOLDER = DOCS / "results/table2-long"
 
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
     """A copy of the page and its records, with a study that is a draft."""
-    shutil.copytree(FOLDER / "sweep", tmp_path / "results/table2/sweep")
-    shutil.copy(DOCS / "table2.md", tmp_path)
+    shutil.copytree(FOLDER / "sweep", tmp_path / "results/table2-long/sweep")
+    shutil.copy(DOCS / "table2-long.md", tmp_path)
     declared = (FOLDER / "study.toml").read_text("utf-8").replace("draft = true\n", "")
-    (tmp_path / "declared.toml").write_text(
+    (tmp_path / "results/table2-long/study.toml").write_text(
         declared.replace("\ntask = ", "\ndraft = true\ntask = ")
     )
-    # As in the repository, where it is a link to that of the package.
-    (tmp_path / "results/table2/study.toml").symlink_to(tmp_path / "declared.toml")
     return tmp_path
 
 
 def test_the_best_rates_are_declared_and_nothing_else_changes(docs: Path) -> None:
-    study = docs / "results/table2/study.toml"
+    study = docs / "results/table2-long/study.toml"
     before = read_study(study).declared
-    found = best_rates(read_results(docs / "results/table2/sweep"))
+    found = best_rates(read_results(docs / "results/table2-long/sweep"))
     rates = {**found, "opsd": 1e-06, "dapo": 0.003}
     study.write_text(finish.declare(study.read_text("utf-8"), rates))
     after = read_study(study).declared
@@ -56,13 +54,13 @@ def test_new_trials_reach_the_page_and_the_study_and_old_ones_stay(
 ) -> None:
     """Of opsd, a trial at 1e-6 is made up that is better than all others."""
     out, commands = tmp_path / "out", list[tuple[str, ...]]()
-    sweep = docs / "results/table2/sweep"
+    sweep = docs / "results/table2-long/sweep"
     kept = {file.name: file.read_bytes() for file in sweep.glob("*.json")}
     made = next(result for result in read_results(sweep) if result.arm == "full")
     better = made.model_copy(update={"arm": "opsd", "learning_rate": 1e-06})
     other = better.model_copy(update={"questions": "others"})
     base = next(result for result in read_results(sweep) if result.arm == "base")
-    study = docs / "results/table2/study.toml"
+    study = docs / "results/table2-long/study.toml"
     older = "of a file with other rates"
 
     def make(study: Path, *options: str) -> None:
@@ -101,12 +99,10 @@ def test_new_trials_reach_the_page_and_the_study_and_old_ones_stay(
         *(False, False),  # and then without a sweep.
     ]
     assert {name: (sweep / name).read_bytes() for name in kept} == kept
-    assert (docs / "declared.toml").exists()
-    assert study.is_symlink()
     declared = {arm.name: arm.learning_rate for arm in read_study(study).declared.arms}
     assert declared["opsd"] == 1e-06
-    page = (docs / "table2.md").read_text("utf-8")
+    page = (docs / "table2-long.md").read_text("utf-8")
     assert sweep_table(finish.in_order(study, read_results(sweep))) in page
     assert "<!-- table: policies -->\n| the table |\n<!-- /table -->" in page
-    before, after = ((f / "table2.md").read_text("utf-8").split("\n## ") for f in (DOCS, docs))
+    before, after = ((f / "table2-long.md").read_text("utf-8").split("\n## ") for f in (DOCS, docs))
     assert [one.splitlines()[0] for one in before] == [other.splitlines()[0] for other in after]
