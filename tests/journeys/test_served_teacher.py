@@ -9,12 +9,15 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from baseline_fixtures import short_config
+from PIL import Image
 from run_fixtures import OFTEN, Silent, events_of, rewrite, stop_at, tiny
 from run_states import assert_same_end
 from shapes import make_pictures
@@ -22,11 +25,13 @@ from small_models import build_small_model
 from teacher_server import TeacherServer, no_fault
 
 from bas_opd.config import Config, load_config, preset
-from bas_opd.data.images import open_crop
+from bas_opd.data.images import open_crop, open_image
 from bas_opd.data.records import PreparedSet
+from bas_opd.data.views import answered
 from bas_opd.errors import ConfigError, ModelError, PreemptionError
 from bas_opd.report.costs import token_parts
 from bas_opd.report.run import read_and_verify
+from bas_opd.rollout.sampler import Sampler
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published
 from bas_opd.run.history import read_history
@@ -34,6 +39,7 @@ from bas_opd.run.verify import verify
 from bas_opd.serving.client import AccessError, RefusedError, ServerError, SpendingLimitError
 from bas_opd.serving.request_journal import read_requests
 from bas_opd.serving.scoring import AnswerError
+from bas_opd.types import PromptBatch, Rollouts
 
 SETTINGS = (*OFTEN, "distill.k=20", "teacher.at_once=2", "teacher.retries=2")
 Make = Callable[..., Config]
@@ -236,36 +242,101 @@ def test_a_run_sends_one_request_for_each_selected_row_and_is_verified(
     assert note.startswith(f"{sent(whole):,} sent")
 
 
+def shown(server: TeacherServer, image: Image.Image) -> str:
+    """A picture as it is sent."""
+    file = io.BytesIO()
+    server.model.processor.resized(image).save(file, format="PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def asked_about(request: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """The picture and the token ids of a request."""
+    (part,) = request["content_parts"]
+    return part["url"].partition(",")[2], tuple(request["token_ids"])
+
+
+def keep_draws(monkeypatch: pytest.MonkeyPatch) -> dict[int, Rollouts]:
+    """Step -> what is drawn in it, once it is."""
+    drawn: dict[int, Rollouts] = {}
+    generate = Sampler.generate
+
+    def kept(self: Sampler, batch: PromptBatch) -> Rollouts:
+        drawn[batch.step] = generate(self, batch)
+        return drawn[batch.step]
+
+    monkeypatch.setattr(Sampler, "generate", kept)
+    return drawn
+
+
 def test_nothing_of_an_unselected_row_leaves_this_machine(
-    config: Make, server: TeacherServer, data: PreparedSet
+    config: Make, server: TeacherServer, data: PreparedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    drawn = keep_draws(monkeypatch)
     run = train(config())
-    examples = {each.id: each for each in data.examples}
-    pictures: dict[str, str] = {}
-    for example in data.examples:
-        if example.has_crop:
-            file = io.BytesIO()
-            server.model.processor.resized(open_crop(example)).save(file, format="PNG")
-            pictures[example.id] = base64.b64encode(file.getvalue()).decode()
-    queried: set[str] = set()
-    tails: set[str] = set()
-    for step in read_history(run).steps:
-        assert len(step.selected) <= step.budget  # type: ignore[attr-defined]
-        queried |= {step.examples[row // step.per_prompt] for row in step.selected}  # type: ignore[attr-defined]
-        tails |= {each.response for each in step.shown}
-    silent = set(examples) - queried
-    assert silent & set(pictures), "Some example must never be selected."
+    processor = server.model.processor
+    rows: dict[bool, set[tuple[str, tuple[int, ...]]]] = {True: set(), False: set()}
+    for step in steps_of(run):
+        assert len(step.selected) <= step.budget
+        rollouts = drawn[step.step]
+        for row in range(len(rollouts.lengths)):
+            example = rollouts.examples[rollouts.prompt_of(row)]
+            assert example.id == step.examples[row // step.per_prompt]
+            if not example.has_crop:
+                assert row not in step.selected
+                continue
+            response = rollouts.tokens[row, : int(rollouts.lengths[row])].tolist()
+            ids = (*processor.prompt_ids(example.question), *response)
+            rows[row in step.selected].add((shown(server, open_crop(example)), ids))
+    assert {asked_about(request) for request in server.requests} == rows[True]
+    # The same tokens may be drawn in a selected row, too.
+    others = rows[False] - rows[True]
+    assert others, "Some rows must not be selected."
     wire = server.bytes.decode()
-    assert all(pictures[name] in wire for name in queried)
-    others = {pictures[name] for name in silent & set(pictures)}
-    assert not any(each in wire for each in others - {pictures[name] for name in queried})
-    decode = server.model.processor.decode
-    prompts = "\n".join(decode(request["token_ids"]) for request in server.requests)
-    asked = {examples[name].question for name in queried}
-    for name in silent:
-        assert examples[name].question in asked or examples[name].question not in prompts
+    silent = {picture for picture, _ in others} - {picture for picture, _ in rows[True]}
+    assert silent, "Some example must never be selected."
+    assert not any(picture in wire for picture in silent)
+    prompts = "\n".join(processor.decode(request["token_ids"]) for request in server.requests)
+    queried = {
+        each.examples[row // each.per_prompt] for each in steps_of(run) for row in each.selected
+    }
+    asked = {each.question for each in data.examples if each.id in queried}
+    for example in data.examples:
+        assert example.question in asked or example.question not in prompts
     assert len(server.requests) <= selected_rows(run)
     assert {request["model"] for request in server.requests} == {"a-teacher"}
+
+
+def test_with_opsd_it_sees_the_full_image_and_the_answer_and_no_crop(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path, larger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def taught(output: str, *teacher: str) -> Path:
+        few = ("distill.k=20", "run.steps=2")
+        return train(short_config("opsd", tmp_path, small_qwen35, output, *few, *teacher))
+
+    drawn = keep_draws(monkeypatch)
+    run = taught("run", *server.settings())
+    processor, expected = server.model.processor, set[tuple[str, tuple[int, ...]]]()
+    for step in steps_of(run):
+        rollouts = drawn[step.step]
+        assert step.scored == step.candidates == list(range(len(rollouts.lengths)))
+        for row in step.scored:
+            example = rollouts.examples[rollouts.prompt_of(row)]
+            prompt = processor.prompt_ids(answered(example))
+            told = f"{example.question}\n\nFor reference, the correct answer is: {example.answer}\n"
+            assert example.answer
+            assert told in processor.decode(prompt)
+            response = rollouts.tokens[row, : int(rollouts.lengths[row])].tolist()
+            expected.add((shown(server, open_image(example.image)), (*prompt, *response)))
+    assert {asked_about(request) for request in server.requests} == expected
+    data = PreparedSet.load(tmp_path / "data")
+    crops = {shown(server, open_crop(each)) for each in data.examples if each.has_crop}
+    assert not any(picture in server.bytes.decode() for picture in crops)
+    assert verify(run, draws=True).is_sound
+    local = taught("local", f"teacher.path={larger}")
+    for one, other in zip(steps_of(run), steps_of(local), strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-4)
 
 
 def test_failures_are_retried_charged_and_change_nothing(
@@ -294,20 +365,77 @@ def test_a_server_that_stalls_has_failed_after_a_while(
     assert_same_end(train(config("run", "teacher.timeout_seconds=1")), whole)
 
 
-def test_a_server_that_dies_stops_the_run_which_then_resumes(
-    config: Make, server: TeacherServer, whole: Path
+def while_away(
+    server: TeacherServer, monkeypatch: pytest.MonkeyPatch, is_away: Callable[[], bool]
 ) -> None:
-    server.fault = lambda number, _: "hangs up" if number >= 5 else None
-    with pytest.raises(ServerError, match=r"failed \d times in a row.*Answers so far are stored"):
-        train(config())
-    before = len(server.requests)
-    assert before <= 5 + 6
-    assert published(Path(config().run.output or "") / "checkpoints")
-    server.fault = no_fault
-    run = train(config("run", "teacher.retries=9"))
-    assert_same_end(run, whole)
+    """Let the server hang up on whatever is sent while it is away."""
+    usual: Any = server._http.RequestHandlerClass
+
+    class Away(usual):
+        def do_POST(self) -> None:  # noqa: N802
+            if is_away():
+                self.close_connection = True
+            else:
+                super().do_POST()
+
+    monkeypatch.setattr(server._http, "RequestHandlerClass", Away)
+
+
+def test_a_server_that_dies_stops_the_run_which_then_resumes_and_drops_no_row(
+    config: Make, server: TeacherServer, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        while_away(server, patch, lambda: len(server.requests) >= 5)
+        with pytest.raises(ServerError, match=r"failed 6 times in a row.*Answers so far are sto"):
+            train(config())
+    run = Path(config().run.output or "")
+    assert 5 < sent(run) <= 5 + config().teacher.at_once
+    assert published(run / "checkpoints")
+    again = train(config())
+    assert_same_end(again, whole)
     assert max(server.answered.values()) == 1
-    assert sent(run) == len(server.requests) > before
+    assert sent(again) <= sent(whole) + config().teacher.at_once
+    assert verify(again).is_sound
+
+
+def test_a_server_that_is_away_for_a_while_is_survived_with_default_settings(
+    small_qwen35: Path, data: PreparedSet, tmp_path: Path, server: TeacherServer, whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Only the waits are shorter."""
+    monkeypatch.setattr("random.uniform", lambda low, high: (low + high) / 20)
+    gone: list[float] = []
+
+    def is_away() -> bool:
+        if len(server.requests) >= 5 and not gone:
+            gone.append(time.monotonic())
+        return bool(gone) and time.monotonic() - gone[0] < 0.5
+
+    while_away(server, monkeypatch, is_away)
+    settings = (*OFTEN, "distill.k=20", *server.settings())
+    run = train(tiny(small_qwen35, data.folder, tmp_path / "run", *settings))
+    assert gone
+    assert_same_end(run, whole)
+    assert not any(step.dropped for step in steps_of(run))
+    assert sent(whole) < sent(run) <= sent(whole) + 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        (("model.precision=bfloat16", "run.checkpoint_every=2"), True),
+        (("model.precision=bfloat16",), False),
+        (("run.checkpoint_every=2",), False),
+    ],
+)
+def test_a_run_that_may_draw_other_tokens_after_a_kill_says_what_that_costs(
+    settings: tuple[str, ...], is_told: bool, config: Make
+) -> None:
+    console = Silent()
+    loop.train(config("run", "run.steps=1", *settings), console)
+    told = [each for each in console.messages if "Set run.checkpoint_every=1" in each]
+    assert len(told) == is_told
+    assert all("most of their rows would be dropped" in each for each in told)
 
 
 @pytest.mark.parametrize(
@@ -537,6 +665,31 @@ def test_a_stop_stores_what_was_out_and_asks_for_none_of_it_again(
     run = train(config())
     assert_same_end(run, whole)
     assert sent(run) == len(server.requests) == sent(whole)
+
+
+def test_a_stop_ends_requests_that_are_out_which_stay_charged(
+    config: Make, server: TeacherServer, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bas_opd.run.served.STOP_SECONDS", 1.0)
+
+    def stop(number: int, _: dict[str, Any]) -> str | None:
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return "stalls" if number == 5 else None
+
+    server.fault = stop
+    started = time.monotonic()
+    with pytest.raises(PreemptionError, match="Stopped by SIGTERM after step"):
+        train(config())
+    assert time.monotonic() - started < 15
+    server.fault = no_fault
+    run = Path(config().run.output or "")
+    assert sent(run) == len(server.requests)
+    assert published(run / "checkpoints")
+    assert_same_end(train(config()), whole)
+    assert sent(run) == len(server.requests) == sent(whole) + 1
+    assert max(server.answered.values()) == 1
+    assert verify(run).is_sound
 
 
 def test_a_key_is_sent_and_is_nowhere_on_record(

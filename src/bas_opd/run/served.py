@@ -19,6 +19,9 @@ from bas_opd.teacher.server_teacher import Limits, ServedTeacher, sample_request
 from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import Hooks, TeacherSupport, View
 
+STOP_SECONDS = 20.0
+"""Longest wait for answers when a run is asked to stop: many schedulers kill it after 30."""
+
 
 def served_teacher(
     config: Config,
@@ -34,6 +37,8 @@ def served_teacher(
     `support` is what `check_served` has found.
     """
     teacher, student = config.teacher, None
+    if notice := _unlike_after_a_kill(config, model):
+        hooks.notice(notice)
     if support == "student":
         student = StudentPass(
             model,
@@ -60,6 +65,20 @@ def served_teacher(
         check=run.check_held,
     )
     return LedTeacher(asked, world, model.device, student)
+
+
+def _unlike_after_a_kill(config: Config, model: VisionLanguageModel) -> str | None:
+    """Return the sentence about rollouts that are not the same when they are drawn again."""
+    is_exact = config.rollout.engine != "vllm" and model.precision.itemsize >= 4
+    steps = config.run.checkpoint_every
+    if is_exact or steps == 1:
+        return None
+    return (
+        f"A kill repeats up to {steps} steps (run.checkpoint_every), and this run may draw other "
+        "responses then, as it samples with vLLM or in bfloat16. Requests that were sent for these "
+        "steps stay charged, so most of their rows would be dropped. Set run.checkpoint_every=1 to "
+        "repeat at most one step."
+    )
 
 
 def check_served(config: Config, processor: Processor, data: PreparedSet) -> TeacherSupport:
@@ -100,5 +119,6 @@ def _client(config: Config, processor: Processor) -> ScoringClient:
         key_variable=teacher.key_variable,
         at_once=teacher.at_once,
         timeout_seconds=teacher.timeout_seconds,
+        stop_seconds=STOP_SECONDS,
     )
     return ScoringClient(endpoint, vocabulary=vocabulary_size(processor))

@@ -6,8 +6,10 @@ Every chat request asks for temperature 0; if a model rejects that, the reply sa
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
@@ -16,7 +18,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from bas_opd.errors import BasOpdError
-from bas_opd.serving.endpoint import Endpoint, Reply, RequestFailure, open_http, post
+from bas_opd.serving.endpoint import Deadline, Endpoint, Reply, RequestFailure, open_http, post
 from bas_opd.text import counted
 
 Message = Mapping[str, Any]
@@ -85,7 +87,8 @@ class ServerClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._http = open_http(endpoint)
+        self._deadline = Deadline()
+        self._http = open_http(endpoint, self._deadline)
         self._close = weakref.finalize(self, self._http.close)
         self._stopping = threading.Event()
 
@@ -99,26 +102,32 @@ class ServerClient:
         """Run work that sends requests, `at_once` items in parallel; yield (index, result).
 
         Ctrl-C, an error raised by `poll` or a failure of the work stops new requests. Requests in
-        flight may be billed already, so their results are yielded before the error is raised; a
-        second signal stops the program without waiting. One such iteration at a time.
+        flight may be billed already, so their results are yielded before the error is raised. After
+        a failure all of them are waited for; after Ctrl-C or an error of `poll`, those that end
+        within the endpoint's `stop_seconds`. A second signal stops the program without waiting.
+        One such iteration at a time.
         """
         left = enumerate(items)
         running: dict[Future[Result], int] = {}
         reason: BaseException | None = None
+        is_asked_to_stop = False
         pool = ThreadPoolExecutor(self.endpoint.at_once, thread_name_prefix="request")
         try:
             while True:
                 try:
-                    if reason is None:
+                    if not is_asked_to_stop:
                         poll()
+                    if reason is None:
                         for place, item in islice(left, self.endpoint.at_once - len(running)):
                             running[pool.submit(work, item)] = place
                     done = wait(running, _POLL_SECONDS, FIRST_COMPLETED).done
                 except BaseException as error:
-                    if reason is not None:
+                    if is_asked_to_stop:
                         raise
-                    reason, done = error, set()
+                    reason, is_asked_to_stop, done = reason or error, True, set()
                     self._stopping.set()
+                    if self.endpoint.stop_seconds is not None:
+                        self._deadline.at = time.monotonic() + self.endpoint.stop_seconds
                 for future in done:
                     place = running.pop(future)
                     failure = future.exception()
@@ -133,6 +142,7 @@ class ServerClient:
             self._stopping.set()
             pool.shutdown()
             self._stopping.clear()
+            self._deadline.at = math.inf
         if reason is not None:
             raise reason
 
@@ -141,8 +151,8 @@ class ServerClient:
         if self._stopping.is_set():
             raise CancelledError("The request was not sent, because the program is stopping.")
 
-    def _wait_after(self, failure: RequestFailure, tries: int) -> None:
-        """Wait before the next try, or raise if there is none."""
+    def _check_retry(self, failure: RequestFailure, tries: int) -> None:
+        """Raise if a request that has failed so often is not to be sent again."""
         end = self.endpoint
         if failure.status in _NO_ACCESS:
             raise AccessError(
@@ -157,9 +167,12 @@ class ServerClient:
                 f"time it {failure}. "
                 "Check that the server is up and run the same command again."
             )
-        longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (tries - 1))
-        seconds = max(failure.retry_after, random.uniform(longest / 2, longest))
-        self._stopping.wait(seconds)
+
+    def _seconds_after(self, failure: RequestFailure, failures: int) -> float:
+        """Return how long to wait after so many failures in a row, of which this is the last."""
+        end = self.endpoint
+        longest = min(end.longest_wait_seconds, end.first_wait_seconds * 2 ** (failures - 1))
+        return max(failure.retry_after, random.uniform(longest / 2, longest))
 
 
 class ChatClient(ServerClient):
@@ -193,7 +206,8 @@ class ChatClient(ServerClient):
                     rejected |= {name}
                     self._rejected |= rejected
                 else:
-                    self._wait_after(failure, tries)
+                    self._check_retry(failure, tries)
+                    self._stopping.wait(self._seconds_after(failure, tries))
                     tries += 1
                 continue
             self.spending.add(tokens=reply.tokens)

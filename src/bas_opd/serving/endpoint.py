@@ -31,6 +31,8 @@ from bas_opd.errors import ConfigError
 
 MAX_REPLY_BYTES = 16_000_000
 MAX_WRITE_BYTES = 65_536
+READ_SECONDS = 0.2
+"""After which a read that waits looks whether it still may."""
 SHORTEST_SECRET = 12
 """Keys below this length, such as the EMPTY of a local server, are words that replies may hold."""
 
@@ -60,6 +62,9 @@ class Endpoint:
     first_wait_seconds: float = 1.0
     """Doubled with each failure in a row, then reduced by a random share of up to half."""
     longest_wait_seconds: float = 60.0
+    stop_seconds: float | None = None
+    """Longest wait for requests that are out when the program is asked to stop, and for a
+    connection; None: `timeout_seconds`."""
 
     def __post_init__(self) -> None:
         # A rejected value is not shown: it may be the key itself, in the wrong place.
@@ -142,8 +147,19 @@ class RequestFailure(Exception):  # noqa: N818
         return self.status is None or self.status in (408, 409, 429) or self.status >= 500
 
 
-def open_http(endpoint: Endpoint) -> httpx2.Client:
-    """Return a client that reuses its connections; safe to share between threads."""
+@dataclass(slots=True)
+class Deadline:
+    """The moment after which no reply is waited for, in seconds of `time.monotonic`."""
+
+    at: float = math.inf
+
+
+def open_http(endpoint: Endpoint, deadline: Deadline | None = None) -> httpx2.Client:
+    """Return a client that reuses its connections; safe to share between threads.
+
+    All its requests end at the deadline, which may be set while they are out.
+    """
+    longest, stop = endpoint.timeout_seconds, endpoint.stop_seconds
     # Their logs show status lines and headers of replies, in which a server may repeat the key.
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -151,8 +167,12 @@ def open_http(endpoint: Endpoint) -> httpx2.Client:
         return httpx2.Client(
             # Compressed replies could grow beyond the size limit while they are unpacked.
             headers={"User-Agent": "bas-opd", "Accept-Encoding": "identity"},
-            timeout=endpoint.timeout_seconds,
+            # A connection that is being made cannot be given up, so it has less time.
+            timeout=httpx2.Timeout(
+                longest, connect=longest if stop is None else min(longest, stop)
+            ),
             transport=_TimedTransport(
+                deadline or Deadline(),
                 limits=httpx2.Limits(max_keepalive_connections=endpoint.at_once),
                 # Proxy and certificates come from the environment as the standard library reads
                 # it: one proxy for this address, and SSL_CERT_FILE where there is such a file.
@@ -194,24 +214,37 @@ def exchange(
     body: bytes | None = None,
     *,
     max_bytes: int | None = None,
+    timeout_seconds: float | None = None,
 ) -> bytes:
     """Send one request, a GET without a body, and return the body of its reply.
 
-    No error contains the key; the reply may.
+    No error contains the key; the reply may. `timeout_seconds` replaces the endpoint's.
     """
     key = endpoint.key()
     headers = {} if body is None else {"Content-Type": "application/json"}
     if key:
         headers["Authorization"] = f"Bearer {key.get_secret_value()}"
     method = "GET" if body is None else "POST"
+    timeout = http.timeout if timeout_seconds is None else httpx2.Timeout(timeout_seconds)
     try:
-        with http.stream(method, url, content=body, headers=headers) as response:
+        with http.stream(method, url, content=body, headers=headers, timeout=timeout) as response:
             if not response.is_success:
                 raise _rejection(response, key)
             return _read(response, max_bytes or MAX_REPLY_BYTES)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        what = str(error) or type(error).__name__
-        raise RequestFailure(f"could not be reached ({_redacted(what, key)})") from None
+        raise RequestFailure(_redacted(_what_failed(error, timeout), key)) from None
+
+
+def _what_failed(error: Exception, timeout: httpx2.Timeout) -> str:
+    """Return what a server did that sent no whole reply; continues a sentence about it."""
+    if isinstance(error, httpx2.ConnectTimeout):
+        return f"could not be reached within {timeout.connect:g} s"
+    if isinstance(error, httpx2.TimeoutException):
+        return f"did not finish its reply within {timeout.read:g} s"
+    what = str(error) or type(error).__name__
+    if isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):
+        return f"broke off the connection ({what})"
+    return f"could not be reached ({what})"
 
 
 class _Message(BaseModel):
@@ -258,17 +291,25 @@ class _TimedStream(httpcore2.NetworkStream):
     """A connection with one timeout for all that is written and read for a request.
 
     The timeouts of httpx2 are for each read: a server that sends a byte now and then, of its
-    headers or of its reply, would never time out.
+    headers or of its reply, would never time out. A reply is read in short waits, so that a
+    deadline that is set meanwhile ends them.
     """
 
-    def __init__(self, stream: httpcore2.NetworkStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: httpcore2.NetworkStream, deadline: Deadline) -> None:
+        self._stream, self._deadline = stream, deadline
         self._began = time.monotonic()
         self._is_replying = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self._is_replying = True
-        return self._stream.read(max_bytes, self._left(timeout))
+        while True:
+            left = self._left(timeout)
+            if left is None:
+                return self._stream.read(max_bytes)
+            try:
+                return self._stream.read(max_bytes, min(left, READ_SECONDS))
+            except httpcore2.ReadTimeout:
+                continue
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if self._is_replying:  # The connection is used again.
@@ -286,7 +327,8 @@ class _TimedStream(httpcore2.NetworkStream):
         timeout: float | None = None,
     ) -> httpcore2.NetworkStream:
         left = self._left(timeout)
-        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left))
+        stream = self._stream.start_tls(ssl_context, server_hostname, left)
+        return _TimedStream(stream, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
@@ -294,15 +336,18 @@ class _TimedStream(httpcore2.NetworkStream):
     def _left(self, timeout: float | None) -> float | None:
         if timeout is None:
             return None
-        left = self._began + timeout - time.monotonic()
+        left = min(self._began + timeout, self._deadline.at) - time.monotonic()
         if left <= 0:
             raise httpcore2.ReadTimeout("it did not finish in time")
         return left
 
 
 class _TimedBackend(httpcore2.SyncBackend):
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+
     def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore2.NetworkStream:
-        return _TimedStream(super().connect_tcp(*args, **kwargs))
+        return _TimedStream(super().connect_tcp(*args, **kwargs), self._deadline)
 
 
 @cache
@@ -315,11 +360,11 @@ def _warn_of_long_replies() -> None:
 
 
 class _TimedTransport(httpx2.HTTPTransport):
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, deadline: Deadline, **options: Any) -> None:
         super().__init__(**options)
         # httpcore2 takes it as an argument, which httpx2 does not pass on.
         if hasattr(getattr(self, "_pool", None), "_network_backend"):
-            self._pool._network_backend = _TimedBackend()
+            self._pool._network_backend = _TimedBackend(deadline)
         else:
             _warn_of_long_replies()
 
@@ -330,14 +375,14 @@ def _read(response: httpx2.Response, max_bytes: int) -> bytes:
     for part in response.iter_raw():
         raw += part
         if len(raw) > max_bytes:
-            raise OSError(f"it sent more than {max_bytes:,} bytes")
+            raise RequestFailure(f"sent more than {max_bytes:,} bytes")
     return bytes(raw)
 
 
 def _rejection(response: httpx2.Response, key: SecretStr) -> RequestFailure:
     try:
         raw = _read(response, MAX_REPLY_BYTES)
-    except (httpx2.HTTPError, OSError):
+    except (httpx2.HTTPError, OSError, RequestFailure):
         raw = b""
     message, parameter = _complaint(raw)
     detail = f": {_redacted(message, key)[:300]}" if message else ""

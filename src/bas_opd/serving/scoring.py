@@ -10,14 +10,13 @@ model runner).
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from bas_opd.errors import ConfigError, ModelError
 from bas_opd.files import hash_of
+from bas_opd.serving.backoff import SharedBackoff, Turn
 from bas_opd.serving.client import AccessError, RefusedError, ServerClient, ServerError
 from bas_opd.serving.endpoint import Endpoint, RequestFailure, exchange
 from bas_opd.text import counted
@@ -40,6 +40,8 @@ CHOOSING = (0, 32)
 SCORING = "/inference/v1/generate"
 BYTES_PER_LOGPROB = 128
 """Most bytes of one log-prob in a reply."""
+EMPTY_SECONDS = 20.0
+"""Longest wait for the reply to an empty request, which needs no computation."""
 MOST_APART = 0.1
 """Largest mean distance between two log-probs of one token in a reply, which rounding explains."""
 TEXT = "The 3 red cups, na\u00efve fa\u00e7ade: \u7ea2\u8272 \u0663\n\n\tdef f(x): return x**2 "
@@ -71,6 +73,8 @@ class ScoringRequest:
     """Ids whose log-probs are wanted beside the likeliest ones, for each token of the response."""
     chooser: tuple[int, int] = (0, 0)
     """The step and the place of the prompt for which the student chose them."""
+    pixels: str = ""
+    """Hash of size, mode and pixels of the picture: other libraries write them in other bytes."""
 
     @property
     def tokens(self) -> int:
@@ -89,8 +93,7 @@ class ScoringRequest:
         two pictures where the teacher sees one. After a resume, rounding may choose a few others,
         and the stored answer, which has its own ids, must still be found.
         """
-        image = hashlib.sha256(self.image).hexdigest()
-        content = [model, self.k, list(self.prompt), list(self.response), image]
+        content = [model, self.k, list(self.prompt), list(self.response), self.pixels]
         return hash_of(content if self.chosen is None else [*content, *self.chooser])
 
     def body(self, model: str, request_id: str) -> bytes:
@@ -127,46 +130,52 @@ class Answer:
 
 
 class ScoringClient(ServerClient):
-    """Asks for log-probs. After many failures in a row it sends nothing more."""
+    """Asks for log-probs.
+
+    After a temporary failure all its requests wait, and one goes first. After as many failed rounds
+    in a row as a request has tries, nothing more is sent.
+    """
 
     def __init__(self, endpoint: Endpoint, *, vocabulary: int) -> None:
         super().__init__(endpoint)
         self.vocabulary = vocabulary
         self.root = endpoint.url.rstrip("/").removesuffix("/v1")
-        self.most_failures = max(2 * endpoint.at_once, endpoint.tries)
-        self._failures = 0
+        self._backoff = SharedBackoff(endpoint.at_once)
         self._last = ""
-        self._lock = threading.Lock()
 
     def score(self, asked: ScoringRequest, charge: Callable[[], bool]) -> Answer | None:
         """Return the answer to a request; temporary failures are retried.
 
         `charge` is called before each try. If it returns False, nothing is sent, and there is no
-        answer.
+        answer. While the server is away nothing is charged: an empty request finds out whether it
+        is back.
         """
-        end, tries = self.endpoint, 1
+        end, tries = self.endpoint, 0
         url = f"{self.root}{SCORING}"
         room = 1_000_000 + BYTES_PER_LOGPROB * (asked.k + 1) * asked.tokens
         while True:
-            self._check_stopping()
-            if not charge():
-                return None
-            request_id = uuid4().hex
-            body = asked.body(end.model, request_id)
+            turn = self._backoff.begin(self._check_sending)
             try:
+                if turn.is_probe:
+                    self._ask_nothing()
+                    self._backoff.heard(turn)
+                if not charge():
+                    return None
+                tries += 1
+                request_id = uuid4().hex
+                body = asked.body(end.model, request_id)
                 raw = exchange(self._http, end, url, body, max_bytes=room)
                 answer = _parse(raw, asked, request_id, self.vocabulary, end.url)
+                self._backoff.succeeded(turn)
+                return answer
             except RequestFailure as failure:
-                self._count_failure(failure)
+                self._hold(turn, failure)
                 try:
-                    self._wait_after(failure, tries)
+                    self._check_retry(failure, max(1, tries))
                 except RefusedError as error:
                     raise RefusedError(f"{error} {_advice(str(failure), asked.k)}") from None
-                tries += 1
-                continue
-            with self._lock:
-                self._failures, self._last = 0, ""
-            return answer
+            finally:
+                self._backoff.end(turn)
 
     def check(self, *, encode: Callable[[str], Sequence[int]], text: str, longest: int) -> None:
         """Raise unless the server has the model, its tokens and room for the longest row.
@@ -248,17 +257,24 @@ class ScoringClient(ServerClient):
         return version, (int(found[1]), int(found[2])) if found else (0, 0)
 
     def _check_scoring(self) -> None:
-        """Raise unless the endpoint that scores is there: a request without tokens is invalid."""
+        """Raise unless the endpoint that scores is there."""
         try:
-            exchange(self._http, self.endpoint, f"{self.root}{SCORING}", b"{}")
+            self._ask_nothing()
         except RequestFailure as failure:
-            if failure.status in (400, 422):
-                return
             raise AccessError(
                 f"The teacher's server {self.endpoint.url} {failure} (asked for {SCORING}), which "
                 "scores given token ids. Serve the model with --enable-scale-out; versions of vLLM "
                 "that do not know this option need none."
             ) from None
+
+    def _ask_nothing(self) -> None:
+        """Raise unless the endpoint that scores is there: a request without tokens is invalid."""
+        url, seconds = f"{self.root}{SCORING}", min(EMPTY_SECONDS, self.endpoint.timeout_seconds)
+        try:
+            exchange(self._http, self.endpoint, url, b"{}", timeout_seconds=seconds)
+        except RequestFailure as failure:
+            if failure.status not in (400, 422):
+                raise
 
     def _get(self, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
         body = None if content is None else json.dumps(content).encode("ascii")
@@ -278,23 +294,32 @@ class ScoringClient(ServerClient):
             )
         return found
 
-    def check_failures(self, most: int = 1) -> None:
-        """Raise if the last requests, so many in a row, have failed."""
-        with self._lock:
-            if self._failures < most:
-                return
-            raise ServerError(
-                f"{self.endpoint.url} failed {counted(self._failures, 'time')} in a row; the last "
-                f"time it {self._last}. No more requests are sent. Answers so far are stored: "
-                "check the server, and run the same command again. Rows whose requests failed are "
-                "then asked again as far as teacher.retries allows, which may be raised."
-            )
+    def check_failures(self) -> None:
+        """Raise if the last request has failed."""
+        if self._backoff.failed_rounds:
+            raise self._gone()
 
-    def _count_failure(self, failure: RequestFailure) -> None:
-        with self._lock:
-            self._failures, self._last = self._failures + 1, str(failure)
-        if failure.is_temporary:
-            self.check_failures(self.most_failures)
+    def _check_sending(self) -> None:
+        self._check_stopping()
+        if self._backoff.failed_rounds >= self.endpoint.tries:
+            raise self._gone()
+
+    def _hold(self, turn: Turn, failure: RequestFailure) -> None:
+        """Let all requests wait after a failure that is temporary; raise after too many."""
+        if not failure.is_temporary:
+            return
+        self._last = str(failure)
+        seconds = partial(self._seconds_after, failure)
+        self._backoff.failed(turn, seconds, at_least=failure.retry_after)
+        self._check_sending()
+
+    def _gone(self) -> ServerError:
+        return ServerError(
+            f"{self.endpoint.url} failed {counted(self._backoff.failed_rounds, 'time')} in a row; "
+            f"the last time it {self._last}. No more requests are sent. Answers so far are stored: "
+            "check the server, and run the same command again. Rows whose requests failed are then "
+            "asked again as far as teacher.retries allows, which may be raised."
+        )
 
 
 def probe_text(decode: Callable[[list[int]], str], size: int, pieces: int = 4000) -> str:

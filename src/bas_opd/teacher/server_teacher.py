@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -214,7 +215,7 @@ class ServedTeacher:
 
         With the student's `likeliest` tokens it is asked about these. A step sends at most one
         request for each of `rows`, and `retries` more over all resumes.
-        A row without an answer is dropped.
+        A row without an answer is dropped, if the server answers others.
         """
         if not rows:
             return ServedScores(answers={}, processed_tokens=0, device=self.device)
@@ -251,7 +252,8 @@ class ServedTeacher:
             if not self.journal.lists(step, row, keys[row]):  # It shares the answer of another.
                 self.journal.write(step, row, keys[row], 0)
         if dropped := len(rows) - len(answers):
-            self.client.check_failures()  # Of a server that is down, none are dropped.
+            if not answers:
+                self.client.check_failures()  # Nothing shows that it answers other rows.
             self.hooks.notice(
                 f"Step {step}: {dropped} of {len(rows)} selected rows have no answer and are "
                 f"dropped, since the step has sent {self.journal.requests[step]} requests: one for "
@@ -280,20 +282,22 @@ class ServedTeacher:
         self, rollouts: Rollouts, rows: Sequence[int], likeliest: Likeliest | None
     ) -> dict[int, ScoringRequest]:
         """Build what is asked about rows; the view of each prompt is opened once."""
-        seen: dict[int, tuple[tuple[int, ...], bytes, int]] = {}
+        seen: dict[int, tuple[tuple[int, ...], bytes, str, int]] = {}
         for number in dict.fromkeys(rollouts.prompt_of(row) for row in rows):
             image, question = self.view(rollouts.examples[number])
             image = self.processor.resized(image)
             length = self.processor.prompt_length(image.size, question)
-            seen[number] = (tuple(self.processor.prompt_ids(question)), _png(image), length)
+            ids = tuple(self.processor.prompt_ids(question))
+            seen[number] = (ids, _png(image), _pixels(image), length)
         requests = {}
         for row in rows:
             number = rollouts.prompt_of(row)
-            prompt, picture, length = seen[number]
+            prompt, picture, pixels, length = seen[number]
             requests[row] = ScoringRequest(
                 prompt=prompt,
                 response=tuple(rollouts.tokens[row, : int(rollouts.lengths[row])].tolist()),
                 image=picture,
+                pixels=pixels,
                 prompt_length=length,
                 k=self.k,
                 chosen=None if likeliest is None else likeliest.ids[row],
@@ -337,6 +341,12 @@ def _png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, format="PNG")
     return file.getvalue()
+
+
+def _pixels(image: Image.Image) -> str:
+    """Return the hash of a picture, whatever library writes it."""
+    head = f"{image.mode} {image.width} {image.height} ".encode("ascii")
+    return hashlib.sha256(head + image.tobytes()).hexdigest()
 
 
 class _StepBudget:

@@ -92,7 +92,7 @@ def test_a_temporary_failure_is_retried(bad: Act) -> None:
 def test_a_reply_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "MAX_REPLY_BYTES", 1000)
     error, _ = failure(in_turn(says("long " * 1000)), tries=2)
-    assert "more than 1,000 bytes" in str(error)
+    assert "the last time it sent more than 1,000 bytes." in str(error)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -240,6 +240,23 @@ def test_a_server_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(ServerError, match="could not be reached") as caught:
         ChatClient(endpoint).ask(HELLO, max_tokens=7)
     assert "Check that the server is up" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (says("late", wait_seconds=20), "it did not finish its reply within 0.5 s. Check"),
+        (says("slow", drip_seconds=0.05), "it did not finish its reply within 0.5 s. Check"),
+        (says("cut short", keep_bytes=40), "it broke off the connection ("),
+        (says("nothing", keep_bytes=0), "it broke off the connection ("),
+    ],
+)
+def test_a_reply_that_does_not_end_is_not_told_as_a_server_that_is_not_there(
+    act: Act, words: str
+) -> None:
+    error, _ = failure(in_turn(act), timeout_seconds=0.5, tries=1)
+    assert words in str(error)
+    assert "reached" not in str(error)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -557,6 +574,53 @@ def test_a_stop_interrupts_a_long_wait() -> None:
         with pytest.raises(PreemptionError):
             list(client.in_parallel(lambda n: echo(client, n), range(3), poll=poll))
     assert time.monotonic() - started < 5
+
+
+def slow_at_zero(request: dict[str, Any]) -> Act:
+    is_slow = request["messages"][0]["content"] == "0"
+    return says("Hi", wait_seconds=30 if is_slow else 0.4)
+
+
+def test_a_stop_waits_for_requests_in_flight_no_longer_than_it_may() -> None:
+    with ChatServer(slow_at_zero).running() as server:
+        client = ChatClient(server.endpoint(at_once=2, timeout_seconds=20, stop_seconds=1.0))
+
+        def poll() -> None:
+            if len(server.requests) == 2:
+                raise PreemptionError("SIGTERM")
+
+        got, started = list[int](), time.monotonic()
+        with pytest.raises(PreemptionError):
+            got.extend(
+                place
+                for place, _ in client.in_parallel(lambda n: echo(client, n), range(9), poll=poll)
+            )
+        assert time.monotonic() - started < 5
+        assert got == [1], "What arrives within that time counts."
+        assert len(server.requests) == 2
+        assert echo(client, 5) == "Hi", "the client can be used again"
+
+
+def test_a_stop_after_a_failure_waits_no_longer_either() -> None:
+    def play(request: dict[str, Any]) -> Act:
+        while len(server.requests) < 2:
+            time.sleep(0.001)
+        return slow_at_zero(request) if request["messages"][0]["content"] == "0" else fails(404)
+
+    polls = 0
+
+    def poll() -> None:
+        nonlocal polls
+        polls += len(server.requests) == 2
+        if polls == 6:
+            raise PreemptionError("SIGTERM")
+
+    started = time.monotonic()
+    with ChatServer(play).running() as server:
+        client = ChatClient(server.endpoint(at_once=2, timeout_seconds=20, stop_seconds=0.2))
+        with pytest.raises(AccessError):
+            list(client.in_parallel(lambda n: echo(client, n), range(2), poll=poll))
+    assert time.monotonic() - started < 6
 
 
 def test_a_failure_of_one_is_raised_after_the_results_of_the_others() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from PIL import Image, ImageOps
 from stage_fixtures import draw, make_examples, make_model
 from teacher_server import TeacherServer, no_fault
 
@@ -20,10 +22,11 @@ from bas_opd.distill.divergence import divergence_on, jensen_shannon, student_to
 from bas_opd.distill.utility import token_utility
 from bas_opd.errors import DataError
 from bas_opd.files import hash_of
-from bas_opd.serving.client import SpendingLimitError
+from bas_opd.serving.client import ServerError, SpendingLimitError
 from bas_opd.serving.endpoint import Endpoint
 from bas_opd.serving.request_journal import RequestJournal, read_requests
 from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
+from bas_opd.teacher import server_teacher
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher, TopLogprobs
 from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import FullLogits, Hooks
@@ -88,7 +91,7 @@ def test_chosen_ids_belong_to_their_prompt_and_step_and_to_the_places_of_the_res
     one, *others = (request([4, 5], 2, ids, chooser) for chooser in ((1, 0), (2, 0), (1, 1)))
     assert len({each.key("m") for each in (plain, one, *others)}) == 4
     # Answers of runs that chose nothing are found again.
-    assert plain.key("m") == hash_of(["m", 2, [1], [4, 5], hashlib.sha256(b"").hexdigest()])
+    assert plain.key("m") == hash_of(["m", 2, [1], [4, 5], ""])
     assert "prompt_logprob_token_ids" not in json.loads(plain.body("m", "r"))["sampling_params"]
     asked = json.loads(one.body("m", "r"))["sampling_params"]
     # Tokens 0 to 2 are the prompt; the row of token 2 predicts the first of the response.
@@ -164,9 +167,15 @@ def server(small_qwen35: Path) -> Any:
         yield running
 
 
-def teacher_of(server: TeacherServer, folder: Path, student: Any, **options: Any) -> ServedTeacher:
+def teacher_of(
+    server: TeacherServer, folder: Path, student: Any, at_once: int = 1, **options: Any
+) -> ServedTeacher:
     endpoint = Endpoint(
-        url=server.url, model="a-teacher", at_once=1, timeout_seconds=5, first_wait_seconds=0.001
+        url=server.url,
+        model="a-teacher",
+        at_once=at_once,
+        timeout_seconds=5,
+        first_wait_seconds=0.001,
     )
     return ServedTeacher(
         ScoringClient(endpoint, vocabulary=304),
@@ -290,24 +299,71 @@ def test_no_rows_send_nothing_and_write_nothing(
     assert not (tmp_path / "teacher").exists()
 
 
-def test_a_repeat_leaves_enough_for_rows_that_were_never_asked(
-    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+@pytest.mark.parametrize("at_once", [1, 6])
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_row_that_fails_by_itself_is_dropped_whenever_it_is_asked_and_others_are_asked(
+    place: int, at_once: int, server: TeacherServer, small_qwen35: Path, tmp_path: Path
 ) -> None:
+    """A repeat leaves enough for rows that were never asked."""
     student = make_model(small_qwen35)
     rollouts = draw(student, make_examples(tmp_path))
     server.requests = []
-    first = set[str]()
+    bad = set[str]()
 
-    def always_the_first(number: int, content: dict[str, Any]) -> str | None:
-        first.add(server.key(content) if number == 0 else "")
-        return "500" if server.key(content) in first else None
+    def always_this(number: int, content: dict[str, Any]) -> str | None:
+        bad.add(server.key(content) if number == place else "")
+        return "500" if server.key(content) in bad else None
 
-    server.fault = always_the_first
+    server.fault = always_this
     rows = (0, 1, 2, 3, 4, 5)
-    scores = teacher_of(server, tmp_path, student, retries=2).score(rollouts, rows)
+    scores = teacher_of(server, tmp_path, student, at_once, retries=2).score(rollouts, rows)
     server.fault = no_fault
     assert len(scores.rows) == 5
     assert len(server.requests) == 5 + 3
+
+
+def test_of_a_server_that_answers_nothing_no_row_is_dropped(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    student = make_model(small_qwen35)
+    rollouts, rows = draw(student, make_examples(tmp_path)), (0, 1, 2)
+    server.fault = lambda *_: "500"
+    with pytest.raises(ServerError, match=r"failed \d times? in a row"):
+        teacher_of(server, tmp_path, student, at_once=3, retries=0).score(rollouts, rows)
+    server.fault = no_fault
+    # Their requests are spent: once the server is back, there is nothing to wait for.
+    assert teacher_of(server, tmp_path, student, retries=0).score(rollouts, rows).rows == ()
+    assert teacher_of(server, tmp_path, student, retries=3).score(rollouts, rows).rows == rows
+
+
+def test_an_answer_is_found_though_its_picture_was_written_in_other_bytes(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another version of Pillow or zlib does; other pixels have answers of their own."""
+    student = make_model(small_qwen35)
+    rollouts, rows = draw(student, make_examples(tmp_path)), (0, 4)
+    server.requests, server.fault = [], no_fault
+    teacher = teacher_of(server, tmp_path, student)
+    teacher.score(rollouts, rows)
+
+    def written(image: Image.Image) -> bytes:
+        file = io.BytesIO()
+        image.save(file, format="PNG", compress_level=0)
+        return file.getvalue()
+
+    view = teacher.view
+    with monkeypatch.context() as patch:
+        patch.setattr(server_teacher, "_png", written)
+        assert teacher.score(rollouts, rows).rows == rows
+    assert len(server.requests) == 2
+    changes: list[Callable[[Image.Image], Image.Image]] = [
+        ImageOps.invert,
+        lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    ]
+    for number, change in enumerate(changes, start=1):
+        teacher.view = lambda each, change=change: (change(view(each)[0]), view(each)[1])
+        teacher.score(replace(rollouts, step=3 + number), rows)
+        assert len(server.requests) == 2 + 2 * number
 
 
 def test_a_step_that_draws_other_tokens_asks_as_far_as_its_requests_go(

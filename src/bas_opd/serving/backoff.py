@@ -1,0 +1,87 @@
+"""Waits that all requests to one server share.
+
+If each request waited for itself, those that are out at once would all fail again at once, and a
+server that is away for a second would cost as many retries as there are requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A place among the requests that are out."""
+
+    round: int
+    is_probe: bool
+    """Whether the server has not been heard since the last failure."""
+
+
+class SharedBackoff:
+    """Decides when a request may be sent; safe to share between threads.
+
+    A failure ends a round, and nothing is sent until a wait is over. Then one request goes first,
+    and with each that succeeds one more may be out at once. A request of an earlier round that
+    fails later says nothing new: the failures of one moment are one failed round.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self.failed_rounds = 0
+        """In a row."""
+        self._most = self._room = at_once
+        self._round = self._out = 0
+        self._is_heard = True
+        self._until = 0.0
+        self._changed = threading.Condition()
+
+    def begin(self, check: Callable[[], None]) -> Turn:
+        """Wait until a request may be sent; `check` raises if none is to be sent any more."""
+        with self._changed:
+            while True:
+                check()
+                left = self._until - time.monotonic()
+                if left <= 0 and self._out < self._room:
+                    self._out += 1
+                    return Turn(round=self._round, is_probe=not self._is_heard)
+                self._changed.wait(min(left, _POLL_SECONDS) if left > 0 else _POLL_SECONDS)
+
+    def end(self, turn: Turn) -> None:
+        """Give up a place, whether its request was sent or not."""
+        with self._changed:
+            if turn.round == self._round:
+                self._out -= 1
+            self._changed.notify_all()
+
+    def heard(self, turn: Turn) -> None:
+        """Note that the server is there, so that this is not asked again in this round."""
+        with self._changed:
+            self._is_heard |= turn.round == self._round
+
+    def succeeded(self, turn: Turn) -> None:
+        """Note a request that was answered."""
+        with self._changed:
+            if turn.round == self._round:
+                self.failed_rounds = 0
+                self._room = min(self._most, self._room + 1)
+
+    def failed(self, turn: Turn, seconds: Callable[[int], float], *, at_least: float) -> None:
+        """Note a failure, and hold all requests.
+
+        `seconds` are to be waited after a number of failed rounds in a row. `at_least` is what the
+        server asks for, also in the reply to a request of an earlier round.
+        """
+        with self._changed:
+            wait = at_least
+            if turn.round == self._round:
+                self._round, self._out, self._room = self._round + 1, 0, 1
+                self._is_heard = False
+                self.failed_rounds += 1
+                wait = max(wait, seconds(self.failed_rounds))
+            if wait:
+                self._until = max(self._until, time.monotonic() + wait)
