@@ -46,7 +46,7 @@ def test_as_many_ranks_load_at_a_time_as_their_machine_has_room_for(
 ) -> None:
     def work(world: World) -> Span:
         pytest.MonkeyPatch().setattr(ranks, "free_host_memory", lambda: free)
-        return in_turns(world, lambda: timed(lambda: time.sleep(0.3)), needs=100, keeps=keeps)
+        return in_turns(world, lambda: timed(lambda: time.sleep(0.8)), needs=100, keeps=keeps)
 
     spans = in_world(3, work)
     found = {(a, b) for a, b in combinations(range(3), 2) if overlap(spans[a], spans[b])}
@@ -99,3 +99,22 @@ def test_a_run_loads_its_models_in_turns(
     spans = [tuple(map(float, file.read_text().split())) for file in files]
     for one, other in combinations(spans, 2):
         assert not overlap((one[0], one[1]), (other[0], other[1]))
+
+
+def test_what_fails_between_two_models_is_told_by_all(
+    train: Train, tmp_path: Path, small_qwen35: Path
+) -> None:
+    """The others wait for this rank to load the teacher, where they hear of it."""
+
+    def fault(rank: int) -> None:
+        def fail(*given: object) -> None:
+            raise ModelError("the optimizer has no room")
+
+        if rank == 1:
+            pytest.MonkeyPatch().setattr(state, "Learner", fail)
+
+    settings = (f"teacher.path={small_qwen35}", "run.steps=1")
+    ended = train(2, tmp_path / "run", *settings, fault=fault)
+    assert all(each.code for each in ended), ended
+    assert "the optimizer has no room" in " ".join(ended[0].output.split()), ended[0].output
+    assert not any("Traceback" in each.output for each in ended), ended

@@ -126,6 +126,7 @@ def load_config(
         # A field of several types reports one error for each; the last names them all.
         sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
         raise ConfigError("\n".join(sentences.values())) from None
+    config.check_updates()
     for text in overrides:  # A file may serve several methods; what is typed is meant for this one.
         config.check_used(_override(text, origin)[0])
     return config

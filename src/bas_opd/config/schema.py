@@ -768,6 +768,21 @@ class Config(Section):
             "it, or choose another method.name."
         )
 
+    def check_updates(self) -> None:
+        """Refuse a number of updates that the prompts of a step cannot be cut into.
+
+        A run that was begun before this was refused is still read.
+        """
+        prompts, updates = self.rollout.prompts_per_step, self.grpo.updates_per_step
+        made = ceil(prompts / ceil(prompts / updates))
+        if self.uses("grpo.updates_per_step") and made != updates:
+            raise ConfigError(
+                f"grpo.updates_per_step is {updates}, but {prompts} prompts "
+                f"(rollout.prompts_per_step) make {made} mini-batches of up to "
+                f"{ceil(prompts / updates)}. Set it to {made}, or choose a multiple of {updates} "
+                "prompts."
+            )
+
     @property
     def queries(self) -> SelectConfig | None:
         """How teacher queries are selected; None for a method that makes none.
@@ -846,15 +861,6 @@ class Config(Section):
                 f"grpo.updates_per_step is {updates}, but a step has only "
                 f"{rollout.prompts_per_step} prompts (rollout.prompts_per_step). Lower one or "
                 "raise the other."
-            )
-        prompts = rollout.prompts_per_step
-        made = ceil(prompts / ceil(prompts / updates))
-        if made != updates:
-            raise ValueError(
-                f"grpo.updates_per_step is {updates}, but {prompts} prompts "
-                f"(rollout.prompts_per_step) make {made} mini-batches of up to "
-                f"{ceil(prompts / updates)}. Set it to {made}, or choose a multiple of {updates} "
-                "prompts."
             )
         if rollout.top_p < 1 and updates > 1:
             raise ValueError(

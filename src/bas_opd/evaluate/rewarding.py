@@ -12,7 +12,7 @@ from bas_opd.evaluate.judge import Case, Judge, VerdictCache, fresh_mark, messag
 from bas_opd.methods.reward import Unread
 from bas_opd.run.directory import VERDICTS
 from bas_opd.serving.client import ChatClient, ServerError, Spending
-from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.endpoint import STOP_SECONDS, Endpoint
 from bas_opd.types import Grade
 
 GRADES: dict[Outcome, Grade] = {"correct": "right", "wrong": "wrong", "unscored": "unread"}
@@ -27,7 +27,12 @@ def reward_judge(config: Config, *, leads: bool = True) -> RewardJudge | None:
     settings = config.judge
     if settings.url is None:
         return None
-    endpoint = Endpoint(url=settings.url, model=settings.model, key_variable=settings.key_variable)
+    endpoint = Endpoint(
+        url=settings.url,
+        model=settings.model,
+        key_variable=settings.key_variable,
+        stop_seconds=STOP_SECONDS,
+    )
     if leads:
         # One try: whoever starts a run is there to hear that the address is wrong.
         once = ChatClient(replace(endpoint, tries=1))

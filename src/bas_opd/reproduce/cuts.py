@@ -1,4 +1,4 @@
-"""Accuracy at equal cost: where each run stood when it had spent as much as the cheapest one did.
+"""Accuracy at equal cost: where each run stood when it had spent as much as the others.
 
 A run is evaluated every few steps. Between two evaluations its accuracy is taken to change evenly
 with its cost. The cost that all are compared at is the smallest that a trained run ends with, so
@@ -58,8 +58,8 @@ def cuts_table(arms: Arms) -> str | None:
                 row.append(_minus(by_seed, reached[FULL]) if arm != FULL else "-")
     n = min(point.n for run in every for point in run.curve)
     left_out = "".join(
-        f" {listed(those)} ended at less than a third of full querying's {CUTS[cut].split()[-1]}, "
-        "and stands there at its end."
+        f" Of {listed(those)}, which cost less than a third of full querying's "
+        f"{CUTS[cut].split()[-1]}, it is the accuracy at the end."
         for cut, those in cheap.items()
         if those
     )
@@ -67,7 +67,7 @@ def cuts_table(arms: Arms) -> str | None:
         f"{markdown_table(header, rows)}\n\n"
         f"Each run where it stood after {budgets['steps']:,.0f} steps, after "
         f"{budgets['responses']:,.0f} sampled responses, by student or teacher, and after "
-        f"{budgets['total_tokens'] / 1e6:,.1f} million total tokens: the least that any run ended "
+        f"{budgets['total_tokens'] / 1e6:,.1f} million total tokens: the least that a run ended "
         f"with. Measured during training on {n:,} of the test questions, between two evaluations "
         f"by a straight line; intervals are over seeds, differences paired by seed.{left_out}"
     )

@@ -22,6 +22,7 @@ from bas_opd.data.views import (
 )
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.select.rules import policy_rule
+from bas_opd.text import counted
 from bas_opd.types import Crop, Example
 
 Batches = Sequence[Sequence[Example]]
@@ -110,14 +111,9 @@ def seldom_grades(config: Config, data: PreparedSet) -> str:
     ]
     if not unknown:
         return ""
-    so = (
-        "none of their responses is kept"
-        if config.method.name == "sft"
-        else "their prompts are not sampled"
-    )
     return (
-        f"Of {len(data.examples):,} examples, {len(unknown):,} have no answer that a rule can "
-        f"grade, such as {unknown[0].id!r}: {so}."
+        f"No rule can grade the answers of {counted(len(unknown), 'example')}, such as "
+        f"{unknown[0].id!r}, of {len(data.examples):,}: they are not sampled."
     )
 
 

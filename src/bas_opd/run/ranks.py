@@ -162,7 +162,8 @@ def in_turns(world: World, load: Callable[[], T], *, needs: int, keeps: int = 0)
     at_once = here
     if free is not None:
         at_once = max(1, (free - here * keeps) // max(1, needs - keeps))
-    turns = max(world.gather(-(-here // at_once)))
+    # Together: a rank that has failed before tells its error here.
+    turns = max(world.together(lambda: -(-here // at_once)))
     own: list[T] = []
     for turn in range(turns):
         is_mine = world.local_rank % turns == turn

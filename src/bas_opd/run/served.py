@@ -7,20 +7,17 @@ from collections.abc import Iterator
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import answered, crop_size, view_sizes
+from bas_opd.data.views import answered, crop_size, full_sizes
 from bas_opd.model.processing import Processor, vocabulary_size
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.forecast import has_view
-from bas_opd.serving.endpoint import Endpoint
+from bas_opd.serving.endpoint import STOP_SECONDS, Endpoint
 from bas_opd.serving.scoring import ScoringClient, probe_text
 from bas_opd.teacher.led import LedTeacher
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher, sample_request
 from bas_opd.teacher.student_pass import StudentPass
 from bas_opd.types import Hooks, TeacherSupport, View
-
-STOP_SECONDS = 20.0
-"""Longest wait for answers when a run is asked to stop: many schedulers kill it after 30."""
 
 
 def served_teacher(
@@ -108,7 +105,7 @@ def _prompt_lengths(config: Config, processor: Processor, data: PreparedSet) -> 
         if config.needs_crops:
             yield processor.prompt_length(*crop_size(example))
         else:
-            yield processor.prompt_length(next(view_sizes(example)), answered(example))
+            yield processor.prompt_length(next(full_sizes(example)), answered(example))
 
 
 def _client(config: Config, processor: Processor) -> ScoringClient:

@@ -106,9 +106,14 @@ def build_method(
     if config.teacher.path is not None:
         load_processors(config)  # Their tokens are compared before gigabytes are read.
     world = replace(world or World(), advice=more_room(config))
-    model = _in_turns(world, config.model.path, partial(load_policy, config, world))
-    if world.size > 1 or config.shard.always:
-        model.shard(world, by_layer=config.shard.reshard)
+
+    def load_student() -> VisionLanguageModel:
+        model = load_policy(config, world)
+        if world.size > 1 or config.shard.always:
+            model.shard(world, by_layer=config.shard.reshard)
+        return model
+
+    model = _in_turns(world, config.model.path, load_student)
     poll = PatientPoll(hooks.poll)
     learner = Learner(
         model, OptimizerSettings(**config.optim.model_dump()), replace(hooks, poll=poll), world

@@ -34,11 +34,17 @@ class SharedBackoff:
     def __init__(self, at_once: int) -> None:
         self.failed_rounds = 0
         """In a row."""
+        self._since = 0.0
         self._most = self._room = at_once
         self._round = self._out = 0
         self._is_heard = True
         self._until = 0.0
         self._changed = threading.Condition()
+
+    @property
+    def seconds_away(self) -> float:
+        """How long the first of several failed rounds in a row is past; 0 after one or none."""
+        return time.monotonic() - self._since if self.failed_rounds > 1 else 0.0
 
     def begin(self, check: Callable[[], None]) -> Turn:
         """Wait until a request may be sent; `check` raises if none is to be sent any more."""
@@ -82,6 +88,8 @@ class SharedBackoff:
                 self._round, self._out, self._room = self._round + 1, 0, 1
                 self._is_heard = False
                 self.failed_rounds += 1
+                if self.failed_rounds == 1:
+                    self._since = time.monotonic()
                 wait = max(wait, seconds(self.failed_rounds))
             if wait:
                 self._until = max(self._until, time.monotonic() + wait)

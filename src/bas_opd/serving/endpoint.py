@@ -43,6 +43,10 @@ _SET_ALREADY = {
 }
 
 
+STOP_SECONDS = 20.0
+"""Longest wait for replies when a run is asked to stop: many schedulers kill it after 30."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One model behind one address."""

@@ -42,6 +42,8 @@ BYTES_PER_LOGPROB = 128
 """Most bytes of one log-prob in a reply."""
 EMPTY_SECONDS = 20.0
 """Longest wait for the reply to an empty request, which needs no computation."""
+AWAY_SECONDS = 300.0
+"""Longest time from the first failed round to the last: each round may take a whole time-out."""
 MOST_APART = 0.1
 """Largest mean distance between two log-probs of one token in a reply, which rounding explains."""
 TEXT = "The 3 red cups, na\u00efve fa\u00e7ade: \u7ea2\u8272 \u0663\n\n\tdef f(x): return x**2 "
@@ -133,7 +135,7 @@ class ScoringClient(ServerClient):
     """Asks for log-probs.
 
     After a temporary failure all its requests wait, and one goes first. After as many failed rounds
-    in a row as a request has tries, nothing more is sent.
+    in a row as a request has tries, or after `AWAY_SECONDS` of them, nothing more is sent.
     """
 
     def __init__(self, endpoint: Endpoint, *, vocabulary: int) -> None:
@@ -295,13 +297,14 @@ class ScoringClient(ServerClient):
         return found
 
     def check_failures(self) -> None:
-        """Raise if the last request has failed."""
+        """Raise if a round has failed since the last answer."""
         if self._backoff.failed_rounds:
             raise self._gone()
 
     def _check_sending(self) -> None:
         self._check_stopping()
-        if self._backoff.failed_rounds >= self.endpoint.tries:
+        rounds = self._backoff.failed_rounds
+        if rounds >= self.endpoint.tries or self._backoff.seconds_away >= AWAY_SECONDS:
             raise self._gone()
 
     def _hold(self, turn: Turn, failure: RequestFailure) -> None:

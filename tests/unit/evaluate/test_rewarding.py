@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def test_a_request_to_stop_ends_the_asking(tmp_path: Path) -> None:
         with pytest.raises(PreemptionError):
             judge(step(0), stop)
         assert server.requests == []
+
+
+def test_a_stop_does_not_wait_for_a_judge_that_stalls(tmp_path: Path) -> None:
+    with ChatServer(lambda request: says("Yes", wait_seconds=30)).running() as server:
+
+        def stop() -> None:
+            if server.requests:
+                raise PreemptionError("stop")
+
+        endpoint = server.endpoint(timeout_seconds=25, stop_seconds=0.2)
+        judge = RewardJudge(endpoint, tmp_path / "verdicts", max_requests=9)
+        started = time.monotonic()
+        with pytest.raises(PreemptionError):
+            judge(step(0), stop)
+        assert time.monotonic() - started < 10
 
 
 def test_a_resumed_run_counts_the_replies_on_disk(tmp_path: Path) -> None:

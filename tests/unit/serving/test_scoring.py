@@ -13,6 +13,7 @@ import pytest
 from serving_fixtures import Act, ChatServer, fails, says
 
 from bas_opd.errors import PreemptionError
+from bas_opd.serving import scoring
 from bas_opd.serving.client import ServerError
 from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
 
@@ -146,12 +147,25 @@ def test_a_server_that_fails_only_real_requests_gets_one_in_each_round() -> None
         assert after - before >= FIRST_WAIT * 2**number / 2
 
 
+def test_a_server_that_answers_only_empty_requests_is_given_up_after_some_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each round takes a whole time-out."""
+    monkeypatch.setattr(scoring, "AWAY_SECONDS", 0.5)
+    stalls = says("nothing", wait_seconds=30)
+    scorer, charged = Scorer(lambda number: None if number < 0 else stalls), list[int]()
+    with pytest.raises(ServerError, match=r"failed [23] times in a row"):
+        score(scorer, charged, timeout_seconds=0.3)
+    assert len(charged) <= AT_ONCE + 2
+
+
 def test_after_a_failure_one_request_goes_first_and_others_follow_one_by_one() -> None:
     scorer = Scorer(seconds=0.1, waits_for=AT_ONCE)
     scorer.fault = lambda number: fails(503) if 0 <= number < AT_ONCE else None
     assert all(score(scorer, [], first_wait_seconds=0.6).values())
     together = [out for _, out in scorer.arrivals[AT_ONCE:]]
-    assert all(out <= number + 1 for number, out in enumerate(together))
+    # With each answer one more may be out: of n that came, at most n / 2 + 1 are there.
+    assert all(2 * out <= number + 2 for number, out in enumerate(together))
     assert max(together) > 2, "They never go together again."
 
 
