@@ -98,7 +98,7 @@ class Material:
 
         name = f"{AUDITED}-audited"
         runs = self.request.out / "runs"
-        ask(self.request, [] if (runs / name / "model").is_dir() else [name])
+        ask(self.request, [] if (runs / name / "model").is_dir() else [AUDITED])
         logging.disable_progress_bar()
         inputs = common_inputs(self.request, self.progress, split="val")
         config = arm_config(

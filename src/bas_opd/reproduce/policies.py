@@ -187,15 +187,15 @@ def reproduce(request: Request, progress: Progress) -> str:
         )
     arms = request.chosen() if rates is None else request.swept()
     results = request.out / ("results" if rates is None else "sweep")
-    names = [
-        f"{arm.name}-{seed}{label}"
+    wanted = {
+        f"{arm.name}-{seed}{label}": arm
         for arm, seeds in arms.items()
         for seed in (seeds if arm.preset else ())
         for label in ([""] if rates is None else [f"-lr{rate:g}" for rate in rates])
-    ]
+    }
     for notice in check_runs(request, arms):
         progress.message(notice)
-    ask(request, [name for name in names if not (results / f"{name}.json").exists()])
+    ask(request, [arm for name, arm in wanted.items() if not (results / f"{name}.json").exists()])
     inputs = common_inputs(request, progress, split="test" if rates is None else "val")
     if rates is None:
         runs = plan_runs(inputs, results, arms, study=request.study)
@@ -240,8 +240,11 @@ def check_runs(request: Request, arms: Seeded) -> list[str]:
     return notices
 
 
-def ask(request: Request, missing: Sequence[str]) -> None:
-    """Tell the user what is to be made, unless it is there already; it must fit on the disk."""
+def ask(request: Request, missing: Sequence[str | ArmSpec]) -> None:
+    """Tell the user what is to be made, unless it is there already; it must fit on the disk.
+
+    `missing` has the arm of each run.
+    """
     if not missing:
         return
     base, folder = request.base or small_base(request.task), request.data or request.out / "data"
@@ -249,9 +252,8 @@ def ask(request: Request, missing: Sequence[str]) -> None:
     n = request.questions_of(split)
     sizes = {"train": request.train_n, split: n}
     settings = ["model.path=x", "data.path=x", *request.overrides]
-    config = arm_config(FULL, 0, settings, task=request.task)
-    steps = config.run.steps or 1
-    rows = config.rollout.prompts_per_step * config.rollout.per_prompt
+    steps = arm_config(FULL, 0, settings, task=request.task).run.steps or 1
+    drawn = [arm_config(arm, 0, settings, task=request.task).rollout for arm in missing]
     study, during = request.study, 0
     if request.rates is None and study is not None and study.declared.evaluate_every:
         each = min(study.declared.evaluate_on or n, n)
@@ -260,7 +262,7 @@ def ask(request: Request, missing: Sequence[str]) -> None:
         out=request.out,
         runs=len(missing),
         steps=len(missing) * steps,
-        rollouts=len(missing) * steps * rows,
+        rollouts=steps * sum(each.prompts_per_step * each.per_prompt for each in drawn),
         questions=len(missing) * (n + during),
         pictures=sum(n for split, n in sizes.items() if not (folder / split).exists()),
         jobs=min(request.jobs or os.cpu_count() or 1, len(missing)),

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from bas_opd.cli.main import app
 from bas_opd.errors import BasOpdError, ConfigError
 from bas_opd.reproduce import policies
+from bas_opd.reproduce.arms import ArmSpec
 from bas_opd.reproduce.forecast import Forecast
 from bas_opd.reproduce.policies import Request, ask
 
 
-def forecast_of(request: Request, missing: Sequence[str]) -> Forecast:
+def forecast_of(request: Request, missing: Sequence[str | ArmSpec]) -> Forecast:
     told: list[Forecast] = []
     ask(replace(request, confirm=told.append), missing)
     (forecast,) = told
@@ -27,18 +28,21 @@ def forecast_of(request: Request, missing: Sequence[str]) -> Forecast:
 
 def test_it_counts_runs_steps_pictures_and_disk(tmp_path: Path) -> None:
     request = Request(out=tmp_path / "out", jobs=2, device="cpu", train_n=10, test_n=20)
-    forecast = forecast_of(request, ["full-0", "full-1", "learned25-0"])
+    forecast = forecast_of(request, ["full", "full", "learned25"])
     assert (forecast.runs, forecast.steps, forecast.pictures, forecast.jobs) == (3, 333, 30, 2)
     assert forecast.rollouts == 333 * 224
+    small = ArmSpec("small", "full", ("rollout.prompts_per_step=8",))
+    fewer = forecast_of(request, ["full", small, "fewer1"])
+    assert fewer.rollouts == 111 * (224 + 64 + 28)
     assert forecast.text.startswith("This will make 3 runs of 333 steps altogether, 2 at a time, ")
     assert f"GB in {tmp_path / 'out'}" in forecast.text
     (tmp_path / "out/data/train").mkdir(parents=True)
-    assert forecast_of(request, ["full-0"]).pictures == 20
+    assert forecast_of(request, ["full"]).pictures == 20
     swept = replace(request, rates="1e-4", val_n=5)
-    assert forecast_of(swept, ["full-0-lr0.0001"]).pictures == 5
-    assert forecast_of(swept, ["full-0-lr0.0001"]).questions == 5
-    longer = forecast_of(replace(request, device="cuda"), ["full-0"])
-    assert longer.seconds < forecast_of(request, ["full-0"]).seconds
+    assert forecast_of(swept, ["full"]).pictures == 5
+    assert forecast_of(swept, ["full"]).questions == 5
+    longer = forecast_of(replace(request, device="cuda"), ["full"])
+    assert longer.seconds < forecast_of(request, ["full"]).seconds
 
 
 def test_it_says_nothing_where_nothing_is_left_and_refuses_what_does_not_fit(
@@ -48,7 +52,7 @@ def test_it_says_nothing_where_nothing_is_left_and_refuses_what_does_not_fit(
     ask(request, [])
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(BasOpdError, match=r"has 0\.0 GB free, but the runs take about"):
-        ask(request, ["full-0"])
+        ask(request, ["full"])
 
 
 @pytest.fixture

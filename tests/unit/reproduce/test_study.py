@@ -390,8 +390,9 @@ def test_a_study_that_failed_before_a_result_can_be_changed(
     assert (tmp_path / "out/results/study.toml").read_text() == file.read_text()
 
 
-def test_the_declared_arms_one_step_ahead_differ_in_the_lag_alone() -> None:
-    study = read_study(Path(__file__).parents[3] / "docs" / "results" / "ahead" / "study.toml")
+@pytest.mark.parametrize("name", ["ahead", "ahead-long"])
+def test_the_declared_arms_one_step_ahead_differ_in_the_lag_alone(name: str) -> None:
+    study = read_study(Path(__file__).parents[3] / "docs" / "results" / name / "study.toml")
     settings = ["model.path=x", "data.path=x", *study.overrides]
     configs = {
         arm.name: flat(dump(arm_config(arm, 300, settings, task=study.declared.task)))
@@ -401,6 +402,7 @@ def test_the_declared_arms_one_step_ahead_differ_in_the_lag_alone() -> None:
     assert {seeds for arm, seeds in study.arms.items() if arm.preset} == {tuple(range(300, 308))}
     for each in study.declared.comparisons:
         one, other = configs[each.arm], configs[each.against]
+        one, other = sorted((one, other), key=lambda arm: arm["rollout.ahead"], reverse=True)
         apart = {key: one[key] for key in one if one[key] != other[key]}
         assert apart.pop("rollout.ahead") == 1
         assert apart == ({"rollout.correct": True} if each.arm.endswith("corrected") else {})
