@@ -87,11 +87,14 @@ def is_as_claimed(result: RunResult) -> bool:
     """Whether a run's identity is that of its settings, data and base; the base has none."""
     if result.seed is None:
         return True
-    places = ["model.path=x", "model.device=auto", "data.path=x", "run.output=x"]
-    config = arm_config(result.spec, result.seed, [*result.overrides, *places], task="finesearch2")
-    return result.identity == identity(
-        config, train=result.train, questions=result.questions, base=result.base
-    )
+    for device in ("auto", "cpu"):  # as the command named it
+        places = ["model.path=x", f"model.device={device}", "data.path=x", "run.output=x"]
+        settings = [*result.overrides, *places]
+        config = arm_config(result.spec, result.seed, settings, task="finesearch2")
+        shared = {name: getattr(result, name) for name in ("train", "questions", "base")}
+        if result.identity == identity(config, **shared):
+            return True
+    return False
 
 
 def ends(interval: Interval, shape: str = ".1f") -> str:

@@ -5,8 +5,8 @@
 Rerun to resume; run it from the root of the repository. If it ran on another machine, bring
 OUT/sweep and OUT/results back and run it here: it then only writes. The rates are in the study's
 file before its runs start, and every result has the hash of that file. The sentences of
-docs/table2-long.md and docs/table2.md are then still to be written; tests/paper/test_table2.py names
-them.
+docs/table2-long.md and docs/table2.md are then still to be written;
+tests/paper/test_table2.py names them.
 """
 
 from __future__ import annotations
