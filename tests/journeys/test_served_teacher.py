@@ -388,8 +388,9 @@ def test_a_server_that_dies_stops_the_run_which_then_resumes_and_drops_no_row(
         while_away(server, patch, lambda: len(server.requests) >= 5)
         with pytest.raises(ServerError, match=r"failed 6 times in a row.*Answers so far are sto"):
             train(config())
-    run = Path(config().run.output or "")
-    assert 5 < sent(run) <= 5 + config().teacher.at_once
+    run, heard = Path(config().run.output or ""), len(server.requests)
+    # Two may come at once as the fifth.
+    assert heard < sent(run) <= heard + config().teacher.at_once
     assert published(run / "checkpoints")
     again = train(config())
     assert_same_end(again, whole)
