@@ -142,7 +142,8 @@ def test_all_have_as_many_trials_and_only_some_are_best_at_an_end(name: str) -> 
         arm: {each.learning_rate for each in sweep(name) if each.arm == arm}
         for arm in chosen(sweep(name))
     }
-    assert {len(each) for each in rates.values()} == {4} or not study(name).declared.draft
+    if name == SHORT or study(name).declared.draft:  # Three have more in the long one.
+        assert {len(each) for each in rates.values()} == {4}
     at_end = {
         arm
         for arm, best in chosen(sweep(name)).items()
