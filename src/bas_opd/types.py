@@ -574,6 +574,8 @@ class GenerationReport:
 
     graded: Graded | None
     """None where every response is learned from."""
+    student_prompts: tuple[int, ...]
+    """Tokens of each prompt as the student sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

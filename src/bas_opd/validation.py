@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import get_args
+from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 _EXPECTED = {
@@ -33,6 +33,17 @@ _EXPECTED = {
     "less_than": "a number less than {lt:g}",
     "less_than_equal": "a number of at most {le:g}",
 }
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Read a JSON object, or raise ValueError with how to write one."""
+    try:
+        return TypeAdapter(dict[str, Any]).validate_json(text)
+    except ValidationError:
+        raise ValueError(
+            f"{text!r} is no JSON object; write it as in "
+            '\'{"chat_template_kwargs": {"enable_thinking": false}}\''
+        ) from None
 
 
 def expected(detail: ErrorDetails) -> str:

@@ -102,6 +102,12 @@ def test_beyond_its_budget_the_judge_is_not_asked(config: Make, judge: ChatServe
     assert verify(run).is_sound
 
 
+def test_every_request_has_the_further_fields(config: Make, judge: ChatServer) -> None:
+    train(config("grpo", "run", 'judge.extra={"top_k": 1}'))
+    assert len(judge.requests) > 1
+    assert {request["top_k"] for request in judge.requests} == {1}
+
+
 def test_a_judge_that_is_not_there_is_told_before_the_model_is_loaded(config: Make) -> None:
     nobody = config("grpo", "run", "judge.url=http://127.0.0.1:9/v1", "model.path=nowhere")
     with pytest.raises(
@@ -124,6 +130,7 @@ def test_a_judge_and_its_setting_come_together(config: Make) -> None:
         ("opsd", ("judge.url=http://localhost/v1",), "the method opsd does not use it"),
         ("grpo", ("judge.url=http://localhost/v1",), "Set judge.model"),
         ("grpo", ("judge.model=a-judge",), "no judge.url"),
+        ("grpo", ("judge.url=http://localhost/v1", "judge.extra=[]"), "no JSON object"),
         (
             "sft-unfiltered",
             ("judge.url=http://localhost/v1", "judge.model=a-judge"),

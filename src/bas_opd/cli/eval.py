@@ -142,17 +142,13 @@ def eval_(
 
 
 def _fields(option: str, text: str) -> dict[str, Any]:
-    from pydantic import TypeAdapter, ValidationError
-
     from bas_opd.errors import ConfigError
+    from bas_opd.validation import json_object
 
     try:
-        return TypeAdapter(dict[str, Any]).validate_json(text)
-    except ValidationError as error:
-        raise ConfigError(
-            f"{option} {text!r} is no JSON object. Write it as in "
-            '\'{"chat_template_kwargs": {"enable_thinking": false}}\'.'
-        ) from error
+        return json_object(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {error}.") from None
 
 
 def _default_out(model: str) -> Path:

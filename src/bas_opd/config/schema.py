@@ -11,12 +11,13 @@ from decimal import ROUND_CEILING, Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bas_opd.errors import ConfigError
 from bas_opd.rewards import Scale
 from bas_opd.select.rules import PolicyName, policy_rule
 from bas_opd.types import BudgetKind
+from bas_opd.validation import json_object
 
 
 def _exact(value: Any) -> Any:
@@ -39,6 +40,11 @@ def _expand_home(value: Any) -> Any:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _json_object(text: str) -> str:
+    json_object(text)
+    return text
 
 
 PathText = Annotated[str, BeforeValidator(_expand_home)]
@@ -561,6 +567,11 @@ class JudgeConfig(Section):
         gt=0,
         description="Most requests of the run; equal cases are asked once. Beyond it responses "
         "that no rule can read earn nothing.",
+    )
+    extra: Annotated[str, AfterValidator(_json_object)] = Field(
+        default="{}",
+        description="Further fields of its requests as a JSON object in quotes, as to switch off "
+        "thinking.",
     )
 
 

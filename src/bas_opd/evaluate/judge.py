@@ -226,8 +226,9 @@ class Judge:
                 last = f" Its last reply was {verdict.text[:100]!r}." if verdict.text else ""
                 raise AccessError(
                     f"The judge gave no verdict on {MOST_UNSCORED_IN_A_ROW} answers in a row. "
-                    f"{verdict.reason}{last} If it thinks before it replies, switch that off with "
-                    "--judge-extra; else name another judge. Every verdict so far is saved."
+                    f"{verdict.reason}{last} If it thinks before it replies, switch that off "
+                    "(--judge-extra of `bas-opd eval`, judge.extra of a run); else name another "
+                    "judge. Every verdict so far is saved."
                 )
 
 

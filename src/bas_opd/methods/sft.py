@@ -61,14 +61,17 @@ class Sft:
                 tokens=int(rollouts.lengths[list(rows)].sum()),
                 chunk=self.tokens_per_chunk,
             )
-            update = self.learner.update(self._as_student_sees(rollouts), rows, objective)
+            seen = self._as_student_sees(rollouts)
+            update = self.learner.update(seen, rows, objective)
         return StepReport(
             rollouts=rollouts,
             rows=rows,
             update=update,
             seconds=self.clock.read(),
             waited_seconds=self.clock.read_waited(),
-            generation=GenerationReport(graded=graded),
+            generation=GenerationReport(
+                graded=graded, student_prompts=tuple(each.length for each in seen.prompts)
+            ),
         )
 
     def rollback(self) -> bool:

@@ -84,7 +84,11 @@ def step_event(
     if report.queries is None:
         own = _policy(report.policy) if report.policy else {}
         if report.generation:
-            own = {**_grades(report.generation.graded), "generated": len(responses)}
+            own = {
+                **_grades(report.generation.graded),
+                "generated": len(responses),
+                "student_prompt_tokens": list(report.generation.student_prompts),
+            }
         return {**core, "rows": list(report.rows), **own, **outcome, **closing}
     asked, learned = _queries(report, report.queries)
     return {**core, **asked, **outcome, **learned, **closing}

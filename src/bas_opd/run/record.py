@@ -436,6 +436,8 @@ class GenerationRecord(GradedRecord):
 
     generated: int
     """Responses that the teacher generated; they are `response_tokens`, from its own prompts."""
+    student_prompt_tokens: list[int] | None = None
+    """Tokens of each example's prompt as the student sees it; not in older runs."""
 
     @property
     def rollouts(self) -> int:

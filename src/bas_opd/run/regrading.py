@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from bas_opd.answers import answer_key
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.rewards import advantages, mixed_groups, overlong_penalties
-from bas_opd.run.record import GenerationRecord, GradedRecord, PolicyRecord
+from bas_opd.run.record import GenerationRecord, GradedRecord, PolicyRecord, StepRecord
 
 
 def policy_problems(step: PolicyRecord, config: Config, *, by_last_word: bool) -> Iterator[str]:
@@ -44,6 +44,13 @@ def generation_problems(
         yield f"it has {len(step.examples)} examples, more than a step has prompts."
     if len(step.response_tokens) != len(step.examples) * config.rollout.per_prompt:
         yield "response_tokens are not those of its examples."
+    elif (prompts := step.student_prompt_tokens) is not None:
+        if len(prompts) != len(step.examples):
+            yield "student_prompt_tokens and examples differ in length."
+            return
+        least, most = _tokens(step, step.rows or (), prompts)
+        if not least <= step.student_tokens <= most:
+            yield (f"student_tokens is {step.student_tokens}, but its rows make {least} to {most}.")
 
 
 def _grades(step: GradedRecord, config: Config, *, by_last_word: bool) -> Iterator[str]:
@@ -137,17 +144,17 @@ def _updates(step: PolicyRecord, config: Config) -> Iterator[str]:
         "rescored_tokens": [rows] if len(parts) > 1 else [],
     }
     for name, those in passes.items():
-        bounds = [_tokens(step, each) for each in those]
+        bounds = [_tokens(step, each, step.prompt_tokens) for each in those]
         least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
         if not least <= getattr(step, name) <= most:
             yield f"{name} is {getattr(step, name)}, but its rows make {least} to {most}."
 
 
-def _tokens(step: PolicyRecord, rows: Sequence[int]) -> tuple[int, int]:
+def _tokens(step: StepRecord, rows: Sequence[int], prompts: Sequence[int]) -> tuple[int, int]:
     """Return the tokens of a pass over rows: prompts once each, or once for each of their rows."""
     places = [row // step.per_prompt for row in rows]
     fed = sum(step.response_tokens[row] - 1 for row in rows)  # the last token is never fed
-    once, repeated = (sum(step.prompt_tokens[p] for p in each) for each in (set(places), places))
+    once, repeated = (sum(prompts[p] for p in each) for each in (set(places), places))
     return fed + once, fed + repeated
 
 

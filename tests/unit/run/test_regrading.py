@@ -46,6 +46,7 @@ def test_a_response_that_ended_is_read_as_one_that_ended(
         generated=1,
         examples=["a"],
         shown=[shown],
+        student_prompt_tokens=None,
     )
     assert list(generation_problems(step, CONFIG, by_last_word=False)) == []
     step.grades, step.rows = ["wrong"], []
