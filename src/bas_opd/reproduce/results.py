@@ -256,6 +256,7 @@ LATER = (
     ("shard.always", False),
     ("shard.reshard", False),
     ("shard.replicas", 1),
+    ("judge.extra", "{}"),
 )
 """Settings that came after results were published, with the defaults at which they change none.
 With these they are no part of an identity, so that earlier results keep theirs."""
