@@ -42,7 +42,7 @@ from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.loading import load_model
 from bas_opd.model.processing import Processor
 from bas_opd.model.vlm import AnyPrompt, Prefix, VisionLanguageModel
-from bas_opd.rollout.greedy import greedy_responses
+from bas_opd.rollout.greedy import Greedy
 from bas_opd.types import Prompt
 
 REQUIRED_RATIO, SCORING_SECONDS, RESUMING_SECONDS = 3.0, 5.0, 2.0
@@ -184,9 +184,7 @@ def _compare(
     for repeat in range(chosen.repeats + 1):
         for side, at_once in zip(sides, (chosen.at_once, 1), strict=True):
             model.reading, started = 0.0, perf_counter()
-            answers = greedy_responses(
-                model, prompts, max_response_tokens=limit, prompts_per_batch=at_once
-            )
+            answers = Greedy(model, max_response_tokens=limit, prompts_per_batch=at_once)(prompts)
             tokens = sum(len(answer) for _, answer in answers)
             whole = perf_counter() - started
             if repeat:  # The first one warms up.

@@ -20,7 +20,7 @@ from bas_opd.evaluate.results import read_evaluation
 from bas_opd.files import sha256
 from bas_opd.model.base import LEARNT_KINDS, small_base
 from bas_opd.model.loading import open_model
-from bas_opd.rollout.greedy import greedy_responses
+from bas_opd.rollout.greedy import Greedy
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_the_answers_are_greedy_responses_to_the_full_pictures(data: Path, tmp_p
     model = open_model(small_base(), device="cpu")
     examples = PreparedSet.load(data / "finesearch").examples
     prompts = [model.processor.encode(open_image(each.image), each.question) for each in examples]
-    responses = dict(greedy_responses(model, prompts, max_response_tokens=24, prompts_per_batch=9))
+    responses = dict(Greedy(model, max_response_tokens=24, prompts_per_batch=9)(prompts))
     said = {each.id: model.processor.decode(responses[n]) for n, each in enumerate(examples)}
     assert outputs(tmp_path / "out") == said
     (summary,) = json.loads((tmp_path / "out/report.json").read_text())["benchmarks"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from bas_opd.evaluate.benchmarks import benchmark
 from bas_opd.evaluate.during_training import evaluator, some_of_each_kind
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.model.loading import open_model
-from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout import greedy
+from bas_opd.model.vlm import Prefix, VisionLanguageModel
+from bas_opd.rollout import Greedy
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import CheckpointWriter, Snapshot, published, read_checkpoint
 from bas_opd.run.history import read_history
@@ -191,14 +191,14 @@ def test_memory_that_runs_out_in_an_evaluation_halves_its_batches_and_costs_no_s
 ) -> None:
     whole, config = train(settings("whole")), settings("run")
     most = 1
-    answer = greedy.greedy_responses
+    decode = Greedy._decoded
 
-    def crowded(*args: Any, prompts_per_batch: int, **options: Any) -> Any:
-        if prompts_per_batch > most:
+    def crowded(answers: Greedy, begun: Prefix, batch: Sequence[Any]) -> Any:
+        if len(batch) > most:
             raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
-        return answer(*args, prompts_per_batch=prompts_per_batch, **options)
+        return decode(answers, begun, batch)
 
-    monkeypatch.setattr(greedy, "greedy_responses", crowded)
+    monkeypatch.setattr(Greedy, "_decoded", crowded)
     console = Silent()
     run = loop.train(config, console, evaluate=evaluator(config)).directory
     halved = [each for each in console.messages if "Out of memory in the evaluation" in each]

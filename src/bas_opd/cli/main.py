@@ -33,7 +33,7 @@ from bas_opd.errors import BasOpdError, explain_failure
 class _Commands(TyperGroup):
     """Prints what a user can cause as one message, without a traceback, and exits with its code.
 
-    That is every `BasOpdError`, and every failure of a file or of the output.
+    That is every `BasOpdError`, every failure of a file or of the output, and full memory.
     """
 
     is_debugged = False
@@ -53,7 +53,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (BasOpdError, OSError, RecursionError) as error:
+        except (BasOpdError, OSError, RuntimeError, MemoryError) as error:
+            if not _is_explained(error):
+                raise
             self.is_debugged = ctx.params["debug"]
             if self.is_debugged or isinstance(error, BrokenPipeError):
                 raise
@@ -67,6 +69,19 @@ class _Commands(TyperGroup):
                 hint = f"A setting is written without dashes: {setting}=VALUE."
                 error.message = f"{error.message}. {hint}"  # pyright: ignore[reportAttributeAccessIssue]
             raise
+
+
+def _is_explained(error: Exception) -> bool:
+    return isinstance(error, BasOpdError | OSError | RecursionError) or _ran_out(error)
+
+
+def _ran_out(error: Exception) -> bool:
+    # An error of torch comes from code that has imported it.
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from bas_opd.compute.memory import ran_out
+
+    return ran_out(error)
 
 
 def _fail(error: Exception) -> int:
@@ -87,6 +102,12 @@ def _fail(error: Exception) -> int:
 def _message(error: Exception) -> str:
     if isinstance(error, BasOpdError):
         return str(error)
+    if _ran_out(error):
+        reason = str(error).strip().split("\n", 1)[0].rstrip(".")
+        return (
+            f"Memory ran out{': ' if reason else ''}{reason}. Use smaller batches, smaller "
+            "pictures, a smaller model or a device with more memory; --debug shows where."
+        )
     if not isinstance(error, OSError):
         return "An input is nested too deeply to be read. Simplify it; --debug shows where."
     explained = explain_failure(error)

@@ -15,12 +15,25 @@ from bas_opd.errors import BasOpdError, OutOfMemory
 Result = TypeVar("Result")
 
 
+SETTINGS = "model.max_pixels or rollout.max_response_tokens"
+"""What makes the smallest batch smaller."""
+
+_UNNAMED = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "Cannot allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""Words of errors without a class of their own: of a CPU, of a mapped file, of CUDA's libraries."""
+
+
 def ran_out(error: Exception) -> bool:
-    """Return whether an error means that memory ran out; on a CPU, torch has no class for it."""
+    """Return whether an error means that memory ran out."""
     if isinstance(error, BasOpdError):
         return False  # It was explained already.
     is_named = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return is_named or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    return is_named or any(words in str(error) for words in _UNNAMED)
 
 
 def in_smaller_batches(
@@ -31,11 +44,12 @@ def in_smaller_batches(
     what: str,
     notice: Callable[[str], None],
     advice: str,
+    lower: str = SETTINGS,
 ) -> tuple[Result, int]:
     """Run with a batch limit, halved as often as memory runs out; return the limit that fitted.
 
-    `smallest` is the limit at which every batch is as small as it can be. `advice` says what would
-    make room then.
+    `smallest` is the limit at which every batch is as small as it can be. `lower` and `advice`
+    say what would make room then.
     """
     while True:
         try:
@@ -47,8 +61,7 @@ def in_smaller_batches(
             if limit <= smallest:
                 raise OutOfMemory(
                     f"The {what} does not fit into memory even in its smallest batch, "
-                    f"{smallest:,}: {reason} Lower model.max_pixels or "
-                    f"rollout.max_response_tokens, or {advice}."
+                    f"{smallest:,}: {reason} Lower {lower}, or {advice}."
                 ) from error
         # Outside the handler, which would keep the frames of the failed attempt alive.
         release()

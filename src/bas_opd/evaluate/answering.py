@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,10 +15,11 @@ from bas_opd.data.images import decode_image
 from bas_opd.evaluate.questions import Output, Picture, Question, View
 from bas_opd.evaluate.weights import Checkpoint, weights_fingerprint
 from bas_opd.serving.client import ChatClient, Message, RefusedError
-from bas_opd.types import Prompt
+from bas_opd.types import Hooks, Prompt
 
 if TYPE_CHECKING:
     from bas_opd.model.vlm import VisionLanguageModel
+    from bas_opd.rollout.greedy import Greedy
 
 SEED = 42
 """The paper's, beside temperature 0 (Sec. 3.1); greedy decoding draws no random number."""
@@ -34,7 +35,7 @@ class Answerer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelAnswers:
     """Greedy answers of a loaded model, many questions at a time."""
 
@@ -44,21 +45,29 @@ class ModelAnswers:
     prompts: dict[str, Prompt] | None = None
     """Question id -> encoded prompt, filled here, for one set of questions in one view. Pass it on
     to other models with the same processor, and they decode no picture again."""
-    poll: Callable[[], None] = lambda: None
+    hooks: Hooks = field(default_factory=Hooks)
+    advice: str = ""
+    lower: str = "--max-pixels or --max-response-tokens"
+    """See `in_smaller_batches`."""
+
+    @cached_property
+    def greedy(self) -> Greedy:
+        """What answers; it keeps the batch size that fitted into memory."""
+        from bas_opd.rollout.greedy import Greedy
+
+        return Greedy(
+            self.model,
+            max_response_tokens=self.max_response_tokens,
+            prompts_per_batch=self.prompts_per_batch,
+            hooks=self.hooks,
+            advice=self.advice,
+            lower=self.lower,
+        )
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         """Yield the index of each question and its answer, batch by batch."""
-        from bas_opd.rollout.greedy import greedy_responses
-
         processor = self.model.processor
-        responses = greedy_responses(
-            self.model,
-            self._encoded(questions),
-            max_response_tokens=self.max_response_tokens,
-            prompts_per_batch=self.prompts_per_batch,
-            poll=self.poll,
-        )
-        for index, tokens in responses:
+        for index, tokens in self.greedy(self._encoded(questions)):
             is_cut = int(tokens[-1]) not in processor.eos_ids
             yield index, Output(text=processor.decode(tokens), is_cut=is_cut)
 
@@ -68,7 +77,7 @@ class ModelAnswers:
         about: dict[str, Prompt] = {}
         for question in questions:
             if question.id not in prompts:
-                self.poll()
+                self.hooks.poll()
                 prompts[question.id] = self._prompt(question, about)
         return [prompts[question.id] for question in questions]
 
@@ -104,7 +113,7 @@ class LocalAnswerer:
     """The file in which hashes of the checkpoint's files are kept."""
     prompts: dict[str, Prompt] | None = None
     """See `ModelAnswers.prompts`."""
-    poll: Callable[[], None] = lambda: None
+    hooks: Hooks = field(default_factory=Hooks)
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -138,13 +147,13 @@ class LocalAnswerer:
             max_response_tokens=self.max_response_tokens,
             prompts_per_batch=self.prompts_per_batch,
             prompts=self.prompts,
-            poll=self.poll,
+            hooks=self.hooks,
         )
 
     def answers(self, questions: Sequence[Question]) -> Iterator[tuple[int, Output]]:
         places: dict[str, list[int]] = {}
         for place, question in enumerate(questions):
-            self.poll()
+            self.hooks.poll()
             places.setdefault(question.picture.key, []).append(place)
         order = list(chain.from_iterable(places.values()))
         # A few batches of pictures at a time: thousands would fill the memory.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from bas_opd.run.progress import Progress
 from bas_opd.run.stopping import StopFlag
 from bas_opd.serving.client import ChatClient, Spending
 from bas_opd.serving.endpoint import Endpoint
-from bas_opd.types import Prompt
+from bas_opd.types import Hooks, Prompt
 
 Step = Literal["generate", "score", "report"]
 
@@ -93,7 +93,8 @@ def evaluate_model(
             for each in chosen
         ]
         stop = StopFlag()
-        answerer = _answerer(request, stop.poll, prompts)  # it may not be there
+        hooks = Hooks(poll=stop.poll, notice=progress.message)
+        answerer = _answerer(request, hooks, prompts)  # it may not be there
         _lock(request.out, held)
         held.enter_context(stop.listening())
         settings = answerer.settings
@@ -171,14 +172,14 @@ def _judge(request: Request, held: ExitStack) -> Judge | None:
 
 
 def _answerer(
-    request: Request, poll: Callable[[], None], prompts: dict[str, Prompt] | None
+    request: Request, hooks: Hooks, prompts: dict[str, Prompt] | None
 ) -> LocalAnswerer | ServedAnswerer:
     if request.server is not None:
         return ServedAnswerer(
             client=ChatClient(request.server),
             weights=request.server_weights,
             max_response_tokens=request.max_response_tokens,
-            poll=poll,
+            poll=hooks.poll,
         )
     return LocalAnswerer(
         checkpoint=find_checkpoint(request.model),
@@ -189,5 +190,5 @@ def _answerer(
         prompts_per_batch=request.batch,
         memory=request.out / "weights.json",
         prompts=prompts,
-        poll=poll,
+        hooks=hooks,
     )

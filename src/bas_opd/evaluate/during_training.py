@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bas_opd.config.schema import Config
 from bas_opd.evaluate.answering import ModelAnswers
 from bas_opd.evaluate.benchmarks import benchmark
-from bas_opd.evaluate.questions import Output, Question
+from bas_opd.evaluate.questions import Question
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.files import hash_of
 from bas_opd.run.record import EvaluationRecord
@@ -47,30 +47,23 @@ def evaluator(
     batch = prompts_per_batch or rollout.prompts_per_batch or rollout.prompts_per_step
 
     def evaluate(model: VisionLanguageModel, step: int, hooks: Hooks) -> EvaluationRecord:
-        from bas_opd.compute.memory import in_smaller_batches
+        from bas_opd.compute.memory import SETTINGS
         from bas_opd.run.footprint import more_room
 
         nonlocal batch
         began = time.monotonic()
 
-        def answers(limit: int) -> list[tuple[int, Output]]:
-            answering = ModelAnswers(
-                model=model,
-                max_response_tokens=rollout.max_response_tokens,
-                prompts_per_batch=limit,
-                prompts=kept,
-                poll=hooks.poll,
-            )
-            return list(answering.answers(questions))
-
-        answered, batch = in_smaller_batches(
-            answers,
-            limit=batch,
-            smallest=1,
-            what="evaluation",
-            notice=hooks.notice,
+        answering = ModelAnswers(
+            model=model,
+            max_response_tokens=rollout.max_response_tokens,
+            prompts_per_batch=batch,
+            prompts=kept,
+            hooks=hooks,
             advice=more_room(config),
+            lower=SETTINGS,
         )
+        answered = list(answering.answers(questions))
+        batch = answering.greedy.prompts_per_batch
         scored = score_in_memory(finesearch, questions, answered)
         summary = finesearch.summarise(scored)
         found = [each for each in (summary.primary, summary.beside) if each is not None]

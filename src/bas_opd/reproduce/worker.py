@@ -24,7 +24,7 @@ from bas_opd.run.history import read_history
 from bas_opd.run.progress import StepsAsBar
 from bas_opd.run.state import load_policy
 from bas_opd.text import printable
-from bas_opd.types import Prompt
+from bas_opd.types import Hooks, Prompt
 
 PROMPTS_PER_BATCH = 256
 """Questions answered together."""
@@ -98,7 +98,7 @@ class Worker:
             max_response_tokens=run.config.rollout.max_response_tokens,
             prompts_per_batch=PROMPTS_PER_BATCH,
             prompts=self._prompts.setdefault(folder, {}),
-            poll=poll,
+            hooks=Hooks(poll=poll),
         )
 
         def outputs() -> Iterator[tuple[int, Output]]:

@@ -2,7 +2,7 @@
 
 from bas_opd.rollout.ahead import AheadEngine
 from bas_opd.rollout.engine import RolloutEngine
-from bas_opd.rollout.greedy import greedy_responses
+from bas_opd.rollout.greedy import Greedy
 from bas_opd.rollout.sampler import Sampler, SamplingSettings
 
-__all__ = ["AheadEngine", "RolloutEngine", "Sampler", "SamplingSettings", "greedy_responses"]
+__all__ = ["AheadEngine", "Greedy", "RolloutEngine", "Sampler", "SamplingSettings"]

@@ -3,50 +3,104 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from bas_opd.compute.memory import SETTINGS, in_smaller_batches
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
-from bas_opd.types import Prompt
+from bas_opd.types import Hooks, Prompt
 
 
-@torch.no_grad()
-def greedy_responses(
-    model: VisionLanguageModel,
-    prompts: Sequence[Prompt],
-    *,
-    max_response_tokens: int,
-    prompts_per_batch: int,
-    poll: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield the place of each prompt and its response, batch by batch, shortest prompts first.
+class Greedy:
+    """Answers with the likeliest token at every position, in smaller batches where memory ends."""
 
-    Prompts with the same pixels are prefilled once as far as they are equal. `poll` is called
-    between batches, after every response of the last one was handed over.
-    """
-    never = suppressed(model)
+    def __init__(
+        self,
+        model: VisionLanguageModel,
+        *,
+        max_response_tokens: int,
+        prompts_per_batch: int,
+        hooks: Hooks | None = None,
+        advice: str = "",
+        lower: str = SETTINGS,
+    ) -> None:
+        """Keep what to say if one prompt alone does not fit: see `in_smaller_batches`."""
+        self.model, self.prompts_per_batch = model, prompts_per_batch
+        self.hooks = hooks or Hooks()
+        self._advice, self._lower = advice or "use a device with more memory", lower
+        never = suppressed(model)
 
-    def likeliest(logits: Tensor, _alive: Tensor, _position: Tensor) -> Tensor:
-        return logits.index_fill(1, never, -torch.inf).argmax(-1)
+        def likeliest(logits: Tensor, _alive: Tensor, _position: Tensor) -> Tensor:
+            return logits.index_fill(1, never, -torch.inf).argmax(-1)
 
-    decode = Decoder(model, likeliest, limit=max_response_tokens)
-    beginnings = list(_beginnings(prompts, model.processor.image_id))
-    for group in groups_of_like_length([each.prompt for each in beginnings], prompts_per_batch):
-        some = [beginnings[i] for i in group]
-        with model.compute():
-            begun = model.prefill([each.prompt for each in some])
-        for batch in _batches(some, prompts_per_batch):
+        self._decode = Decoder(model, likeliest, limit=max_response_tokens, hooks=self.hooks)
+
+    def __call__(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, Tensor]]:
+        """Yield the place of each prompt and its response, batch by batch, shortest prompts first.
+
+        Prompts with the same pixels are prefilled once as far as they are equal. `poll` is called
+        between batches, after every response of the last one was handed over, and while one is
+        decoded.
+        """
+        left = dict(enumerate(prompts))
+        most = size = max(1, min(self.prompts_per_batch, len(left)))
+        batches = self._batches(left, size)
+
+        def following(limit: int) -> list[tuple[int, Tensor]]:
+            nonlocal batches, size
+            if limit != size:
+                batches, size = self._batches(left, limit), limit
+            return next(batches)
+
+        try:
+            while left:
+                found, _ = in_smaller_batches(
+                    following,
+                    limit=size,
+                    smallest=1,
+                    what="evaluation",
+                    notice=self.hooks.notice,
+                    advice=self._advice,
+                    lower=self._lower,
+                )
+                for place, response in found:
+                    del left[place]
+                    yield place, response
+                self.hooks.poll()
+        finally:
+            if size < most:  # Memory ran out; a call with few prompts limits no later one.
+                self.prompts_per_batch = size
+            self._decode.trim()
+
+    @torch.no_grad()
+    def _batches(self, left: Mapping[int, Prompt], size: int) -> Iterator[list[tuple[int, Tensor]]]:
+        model, places = self.model, list(left)
+        beginnings = list(_beginnings(list(left.values()), model.processor.image_id))
+        for group in groups_of_like_length([each.prompt for each in beginnings], size):
+            some = [beginnings[i] for i in group]
             with model.compute():
-                tokens, lengths = decode(_continued(model, begun, batch))
-            # Outside the context, which would stay open while the caller holds the generator.
-            for asked, row, length in zip(batch, tokens.cpu(), lengths.tolist(), strict=True):
-                yield asked.place, row[:length]
-            poll()
+                begun = model.prefill([each.prompt for each in some])
+            for batch in _rows_of(some, size):
+                tokens, lengths = self._decoded(begun, batch)
+                yield [
+                    (places[asked.place], row[:length])
+                    for asked, row, length in zip(
+                        batch, tokens.cpu(), lengths.tolist(), strict=True
+                    )
+                ]
+
+    def _decoded(self, begun: Prefix, batch: Sequence[_Asked]) -> tuple[Tensor, Tensor]:
+        try:
+            with self.model.compute():
+                return self._decode(_continued(self.model, begun, batch))
+        except (RuntimeError, MemoryError):  # Memory that ran out is what they hold.
+            self._decode.release()
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +146,7 @@ def _equal_tokens(rows: Sequence[Tensor]) -> int:
     return int((cut == cut[0]).all(0).cumprod(0).sum())
 
 
-def _batches(beginnings: Sequence[_Beginning], size: int) -> Iterator[list[_Asked]]:
+def _rows_of(beginnings: Sequence[_Beginning], size: int) -> Iterator[list[_Asked]]:
     """Yield the prompts that are decoded together, those with rests of like length."""
     asked = [
         _Asked(place=place, row=row, rest=rest)

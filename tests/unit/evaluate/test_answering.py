@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from serving_fixtures import ChatServer, Play, fails, in_turn, says
 from shapes import make_pictures
@@ -16,7 +18,7 @@ from stage_fixtures import make_model
 
 from bas_opd.data.finesearch import make_finesearch
 from bas_opd.data.images import open_crop
-from bas_opd.errors import ConfigError, DataError, PreemptionError
+from bas_opd.errors import ConfigError, DataError, OutOfMemory, PreemptionError
 from bas_opd.evaluate.answering import Answerer, LocalAnswerer, ModelAnswers, ServedAnswerer
 from bas_opd.evaluate.benchmarks import LoadedSet, benchmark
 from bas_opd.evaluate.questions import Output, Picture, Question
@@ -25,8 +27,9 @@ from bas_opd.evaluate.weights import Checkpoint
 from bas_opd.files import hash_of
 from bas_opd.model import loading
 from bas_opd.model.base import small_base
-from bas_opd.model.vlm import VisionLanguageModel
+from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.serving.client import ChatClient
+from bas_opd.types import Hooks, Prompt
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +228,37 @@ def test_answers_do_not_depend_on_order_or_batch(
     assert len({output.text for output in forward.values()}) > 1
 
 
+def test_memory_that_runs_out_halves_the_batches_and_repeats_no_answer(
+    model: VisionLanguageModel, pictures: LoadedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill, sizes, told = model.prefill, list[int](), list[str]()
+    most = 6
+
+    def crowded(prompts: Sequence[Prompt]) -> Prefix:
+        sizes.append(len(prompts))
+        if len(prompts) > most:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+        return prefill(prompts)
+
+    monkeypatch.setattr(model, "prefill", crowded)
+    whole = dict(greedy(model, batch=4).answers(pictures.questions))
+    sizes.clear()
+    answering = greedy(model, batch=4, hooks=Hooks(notice=told.append))
+    answers = answering.answers(pictures.questions)
+    got = [next(answers)]
+    most = 1
+    got += answers
+    assert dict(got) == whole
+    assert len(got) == len(whole)
+    assert sizes == [4, 2, 2, 1, 1]
+    assert [text.split(";")[0] for text in told] == ["Out of memory in the evaluation"]
+    assert len(list(answering.answers(pictures.questions))) == 6
+    assert sizes[5:] == [1] * 6
+    most = 0
+    with pytest.raises(OutOfMemory, match=r"even in its smallest batch.* Lower --max-pixels or"):
+        next(answering.answers(pictures.questions))
+
+
 def test_scores_in_memory_are_in_the_order_of_the_questions(
     model: VisionLanguageModel, pictures: LoadedSet
 ) -> None:
@@ -280,8 +314,8 @@ def test_a_benchmark_without_crops_has_no_crop_view(tmp_path: Path) -> None:
         benchmark("pope").load(tmp_path, view="crop")
 
 
-@pytest.mark.parametrize(("polls", "answered"), [(3, 0), (7, 2), (8, 4)])
-def test_a_stop_takes_effect_while_encoding_and_between_batches(
+@pytest.mark.parametrize(("polls", "answered"), [(3, 0), (7, 0), (8, 2), (9, 2), (10, 4)])
+def test_a_stop_takes_effect_while_encoding_and_decoding_and_between_batches(
     polls: int, answered: int, model: VisionLanguageModel, pictures: LoadedSet
 ) -> None:
     left = polls
@@ -293,8 +327,9 @@ def test_a_stop_takes_effect_while_encoding_and_between_batches(
             raise PreemptionError("SIGTERM")
 
     got: list[int] = []
+    answering = replace(greedy(model, hooks=Hooks(poll=poll)), max_response_tokens=1)
     with pytest.raises(PreemptionError):
-        got.extend(place for place, _ in greedy(model, poll=poll).answers(pictures.questions))
+        got.extend(place for place, _ in answering.answers(pictures.questions))
     assert len(got) == answered
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bas_opd.data.images import open_image
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.rollout import greedy, greedy_responses
-from bas_opd.types import Prompt
+from bas_opd.rollout import Greedy, greedy
+from bas_opd.types import Hooks, Prompt
 
 FAMILIES = ["small_qwen35", "small_qwen3vl", "small_qwen25vl"]
 LIMIT = 12
@@ -34,7 +34,7 @@ def prompts_of(model: VisionLanguageModel, folder: Path) -> list[Prompt]:
 
 
 def respond(model: VisionLanguageModel, prompts: list[Prompt], size: int) -> list[Tensor]:
-    responses = greedy_responses(model, prompts, max_response_tokens=LIMIT, prompts_per_batch=size)
+    responses = Greedy(model, max_response_tokens=LIMIT, prompts_per_batch=size)(prompts)
     return [tokens for _, tokens in sorted(responses, key=lambda pair: pair[0])]
 
 
@@ -167,9 +167,8 @@ def test_nothing_that_was_decoded_is_lost_where_a_poll_stops(
         return logits(hidden)
 
     model.logits = counted
-    responses = greedy_responses(
-        model, prompts, max_response_tokens=1, prompts_per_batch=2, poll=stop
-    )
+    answers = Greedy(model, max_response_tokens=1, prompts_per_batch=2, hooks=Hooks(poll=stop))
+    responses = answers(prompts)
     with suppress(KeyboardInterrupt):
         for _ in responses:
             got += 1
