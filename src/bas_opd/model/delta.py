@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -170,10 +171,29 @@ def implementation(device: torch.device, *, learns: bool) -> str:
         return "reference"
     if tries_new("delta") and has_triton():
         return "triton"
-    if importlib.util.find_spec("fla") is None:
+    if not _has_fla():
         return "chunked"
     is_hopper = torch.cuda.get_device_capability(device)[0] == 9
     return "chunked" if learns and is_hopper and _triton() < FIRST_SOUND_TRITON else "fla"
+
+
+@functools.cache
+def _has_fla() -> bool:
+    """Return whether flash-linear-attention can be used; said once if it is there and cannot."""
+    if importlib.util.find_spec("fla") is None:
+        return False
+    try:
+        return hasattr(
+            importlib.import_module("fla.ops.gated_delta_rule"), "chunk_gated_delta_rule"
+        )
+    except Exception as error:  # transformers would silently compute without it.
+        logging.getLogger(__name__).warning(
+            "flash-linear-attention is installed but cannot be imported, so linear attention is "
+            "computed in chunks by PyTorch (%s: %s). Reinstall it, or remove it.",
+            type(error).__name__,
+            error,
+        )
+        return False
 
 
 @functools.cache

@@ -70,6 +70,7 @@ class Decoder:
         self._pool: Any = None
         """The memory that all graphs compute in; nothing in it outlives a step."""
         self._can_capture = True
+        self._told_of_room = False
 
     def __call__(
         self, prefix: Prefix, *, repeats: int = 1, fixed: bool | None = None
@@ -174,6 +175,7 @@ class Decoder:
             del self._steps[next(iter(self._steps))]
         if size > room:
             self.trim()
+            self._tell_of_room(count, capacity, size, room)
             return None
         if steps is None:
             try:
@@ -189,6 +191,16 @@ class Decoder:
                 return None
         self._steps[count, capacity] = steps
         return steps
+
+    def _tell_of_room(self, count: int, capacity: int, size: int, room: int) -> None:
+        if not self._told_of_room:
+            self._told_of_room = True
+            self.hooks.notice(
+                f"Decoding goes on without a CUDA graph, which is slower: a cache for {count:,} "
+                f"rows of {capacity:,} tokens takes {size / 1e9:.1f} GB, and {room / 1e9:.1f} GB "
+                "may be used. Smaller batches have a smaller cache (rollout.prompts_per_batch, or "
+                "--batch of `bas-opd eval`)."
+            )
 
     def _captured(
         self, prefix: Prefix, rows: Responses, *, count: int, capacity: int, size: int

@@ -55,6 +55,7 @@ from bas_opd.run.state import (
     load_processors,
     model_identity,
     prompt_lengths,
+    slow_paths,
 )
 from bas_opd.run.steps import Evaluate, RunSteps, RunSummary
 from bas_opd.run.stopping import StopFlag
@@ -189,6 +190,8 @@ def train(
             lambda: build_method(config, hooks, judge=judge, run=run, world=world, support=support)
         )
         identity |= model_identity(method.model)
+        for notice in slow_paths(config, method.model):
+            console.message(notice)
 
         def check_prompts_once() -> None:
             once(

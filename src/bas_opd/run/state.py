@@ -18,13 +18,14 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
-from bas_opd.compute.compiling import has_triton, new_kernels
+from bas_opd.compute.compiling import NEW_KERNELS, has_triton, is_fast, new_kernels
 from bas_opd.compute.world import World, launched_here
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.images import image_size
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
 from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
+from bas_opd.distill.kernels import LARGEST_K
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, ConfigError, ModelError
 from bas_opd.learn import (
@@ -496,6 +497,28 @@ def gpu_kernels() -> dict[str, Any]:
         "sampling": implementation(device, learns=False),
     }
     return {"linear_attention": kinds, "new_kernels": new_kernels() if has_triton() else []}
+
+
+def slow_paths(config: Config, model: VisionLanguageModel) -> list[str]:
+    """Say what the settings or the model keep from the fast paths of a GPU."""
+    if not is_fast(model.device):
+        return []
+    said = []
+    if model.fast_head is None and model.precision is not torch.float32:
+        said.append(
+            "The head of this model does more than multiply, as with adapters or a bias, so logits "
+            "and the loss are computed in float32, which takes about ten times as long."
+        )
+    unused = {
+        "loss": config.distill.k > LARGEST_K and f"distill.k is above {LARGEST_K}",
+        "race": config.rollout.top_p < 1 and "rollout.top_p is below 1",
+    }
+    said += [
+        f"{NEW_KERNELS} names {kernel}, which is not used: {reason}."
+        for kernel, reason in unused.items()
+        if reason and kernel in new_kernels()
+    ]
+    return said
 
 
 def _cpu() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_the_last_state_is_returned_only_if_asked_for() -> None:
 
 def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     def machine(*, fla: bool, capability: int, triton: tuple[int, ...]) -> tuple[str, str]:
-        monkeypatch.setattr(delta.importlib.util, "find_spec", lambda _: fla or None)
+        monkeypatch.setattr(delta, "_has_fla", lambda: fla)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
         monkeypatch.setattr(delta, "_triton", lambda: triton)
         gpu = torch.device("cuda")
@@ -90,9 +91,38 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
     assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("reference", "reference")
 
 
+@pytest.mark.parametrize(
+    ("text", "usable", "said"),
+    [
+        (None, False, 0),
+        ("chunk_gated_delta_rule = print", True, 0),
+        ("", False, 0),
+        ("raise RuntimeError('no such symbol')", False, 1),
+    ],
+)
+def test_flash_linear_attention_counts_only_if_it_can_be_imported(
+    text: str | None,
+    usable: bool,
+    said: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if text is not None:
+        (tmp_path / "fla/ops").mkdir(parents=True)
+        (tmp_path / "fla/ops/gated_delta_rule.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+    for name in ("fla", "fla.ops", "fla.ops.gated_delta_rule"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    delta._has_fla.cache_clear()
+    assert [delta._has_fla() for _ in range(2)] == [usable] * 2
+    assert sum("no such symbol" in each.getMessage() for each in caplog.records) == said
+    delta._has_fla.cache_clear()
+
+
 def test_the_environment_chooses_the_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiling.NEW_KERNELS, "race,delta")
-    monkeypatch.setattr(delta.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(delta, "_has_fla", lambda: False)
     monkeypatch.setattr(delta, "has_triton", lambda: True)
     gpu = torch.device("cuda")
     assert implementation(torch.device("cpu"), learns=True) == "reference"

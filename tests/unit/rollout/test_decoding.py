@@ -70,7 +70,8 @@ def test_a_fixed_cache_decodes_the_same_tokens(model: VisionLanguageModel, tmp_p
 def test_a_prompt_is_repeated_for_its_rows_where_they_are_decoded(
     model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    decode = Decoder(model, drawing(3), limit=LIMIT)
+    told: list[str] = []
+    decode = Decoder(model, drawing(3), limit=LIMIT, hooks=Hooks(notice=told.append))
     tokens, lengths = decode(prefilled(model, tmp_path), fixed=False)
     prompts = [prefilled(model, tmp_path, is_repeated=False) for _ in range(3)]
     assert prompts[0].mask is not None  # of several lengths
@@ -81,6 +82,8 @@ def test_a_prompt_is_repeated_for_its_rows_where_they_are_decoded(
         assert found_lengths.tolist() == lengths.tolist()
         assert found.tolist() == tokens.tolist()
     assert bool(decode._steps) == (room > 0)
+    assert len(told) == (room == 0)  # once
+    assert all("a cache for 12 rows of" in each and "0.0 GB may be used" in each for each in told)
 
 
 @torch.no_grad()

@@ -90,3 +90,28 @@ def test_a_run_without_kernels_of_its_own_names_none(
     config = Config.model_validate({"model": given, "data": {"path": "data"}})
     data: Any = SimpleNamespace(fingerprint="", examples=())
     assert ("new_kernels" in loop.identity_of(config, data, 1)["environment"]) == has_them
+
+
+def test_what_keeps_a_run_from_the_fast_paths_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(*, head: object, rounded: bool = True, **settings: Any) -> list[str]:
+        config: Any = SimpleNamespace(
+            distill=DistillConfig(k=settings.get("k", 100)),
+            rollout=RolloutConfig(top_p=settings.get("top_p", 1.0)),
+        )
+        precision = torch.bfloat16 if rounded else torch.float32
+        model: Any = SimpleNamespace(device=device, fast_head=head, precision=precision)
+        return state.slow_paths(config, model)
+
+    monkeypatch.setenv(NEW_KERNELS, "loss,race")
+    device = torch.device("cpu")
+    assert said(head=None, k=129, top_p=0.9) == []
+    device = torch.device("cuda")
+    assert said(head=object()) == []
+    assert said(head=None, rounded=False) == []
+    (found,) = said(head=None)
+    assert "computed in float32" in found
+    loss, race = said(head=object(), k=129, top_p=0.9)
+    assert "names loss, which is not used: distill.k is above 128" in loss
+    assert "names race, which is not used: rollout.top_p is below 1" in race
+    monkeypatch.delenv(NEW_KERNELS)
+    assert said(head=object(), k=129, top_p=0.9) == []
