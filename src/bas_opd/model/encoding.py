@@ -127,10 +127,19 @@ class _Threads:
         with self._lock:
             self._waiting.append((example, future))
             if len(self._running) < self._most:
-                thread = threading.Thread(target=self._work, name="pictures", daemon=True)
-                thread.start()
-                self._running.add(thread)
+                self._start(future)
         return future
+
+    def _start(self, future: Future[Seen]) -> None:
+        thread = threading.Thread(target=self._work, name="pictures", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # The system allows no more.
+            if not self._running:  # Whoever needs it opens it.
+                self._waiting.pop()
+                future.set_exception(error)
+            return
+        self._running.add(thread)
 
     def join(self, seconds: float) -> None:
         """Wait for the threads, no longer than this."""

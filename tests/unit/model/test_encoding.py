@@ -82,6 +82,31 @@ def test_without_threads_nothing_is_opened_before_it_is_asked_for(
     assert view.opened == [("e2", True)]
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_where_no_thread_can_start_pictures_are_opened_when_they_are_needed(
+    allowed: int, processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples, view, started = make_examples(tmp_path, 6), Watched(), 0
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal started
+        if started == allowed:
+            raise RuntimeError("can't start new thread")
+        started += 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    encoder = ViewEncoder(processor, view, threads=3)
+    encoder.expect(examples)
+    for example in examples:
+        assert torch.equal(
+            encoder(example).input_ids, processor.encode(*full_view(example)).input_ids
+        )
+    assert sorted(view.names) == sorted(example.id for example in examples)
+    assert any(is_main for _, is_main in view.opened) == (allowed == 0)
+
+
 def test_the_next_batch_is_opened_while_the_loop_does_something_else(
     processor: Processor, tmp_path: Path
 ) -> None:

@@ -94,6 +94,25 @@ def is_drawn_as_often_as_it_should(best: Tensor) -> bool:
     return abs(found - expected) < 2.9 * math.sqrt(expected)
 
 
+def fraction_of(noise: Tensor) -> Tensor:
+    """The fraction that this noise was made of."""
+    return -torch.expm1(-torch.exp(-noise.double()))
+
+
+def is_on_a_grid(best: Tensor, bits: int) -> bool:
+    """Whether most fractions are multiples of half a level; of fine ones a fifth are that near."""
+    halves = fraction_of(best) * 2.0 ** (bits + 1)
+    return bool(((halves - halves.round()).abs() < 0.1).double().mean() > 0.5)
+
+
+@pytest.mark.parametrize("bits", [24, 25, 26, 28, 30])
+def test_the_noise_of_the_tail_is_finer_than_so_many_bits(bits: int) -> None:
+    best = best_of_the_tail(100)
+    assert not is_on_a_grid(best, bits)
+    coarse = (fraction_of(best) * 2.0**bits).floor().clamp_min(0.5) * 2.0**-bits
+    assert is_on_a_grid(-torch.log(-torch.log1p(-coarse)).float(), bits)
+
+
 def test_the_tail_of_a_large_vocabulary_is_drawn_as_often_as_it_should() -> None:
     best = best_of_the_tail(ROWS)
     assert is_drawn_as_often_as_it_should(best)
