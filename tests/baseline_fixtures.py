@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def short_config(name: str, home: Path, model: Path, output: str, *overrides: st
     return load_config(preset(name), [*paths, *SHORT, *overrides])
 
 
-def reward_even_tokens(patch: pytest.MonkeyPatch, *, unread: int = 0) -> None:
+def graded_by_even_tokens(*, unread: int = 0) -> Callable[[RuleReward, Rollouts, int], Graded]:
     """Call a response right if its first token is even: a random model earns now and then.
 
     With `unread`, every so-manyth row cannot be read.
@@ -46,7 +47,12 @@ def reward_even_tokens(patch: pytest.MonkeyPatch, *, unread: int = 0) -> None:
             grades.append("unread" if is_unread else "wrong" if token % 2 else "right")
         return Graded(grades=tuple(grades))
 
-    patch.setattr(RuleReward, "__call__", graded)
+    return graded
+
+
+def reward_even_tokens(patch: pytest.MonkeyPatch, *, unread: int = 0) -> None:
+    """Let a random model earn now and then."""
+    patch.setattr(RuleReward, "__call__", graded_by_even_tokens(unread=unread))
 
 
 def reward(patch: pytest.MonkeyPatch, grade: Grade) -> None:

@@ -68,6 +68,11 @@ class Command:
             assert self._process.is_alive(), self._output()
             time.sleep(0.01)
 
+    def wait_for_cpu(self, seconds: float) -> None:
+        """Return once the command has computed so long, or has ended."""
+        while self.is_alive and self.cpu_seconds < seconds:
+            time.sleep(0.002)
+
     @property
     def is_alive(self) -> bool:
         """Whether it still runs; one that has ended keeps its clock until it is asked."""

@@ -178,11 +178,6 @@ def cpu_seconds(train: Train, whole: Path, tmp_path_factory: pytest.TempPathFact
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def wait_for_cpu(going: Command, seconds: float) -> None:
-    while going.is_alive and going.cpu_seconds < seconds:
-        time.sleep(0.002)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_killed_at_a_random_moment(
@@ -196,7 +191,7 @@ def test_killed_at_a_random_moment(
     run = tmp_path / "run"
     going = Command(*command(run))
     # One draw in each thirtieth of a run, so that together they cover all of it.
-    wait_for_cpu(going, (moment + random.Random(moment).random()) / MOMENTS * cpu_seconds)
+    going.wait_for_cpu((moment + random.Random(moment).random()) / MOMENTS * cpu_seconds)
     going.send(signal.SIGKILL)
     # The later moments may come too late: another run was timed, on a busier machine perhaps.
     assert going.wait().code in (-signal.SIGKILL, 0 if moment > MOMENTS * 0.5 else None)
@@ -328,7 +323,7 @@ def test_asked_to_stop_at_a_random_moment(
 ) -> None:
     run = tmp_path / "run"
     going = Command(*command(run))
-    wait_for_cpu(going, (tenth + random.Random(tenth).random()) / 10 * cpu_seconds)
+    going.wait_for_cpu((tenth + random.Random(tenth).random()) / 10 * cpu_seconds)
     going.send(signal.SIGTERM)
     # Until it holds its directory and after it is done, the signal ends it as any program.
     assert going.wait().code in (PREEMPTED, -signal.SIGTERM, 0)
