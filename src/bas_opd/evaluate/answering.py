@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,8 @@ from bas_opd.serving.client import ChatClient, Message, RefusedError
 from bas_opd.types import Hooks, Prompt
 
 if TYPE_CHECKING:
+    from bas_opd.model.encoding import Ahead
+    from bas_opd.model.processing import Pixels
     from bas_opd.model.vlm import VisionLanguageModel
     from bas_opd.rollout.greedy import Greedy
 
@@ -45,6 +47,8 @@ class ModelAnswers:
     prompts: dict[str, Prompt] | None = None
     """Question id -> encoded prompt, filled here, for one set of questions in one view. Pass it on
     to other models with the same processor, and they decode no picture again."""
+    threads: int = 0
+    """That open the pictures of questions which were announced."""
     hooks: Hooks = field(default_factory=Hooks)
     advice: str = ""
     lower: str = "--max-pixels or --max-response-tokens"
@@ -71,6 +75,23 @@ class ModelAnswers:
             is_cut = int(tokens[-1]) not in processor.eos_ids
             yield index, Output(text=processor.decode(tokens), is_cut=is_cut)
 
+    def expect(self, questions: Sequence[Question] = ()) -> None:
+        """Start on the pictures of questions that will be asked, in this order; drop all others."""
+        known = self.prompts or {}
+        self._ahead.expect(
+            {q.picture.key: partial(self._look, q.picture) for q in questions if q.id not in known}
+        )
+
+    def close(self) -> None:
+        """Open no further picture."""
+        self._ahead.close()
+
+    @cached_property
+    def _ahead(self) -> Ahead[Pixels]:
+        from bas_opd.model.encoding import Ahead
+
+        return Ahead(self.threads, poll=self.hooks.poll)
+
     def _encoded(self, questions: Sequence[Question]) -> list[Prompt]:
         """Return the prompts; those about the same picture share its pixels."""
         prompts = {} if self.prompts is None else self.prompts
@@ -82,17 +103,18 @@ class ModelAnswers:
         return [prompts[question.id] for question in questions]
 
     def _prompt(self, question: Question, about: dict[str, Prompt]) -> Prompt:
-        processor, key = self.model.processor, question.picture.key
-        if key in about:
-            return processor.encode_again(about[key], question.prompt)
-        prompt = processor.encode(question.picture.decode(), question.prompt)
-        if self.prompts is not None:
-            # The first layer rounds pixels to this precision anyway, and thousands of pictures
-            # take half the memory.
-            pixels = prompt.pixel_values.to(self.model.precision)
-            prompt = replace(prompt, pixel_values=pixels)
-        about[key] = prompt
+        processor, picture = self.model.processor, question.picture
+        if picture.key in about:
+            return processor.encode_again(about[picture.key], question.prompt)
+        look = partial(self._look, picture)
+        pixels = self._ahead.take(picture.key, look, what=f"The picture {picture.name}")
+        prompt = about[picture.key] = processor.prompt(pixels, question.prompt)
         return prompt
+
+    def _look(self, picture: Picture) -> Pixels:
+        pixels = self.model.processor.look(picture.decode())
+        # The first layer rounds them to this precision anyway, and they take half the memory.
+        return replace(pixels, values=pixels.values.to(self.model.precision))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +157,18 @@ class LocalAnswerer:
         from transformers.utils import logging
 
         from bas_opd.model import loading
+        from bas_opd.model.encoding import idle_threads
 
         logging.disable_progress_bar()
+        model = loading.open_model(
+            self.checkpoint.folder,
+            adapter=self.checkpoint.adapter,
+            device=self.device,
+            max_pixels=self.max_pixels,
+        )
         return ModelAnswers(
-            model=loading.open_model(
-                self.checkpoint.folder,
-                adapter=self.checkpoint.adapter,
-                device=self.device,
-                max_pixels=self.max_pixels,
-            ),
+            model=model,
+            threads=idle_threads(model.device),
             max_response_tokens=self.max_response_tokens,
             prompts_per_batch=self.prompts_per_batch,
             prompts=self.prompts,
@@ -158,10 +183,16 @@ class LocalAnswerer:
         order = list(chain.from_iterable(places.values()))
         # A few batches of pictures at a time: thousands would fill the memory.
         stride = 8 * self.prompts_per_batch
-        for start in range(0, len(order), stride):
-            some = [questions[place] for place in order[start : start + stride]]
-            for index, output in self._loaded.answers(some):
-                yield order[start + index], output
+        try:
+            for start in range(0, len(order), stride):
+                # The next ones are opened while these are answered.
+                some = [questions[place] for place in order[start : start + 2 * stride]]
+                self._loaded.expect(some)
+                for index, output in self._loaded.answers(some[:stride]):
+                    yield order[start + index], output
+        finally:
+            if "_loaded" in vars(self):
+                self._loaded.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +48,7 @@ from bas_opd.methods import (
 )
 from bas_opd.methods.reward import Judge, Unread
 from bas_opd.model.delta import implementation
-from bas_opd.model.encoding import ViewEncoder
+from bas_opd.model.encoding import ViewEncoder, idle_threads
 from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.processing import Processor, check_same_tokens
@@ -257,13 +256,10 @@ def build_method(
 
 
 def picture_threads(config: Config, device: torch.device) -> int:
-    """Return how many threads open pictures ahead of time.
-
-    Where the CPU computes there is no idle time to fill.
-    """
-    if config.data.workers is not None or device.type == "cpu":
-        return config.data.workers or 0
-    return max(1, min(8, len(os.sched_getaffinity(0)) // launched_here() - 1))
+    """Return how many threads open pictures ahead of time."""
+    if config.data.workers is not None:
+        return config.data.workers
+    return idle_threads(device, launched_here())
 
 
 def _grpo_settings(config: Config, model: VisionLanguageModel) -> GrpoSettings:

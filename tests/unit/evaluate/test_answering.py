@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from bas_opd.evaluate.questions import Output, Picture, Question
 from bas_opd.evaluate.scoring import score_in_memory
 from bas_opd.evaluate.weights import Checkpoint
 from bas_opd.files import hash_of
-from bas_opd.model import loading
+from bas_opd.model import encoding, loading
 from bas_opd.model.base import small_base
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.serving.client import ChatClient
@@ -362,3 +364,37 @@ def test_each_picture_is_decoded_once_wherever_its_questions_are(
     assert sorted(decoded) == sorted(shown)
     one_by_one = [dict(answerer.answers([each]))[0] for each in questions]
     assert [got[place] for place in range(len(questions))] == one_by_one
+
+
+def test_threads_open_the_next_pictures_while_questions_are_answered(
+    small_qwen35: Path, pictures: LoadedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = LocalAnswerer(
+        checkpoint=Checkpoint(folder=small_qwen35), max_response_tokens=6, prompts_per_batch=1
+    )
+    questions = [
+        replace(each, picture=Picture(each.picture.read, name=str(number)))
+        for number, each in enumerate(pictures.questions * 3)
+    ]
+    for number, question in enumerate(questions):
+        question.picture.__dict__["key"] = str(number)
+    expected = dict(plain.answers(questions))
+    opened: list[tuple[str, bool]] = []
+    decode = Picture.decode
+
+    def watched(shown: Picture) -> Image.Image:
+        opened.append((shown.name, threading.current_thread() is threading.main_thread()))
+        return decode(shown)
+
+    monkeypatch.setattr(Picture, "decode", watched)
+    monkeypatch.setattr(encoding, "idle_threads", lambda _: 2)
+    answers = replace(plain).answers(questions)
+    got = [next(answers)]
+    deadline = time.monotonic() + 20
+    while len(opened) < 16 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert {name for name, _ in opened} == {str(number) for number in range(16)}  # two strides
+    got += answers
+    assert dict(got) == expected
+    assert sorted(name for name, _ in opened) == sorted(str(n) for n in range(18))
+    assert not any(is_main for _, is_main in opened)

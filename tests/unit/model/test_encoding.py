@@ -261,7 +261,7 @@ def test_a_picture_that_hangs_is_a_sentence(
     encoder = ViewEncoder(processor, view, threads=1)
     encoder.expect(examples)
     monkeypatch.setattr(encoding, "LONGEST_SECONDS", 0.5)
-    with pytest.raises(DataError, match=r"example 'e0' was not open after 0\.5 seconds \(.*0\.png"):
+    with pytest.raises(DataError, match=r"example 'e0' \(.*0\.png\) was not open after 0\.5 sec"):
         encoder(examples[0])
     view.gate.set()
     encoder.close()
