@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
 
+from bas_opd.bench.generate import generate
 from bas_opd.bench.sides import Comparison, Side, compare
 from bas_opd.bench.subject import Subject
-from bas_opd.data.images import open_crop, open_image
+from bas_opd.data.images import open_crop
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.batches import group_by_prompt, micro_batches
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.teacher import SelfTeacher
-from bas_opd.types import Prompt, PromptBatch, Rollouts, TeacherScores
+from bas_opd.types import PromptBatch, Rollouts, TeacherScores
 
 
 def sampling(subject: Subject, *, repeats: int) -> Comparison:
@@ -35,12 +34,12 @@ def sampling(subject: Subject, *, repeats: int) -> Comparison:
             *([] if model.device.type == "cpu" else [without]),
             Side(
                 name="generate, one prompt a row",
-                run=lambda: _generate(subject, rows_of_each=size.per_prompt, sequences=1),
+                run=lambda: generate(subject, rows_of_each=size.per_prompt, sequences=1),
                 required_share=1 / 2,
             ),
             Side(
-                name="generate, num_return_sequences",
-                run=lambda: _generate(subject, rows_of_each=1, sequences=size.per_prompt),
+                name=f"generate, num_return_sequences={size.per_prompt}",
+                run=lambda: generate(subject, rows_of_each=1, sequences=size.per_prompt),
                 required_share=1 / 2,
             ),
         ],
@@ -128,45 +127,6 @@ def _sample(sampler: Sampler, subject: Subject) -> int:
     if not bool((rollouts.lengths == tokens).all()):
         raise RuntimeError("A response ended before the limit, though no end token is allowed.")
     return sum(prompt.length for prompt in rollouts.prompts) + len(rollouts) * (tokens - 1)
-
-
-def _generate(subject: Subject, *, rows_of_each: int, sequences: int) -> int:
-    """Draw with transformers: each prompt in `rows_of_each` rows, `sequences` returned for each."""
-    model, tokens = subject.model, subject.size.tokens
-    processor = model.processor
-    encoded = [processor.encode(open_image(e.image), e.question) for e in subject.examples]
-    prompts = [prompt for prompt in encoded for _ in range(rows_of_each)]
-    ids, mask = _left_padded(prompts, processor.pad_id)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "mm_token_type_ids": processor.mm_token_type_ids(ids),
-        "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]),
-        "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]),
-    }
-    drawing: Any = model.network
-    with model.compute():
-        drawn: Tensor = drawing.generate(
-            **{name: value.to(model.device) for name, value in inputs.items()},
-            do_sample=True,
-            top_k=0,
-            num_return_sequences=sequences,
-            suppress_tokens=list(processor.suppressed_ids),
-            max_new_tokens=tokens,
-        )
-    rows, total = drawn.shape
-    if rows != len(prompts) * sequences or total != ids.shape[1] + tokens:
-        raise RuntimeError(f"generate returned {rows} rows of {total} tokens, not what was asked.")
-    return (int(mask.sum()) + len(prompts) * (tokens - 1)) * sequences
-
-
-def _left_padded(prompts: Sequence[Prompt], pad_id: int) -> tuple[Tensor, Tensor]:
-    shape = (len(prompts), max(prompt.length for prompt in prompts))
-    ids, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        ids[row, -prompt.length :] = prompt.input_ids
-        mask[row, -prompt.length :] = 1
-    return ids, mask
 
 
 @torch.no_grad()

@@ -128,8 +128,9 @@ def compare(
                 clock.run(device, is_warm_up=turn == 0)
             except Exception as error:
                 if clock.side is not ours:  # Another library must not end the others' timings.
-                    why = "memory ran out" if ran_out(error) else repr(error)
-                    left_out.append(f"{clock.side.name}, which failed ({why}).")
+                    named = f"{type(error).__name__}: {error}"
+                    why = "there is not enough memory" if ran_out(error) else named
+                    left_out.append(f"{clock.side.name}, which failed: {why.rstrip('.')}.")
                     clocks.remove(clock)
                 elif ran_out(error):
                     raise OutOfMemory(

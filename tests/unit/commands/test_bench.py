@@ -63,8 +63,8 @@ def test_a_library_that_fails_is_left_out_with_its_reason() -> None:
     assert [each.name for each in found.sides] == ["a"]
     assert len(found.sides[0].seconds) == 2
     reasons = "\n".join(found.skipped)
-    assert "b, which failed (IndexError('no such thing'))." in reasons
-    assert "c, which failed (memory ran out)." in reasons
+    assert "b, which failed: IndexError: no such thing." in reasons
+    assert "c, which failed: there is not enough memory." in reasons
 
 
 def test_a_side_that_fails_later_is_left_out_too() -> None:
@@ -80,7 +80,7 @@ def test_a_side_that_fails_later_is_left_out_too() -> None:
     found = compare("loss", sides, shape="", device=CPU, repeats=4)
     assert [each.name for each in found.sides] == ["a"]
     assert len(found.sides[0].seconds) == 4
-    assert found.skipped == ("b, which failed (IndexError('no such thing')).",)
+    assert found.skipped == ("b, which failed: IndexError: no such thing.",)
 
 
 def test_memory_that_runs_out_in_ours_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,11 @@ def test_every_part_is_timed_and_written(tmp_path: Path) -> None:
     assert [each["name"] for each in numbers["comparisons"]] == [*command.PARTS, "loss"]
     for comparison in numbers["comparisons"]:
         assert all(side["median_seconds"] > 0 for side in comparison["sides"])
-    student = numbers["comparisons"][2]["sides"]
+    sampling, _, student = (each["sides"] for each in numbers["comparisons"][:3])
+    assert [side["side"] for side in sampling[-2:]] == [
+        "generate, one prompt a row",
+        "generate, num_return_sequences=2",
+    ]
     assert student[0]["processed_tokens"] < student[2]["processed_tokens"]
     assert student[2]["processed_tokens"] < student[1]["processed_tokens"]
 
