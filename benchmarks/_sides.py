@@ -95,8 +95,7 @@ def write_numbers(options: argparse.Namespace, found: Mapping[str, Any]) -> None
     """Write numbers to a file if one is asked for, with the settings and the machine."""
     if options.json:
         settings = {name: value for name, value in vars(options).items() if name != "json"}
-        words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-        at = next(i for i, word in enumerate(words) if word.startswith("--json"))
-        del words[at : at + (1 if "=" in words[at] else 2)]
-        head = {"command": f"python benchmarks/{' '.join(words)}", "settings": settings}
+        program = f"python benchmarks/{Path(sys.argv[0]).name}"
+        command = numbers.command_line(program, sys.argv[1:])
+        head = {"command": command, "settings": settings}
         numbers.save({**head, **numbers.machine(), **found}, options.json)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,16 @@ def machine() -> dict[str, Any]:
             "load": round(os.getloadavg()[0], 2),
         },
     }
+
+
+def command_line(program: str, words: Sequence[str]) -> str:
+    """Return the command that was typed, without the file of its numbers."""
+    kept = list(words)
+    for at, word in enumerate(words):
+        if word == "--json" or word.startswith("--json="):
+            del kept[at : at + (1 if "=" in word else 2)]
+            break
+    return " ".join([program, *map(shlex.quote, kept)])
 
 
 def check_output(path: Path) -> None:

@@ -115,16 +115,20 @@ def _comparisons(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                     f"{side['median_seconds']:.3g}",
                     f"{side['processed_tokens']:,}",
                     *([f"{side['peak_gib']:.2f}"] if has_peaks else []),
-                    *(
-                        [f"{side['share_of_its_time']:.2f}", f"{side['share_of_its_tokens']:.2f}"]
-                        if place
-                        else ["", ""]
-                    ),
+                    *(_shares(side) if place else ["", ""]),
                 ]
                 for place, side in enumerate(sides)
             ),
         )
         yield from (f"\nLeft out: {reason}" for reason in each["skipped"])
+
+
+def _shares(side: Mapping[str, Any]) -> list[str]:
+    """What ours takes of the time and of the tokens of a side."""
+    share = side["share_of_its_time"]
+    if side.get("is_floor", False):  # Older files do not say so.
+        return [f"{share:.1f} times this floor", ""]
+    return [f"{share:.2f}", f"{side['share_of_its_tokens']:.2f}"]
 
 
 def _steps(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:

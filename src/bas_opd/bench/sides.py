@@ -88,6 +88,7 @@ class Comparison:
                     "share_of_its_time": ours.median / each.median,
                     "share_of_its_tokens": ours.tokens / each.tokens,
                     "required_share": each.required_share,
+                    "is_floor": each.is_floor,
                 }
                 for each in self.sides
             ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,8 +34,8 @@ def bench(
     ] = None,
 ) -> None:
     """Time each phase of a step on this machine, beside rivals."""
-    from bas_opd.bench import command
     from bas_opd.bench import numbers as files
+    from bas_opd.bench.command import BenchRequest, measure
     from bas_opd.bench.subject import Size
     from bas_opd.cli.train import quiet_transformers
     from bas_opd.model.loading import resolve_device
@@ -43,8 +44,8 @@ def bench(
         files.check_output(json)
     quiet_transformers()
     is_gpu = resolve_device(device).type == "cuda"
-    numbers = command.measure(
-        command.BenchRequest(
+    numbers = measure(
+        BenchRequest(
             model=model,
             device=device,
             size=Size(
@@ -61,5 +62,6 @@ def bench(
         typer.echo,
     )
     if json is not None:
-        files.save(numbers, json)
+        command = files.command_line("bas-opd", sys.argv[1:])
+        files.save({"command": command, **numbers}, json)
         typer.echo(f"The numbers are in {json}.")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bas_opd.bench.numbers import command_line
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
@@ -20,3 +22,16 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     monkeypatch.setattr("tempfile.TemporaryDirectory", lambda: pytest.fail("It has begun."))
     with pytest.raises(SystemExit, match=r"cannot be written to .*absent/n\.json"):
         runpy.run_path(str(path), run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "a model", "--json", "n.json", "--device", "cpu"],
+        ["bench", "a model", "--json=n.json", "--device", "cpu"],
+        ["bench", "a model", "--device", "cpu", "--json", "n.json"],
+        ["bench", "a model", "--device", "cpu"],
+    ],
+)
+def test_a_command_is_written_as_typed_without_its_file(words: list[str]) -> None:
+    assert command_line("bas-opd", words) == "bas-opd bench 'a model' --device cpu"

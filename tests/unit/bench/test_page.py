@@ -45,8 +45,8 @@ PAGE = "Before.\n\n<!-- bench: some-numbers -->\nold\n<!-- end -->\n\n| kept | 1
 
 def write(folder: Path, kind: str, **more: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = {"command": "python it.py", "date": "2026-01-02", "machine": MACHINE, **more}
-    content = json.dumps({**numbers, kind: NUMBERS[kind]})
+    numbers = {"command": "python it.py", "date": "2026-01-02", "machine": MACHINE}
+    content = json.dumps({**numbers, kind: NUMBERS[kind], **more})
     (folder / "some-numbers.json").write_text(content)
 
 
@@ -68,6 +68,15 @@ def test_numbers_of_every_kind_become_a_table_and_the_rest_stays(kind: str, tmp_
     for line in SHOWN[kind]:
         assert line in page.splitlines()
     assert rendered(page, tmp_path) == page
+
+
+def test_a_floor_is_no_rival(tmp_path: Path) -> None:
+    floor = {**SIDES[1], "side": "products", "share_of_its_time": 3.14, "is_floor": True}
+    loss = {"name": "loss", "shape": "", "sides": [*SIDES, floor], "skipped": []}
+    write(tmp_path, "comparisons", comparisons=[loss])
+    page = rendered(PAGE, tmp_path).splitlines()
+    assert "| theirs | 0.5 | 2,000 | 0.50 | 0.50 |" in page
+    assert "| products | 0.5 | 2,000 | 3.1 times this floor |  |" in page
 
 
 def test_a_gpu_is_named_where_it_computed_and_a_busy_machine_where_it_did_not(

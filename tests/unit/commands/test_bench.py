@@ -47,6 +47,8 @@ def test_a_side_is_set_beside_ours_in_time_and_tokens() -> None:
     assert not any("required" in line for line in comparison.lines())
     shares = [side["share_of_its_time"] for side in comparison.content()["sides"]]
     assert shares == [1.0, 0.25, 0.5, 4.0]
+    floors = [side["is_floor"] for side in comparison.content()["sides"]]
+    assert floors == [False, False, False, True]
 
 
 def test_a_library_that_fails_is_left_out_with_its_reason() -> None:
@@ -148,16 +150,31 @@ def test_a_share_of_rows_that_cannot_be_meant_is_refused(ratio: str) -> None:
     assert "Correct --ratio" in said.stderr
 
 
-def test_every_part_is_timed_and_written(tmp_path: Path) -> None:
-    small = ("--prompts", "2", "--rollouts", "2", "--side", "64", "--tokens", "3")
-    words = (*small, "--ratio", "0.5", "--repeats", "1")
-    said = CliRunner().invoke(app, ["bench", *words, "--json", str(tmp_path / "bench.json")])
+def test_every_part_is_timed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [
+        "--prompts",
+        "2",
+        "--rollouts",
+        "2",
+        "--side",
+        "64",
+        "--tokens",
+        "3",
+        "--ratio",
+        "0.5",
+        "--repeats",
+        "1",
+    ]
+    words = ["bench", "--json", str(tmp_path / "bench.json"), *small]
+    monkeypatch.setattr("sys.argv", ["/bin/bas-opd", *words])
+    said = CliRunner().invoke(app, words)
     assert said.exit_code == 0, said.output
     assert "the three phases together" in said.output
     numbers = json.loads((tmp_path / "bench.json").read_text())
     assert [each["name"] for each in numbers["comparisons"]] == [*command.PARTS, "loss"]
     for comparison in numbers["comparisons"]:
         assert all(side["median_seconds"] > 0 for side in comparison["sides"])
+    assert numbers["command"] == f"bas-opd bench {' '.join(small)}"
     sampling, _, student = (each["sides"] for each in numbers["comparisons"][:3])
     assert [side["side"] for side in sampling[-2:]] == [
         "generate, one prompt a row",
