@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from bas_opd.bench.losses import losses
 from bas_opd.bench.numbers import machine
 from bas_opd.bench.phases import sampling, teaching, updating
 from bas_opd.bench.shapes import LARGE, random_model
-from bas_opd.bench.sides import Comparison
+from bas_opd.bench.sides import Comparison, lacks_memory
 from bas_opd.bench.subject import Size, Subject, endless, pictures
-from bas_opd.errors import ConfigError
+from bas_opd.compute.memory import clear_frames, release
+from bas_opd.errors import ConfigError, OutOfMemory
 from bas_opd.model.base import model_folder
 from bas_opd.model.loading import open_model, resolve_device
 from bas_opd.model.vlm import VisionLanguageModel
@@ -29,6 +31,9 @@ PHASES: dict[str, Callable[..., Comparison]] = {
 PARTS = (*PHASES, "loss")
 LOSS_TOKENS = {"cuda": 8192, "cpu": 256}
 CHUNK = 1024
+SMALLER = (
+    "Choose fewer or smaller --prompts, --side, --tokens or --micro-batch, or a smaller model."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,53 +59,92 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
     gpu, cpu = (here["machine"][name] for name in ("gpu", "cpu"))
     where = gpu if device.type == "cuda" else f"{cpu}, one thread"
     say(f"{request.model} on {where}; torch {torch.__version__}, {here['date']}.")
-    found = []
-    for comparison in _comparisons(request, device, say):
-        found.append(comparison)
-        for line in comparison.lines():
-            say(line)
-    for line in _whole_step(found):
+    timings = _Timings(say)
+    _time_parts(request, device, timings)
+    for line in _whole_step(timings.found):
         say(line)
+    if not timings.found:
+        raise OutOfMemory("Nothing could be timed: there is not enough memory.")
     return {
         **here,
         "device": str(device),
         "model": request.model,
         "size": asdict(request.size),
         "repeats": request.repeats,
-        "comparisons": [each.content() for each in found],
+        "comparisons": [each.content() for each in timings.found],
+        "failed": timings.failed,
     }
 
 
-def _comparisons(
-    request: BenchRequest, device: torch.device, say: Callable[[str], None]
-) -> Iterator[Comparison]:
+class _Timings:
+    """Times one part after another; one that does not fit into memory does not end the others."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.found: list[Comparison] = []
+        self.failed: list[str] = []
+        self._say = say
+
+    def add(self, name: str, run: Callable[[], Sequence[Comparison]], *, advice: str) -> None:
+        """Time a part and print its tables, or what to do where memory ran out."""
+        self._say(f"Timing {name} …")
+        try:
+            found = run()
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            clear_frames(error)
+            self.failed.append(f"{name} was not timed: there is not enough memory. {advice}")
+            self._say(self.failed[-1])
+        else:
+            self.found += found
+            for line in (line for each in found for line in each.lines()):
+                self._say(line)
+        release()
+
+
+def _time_parts(request: BenchRequest, device: torch.device, timings: _Timings) -> None:
+    vocabulary, width = _time_phases(request, device, timings)
+    if "loss" in request.parts:
+        tokens = LOSS_TOKENS[device.type]
+        run = partial(
+            losses,
+            device,
+            tokens=tokens,
+            width=width,
+            vocabulary=vocabulary,
+            chunks=[min(CHUNK, tokens)],
+            repeats=request.repeats,
+        )
+        timings.add("loss", run, advice="Name a model with a smaller vocabulary.")
+
+
+def _time_phases(request: BenchRequest, device: torch.device, timings: _Timings) -> tuple[int, int]:
+    """Time what needs the model; return its vocabulary and width when it is gone."""
     model = _model(request.model, device)
     with tempfile.TemporaryDirectory() as folder:
         size = request.size
         examples = pictures(Path(folder), size.prompts, size.side)
         subject = Subject(model=endless(model), examples=examples, size=size)
-        for name, run in PHASES.items():
+        for name, phase in PHASES.items():
             if name in request.parts:
-                say(f"Timing {name} …")
-                yield run(subject, repeats=request.repeats)
-    if "loss" in request.parts:
-        say("Timing loss …")
-        vocabulary, width = model.head.weight.shape  # type: ignore[union-attr]
-        del model, subject
-        yield from losses(
-            device,
-            tokens=LOSS_TOKENS[device.type],
-            width=int(width),  # type: ignore[arg-type]
-            vocabulary=int(vocabulary),  # type: ignore[arg-type]
-            chunks=[min(CHUNK, LOSS_TOKENS[device.type])],
-            repeats=request.repeats,
-        )
+                run = partial(phase, subject, repeats=request.repeats)
+                timings.add(name, lambda run=run: [run()], advice=SMALLER)
+    vocabulary, width = model.head.weight.shape  # type: ignore[union-attr]
+    return int(vocabulary), int(width)  # type: ignore[arg-type]
 
 
 def _model(name: str, device: torch.device) -> VisionLanguageModel:
-    if name == LARGE:
-        return random_model(device)
-    return open_model(model_folder(name), device=str(device), max_pixels=2**24)
+    try:
+        if name == LARGE:
+            return random_model(device)
+        return open_model(model_folder(name), device=str(device), max_pixels=2**24)
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        raise OutOfMemory(
+            f"There is not enough memory for the model {name}. Name a smaller one, or end what "
+            "else takes memory."
+        ) from error
 
 
 def _whole_step(found: Sequence[Comparison]) -> list[str]:

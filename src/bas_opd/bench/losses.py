@@ -50,7 +50,6 @@ def losses(
             device=device,
             repeats=repeats,
             skipped=skipped,
-            advice="Name a model with a smaller vocabulary, or leave the part out with --parts.",
         )
         for support in supports
         for size in chunks

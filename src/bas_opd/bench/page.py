@@ -81,6 +81,7 @@ def _blocks(numbers: Mapping[str, Any]) -> Iterator[str]:
     yield _place(numbers)
     for kind in _kinds(numbers):
         yield from KINDS[kind](numbers[kind])
+    yield from (f"\n{reason}" for reason in numbers.get("failed", []))
 
 
 def _place(numbers: Mapping[str, Any]) -> str:

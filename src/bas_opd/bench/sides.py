@@ -13,11 +13,6 @@ import torch
 from bas_opd.compute.memory import ran_out
 from bas_opd.errors import OutOfMemory
 
-SMALLER = (
-    "Choose fewer or smaller --prompts, --side, --tokens or --micro-batch, or leave the part out "
-    "with --parts."
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
@@ -114,12 +109,8 @@ def compare(
     device: torch.device,
     repeats: int,
     skipped: Sequence[str] = (),
-    advice: str = SMALLER,
 ) -> Comparison:
-    """Time the sides alternately, each after one warm-up; one that fails is left out.
-
-    `advice` is what to do where there is not enough memory for ours.
-    """
+    """Time the sides alternately, each after one warm-up; a rival that fails is left out."""
     ours = sides[0]
     clocks = [_Clock(side) for side in sides]
     left_out = list(skipped)
@@ -128,23 +119,24 @@ def compare(
             try:
                 clock.run(device, is_warm_up=turn == 0)
             except Exception as error:
-                if clock.side is not ours:  # Another library must not end the others' timings.
-                    named = f"{type(error).__name__}: {error}"
-                    why = "there is not enough memory" if ran_out(error) else named
-                    left_out.append(f"{clock.side.name}, which failed: {why.rstrip('.')}.")
-                    clocks.remove(clock)
-                elif ran_out(error):
-                    raise OutOfMemory(
-                        f"There is not enough memory for {ours.name}. {advice}"
-                    ) from error
-                else:
+                if clock.side is ours:
                     raise
+                # Another library must not end the others' timings.
+                named = f"{type(error).__name__}: {error}"
+                why = "there is not enough memory" if lacks_memory(error) else named
+                left_out.append(f"{clock.side.name}, which failed: {why.rstrip('.')}.")
+                clocks.remove(clock)
     return Comparison(
         name=name,
         shape=shape,
         skipped=tuple(left_out),
         sides=tuple(clock.timed(device) for clock in clocks),
     )
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether memory ran out, explained already or not."""
+    return isinstance(error, OutOfMemory) or ran_out(error)
 
 
 class _Clock:

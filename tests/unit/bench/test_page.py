@@ -79,6 +79,11 @@ def test_a_floor_is_no_rival(tmp_path: Path) -> None:
     assert "| products | 0.5 | 2,000 | 3.1 times this floor |  |" in page
 
 
+def test_what_was_not_timed_is_said(tmp_path: Path) -> None:
+    write(tmp_path, "comparisons", failed=["teacher was not timed: it is too large."])
+    assert "teacher was not timed: it is too large." in rendered(PAGE, tmp_path).splitlines()
+
+
 def test_a_gpu_is_named_where_it_computed_and_a_busy_machine_where_it_did_not(
     tmp_path: Path,
 ) -> None:

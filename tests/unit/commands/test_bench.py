@@ -23,6 +23,10 @@ from bas_opd.cli.main import app
 from bas_opd.errors import OutOfMemory
 
 CPU = torch.device("cpu")
+SMALL = (
+    "--prompts", "2", "--rollouts", "2", "--side", "64", "--tokens", "3", "--ratio", "0.5",
+    "--repeats", "1",
+)  # fmt: skip
 
 
 def timed(name: str, seconds: float, tokens: int, **more: object) -> Timed:
@@ -85,17 +89,44 @@ def test_a_side_that_fails_later_is_left_out_too() -> None:
     assert found.skipped == ("b, which failed: IndexError: no such thing.",)
 
 
-def test_memory_that_runs_out_in_ours_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def grows(*_: object) -> int:
+@pytest.mark.parametrize("error", [MemoryError(), OutOfMemory("No micro-batch fits.")])
+def test_a_part_that_does_not_fit_is_named_and_the_others_are_timed(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grows(*_: object, **__: object) -> Comparison:
+        raise error
+
+    monkeypatch.setitem(command.PHASES, "teacher", grows)
+    path = tmp_path / "bench.json"
+    words = ("--parts", "sampling,teacher,student", *SMALL, "--json", str(path))
+    said = CliRunner().invoke(app, ["bench", *words])
+    assert said.exit_code == 0, said.output
+    numbers = json.loads(path.read_text())
+    assert [each["name"] for each in numbers["comparisons"]] == ["sampling", "student"]
+    (reason,) = numbers["failed"]
+    assert reason in said.output
+    assert reason.startswith("teacher was not timed: there is not enough memory. Choose a smaller")
+
+
+def test_no_number_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grows(*_: object, **__: object) -> int:
         raise MemoryError
 
-    with pytest.raises(OutOfMemory, match="smaller --prompts"):
-        compare("student", [Side(name="ours", run=grows)], shape="", device=CPU, repeats=1)
     monkeypatch.setattr(_Setup, "_run", grows)
-    with pytest.raises(OutOfMemory) as caught:
-        losses(CPU, tokens=8, width=4, vocabulary=150, chunks=[8], repeats=1)
-    assert "--parts" in str(caught.value)
-    assert "--prompts" not in str(caught.value)
+    said = CliRunner().invoke(app, ["bench", "--parts", "loss", *SMALL])
+    assert said.exit_code == 1
+    assert "loss was not timed: there is not enough memory. Name a model" in said.stdout
+    assert "Nothing could be timed" in said.stderr
+
+
+def test_a_model_that_does_not_fit_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grows(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
+
+    monkeypatch.setattr(command, "open_model", grows)
+    said = CliRunner().invoke(app, ["bench"])
+    assert said.exit_code == 1
+    assert "There is not enough memory for the model small. Name a smaller one" in said.stderr
 
 
 def test_phases_without_a_way_of_others_have_no_sum() -> None:
@@ -151,21 +182,7 @@ def test_a_share_of_rows_that_cannot_be_meant_is_refused(ratio: str) -> None:
 
 
 def test_every_part_is_timed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = [
-        "--prompts",
-        "2",
-        "--rollouts",
-        "2",
-        "--side",
-        "64",
-        "--tokens",
-        "3",
-        "--ratio",
-        "0.5",
-        "--repeats",
-        "1",
-    ]
-    words = ["bench", "--json", str(tmp_path / "bench.json"), *small]
+    words = ["bench", "--json", str(tmp_path / "bench.json"), *SMALL]
     monkeypatch.setattr("sys.argv", ["/bin/bas-opd", *words])
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0, said.output
@@ -174,7 +191,7 @@ def test_every_part_is_timed_and_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert [each["name"] for each in numbers["comparisons"]] == [*command.PARTS, "loss"]
     for comparison in numbers["comparisons"]:
         assert all(side["median_seconds"] > 0 for side in comparison["sides"])
-    assert numbers["command"] == f"bas-opd bench {' '.join(small)}"
+    assert numbers["command"] == f"bas-opd bench {' '.join(SMALL)}"
     sampling, _, student = (each["sides"] for each in numbers["comparisons"][:3])
     assert [side["side"] for side in sampling[-2:]] == [
         "generate, one prompt a row",
