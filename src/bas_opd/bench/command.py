@@ -15,7 +15,7 @@ from bas_opd.bench.losses import losses
 from bas_opd.bench.numbers import machine
 from bas_opd.bench.phases import sampling, teaching, updating
 from bas_opd.bench.shapes import LARGE, random_model
-from bas_opd.bench.sides import Comparison, lacks_memory
+from bas_opd.bench.sides import Comparison, Timed, lacks_memory
 from bas_opd.bench.subject import Size, Subject, endless, pictures
 from bas_opd.compute.memory import clear_frames, release
 from bas_opd.errors import ConfigError, OutOfMemory
@@ -31,9 +31,7 @@ PHASES: dict[str, Callable[..., Comparison]] = {
 PARTS = (*PHASES, "loss")
 LOSS_TOKENS = {"cuda": 8192, "cpu": 256}
 CHUNK = 1024
-SMALLER = (
-    "Choose fewer or smaller --prompts, --side, --tokens or --micro-batch, or a smaller model."
-)
+SMALLER = "Choose a smaller model, or less of --prompts, --side, --tokens or --micro-batch."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +59,7 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
     say(f"{request.model} on {where}; torch {torch.__version__}, {here['date']}.")
     timings = _Timings(say)
     _time_parts(request, device, timings)
-    for line in _whole_step(timings.found):
-        say(line)
+    timings.show(_whole_step(timings.found))
     if not timings.found:
         raise OutOfMemory("Nothing could be timed: there is not enough memory.")
     return {
@@ -96,10 +93,14 @@ class _Timings:
             self.failed.append(f"{name} was not timed: there is not enough memory. {advice}")
             self._say(self.failed[-1])
         else:
-            self.found += found
-            for line in (line for each in found for line in each.lines()):
-                self._say(line)
+            self.show(found)
         release()
+
+    def show(self, found: Sequence[Comparison]) -> None:
+        """Print and keep comparisons."""
+        self.found += found
+        for line in (line for each in found for line in each.lines()):
+            self._say(line)
 
 
 def _time_parts(request: BenchRequest, device: torch.device, timings: _Timings) -> None:
@@ -147,20 +148,23 @@ def _model(name: str, device: torch.device) -> VisionLanguageModel:
         ) from error
 
 
-def _whole_step(found: Sequence[Comparison]) -> list[str]:
+def _whole_step(found: Sequence[Comparison]) -> list[Comparison]:
     """Return what the phases take together, ours and the released way."""
     phases = [each for each in found if each.name in PHASES]
-    if {each.name for each in phases} != set(PHASES):
-        return []
-    ours = sum(each.sides[0].median for each in phases)
     released = [
-        [side.median for side in each.sides[1:] if side.required_share is not None]
-        for each in phases
+        [side for side in each.sides[1:] if side.required_share is not None] for each in phases
     ]
-    if not all(released):  # One failed and was left out.
+    if {each.name for each in phases} != set(PHASES) or not all(released):  # or one failed
         return []
-    theirs = sum(medians[0] for medians in released)
+    fastest = [min(sides, key=lambda side: side.median) for sides in released]
     return [
-        f"the three phases together: {ours:.3f} s; by generate, all rows and own prompts "
-        f"{theirs:.3f} s: {theirs / ours:.1f} times as fast"
+        Comparison(
+            name="step",
+            shape=f"{', '.join(PHASES)}, without selection, predictor and EMA; released: "
+            f"{', '.join(side.name.removesuffix(' (released)') for side in fastest)}",
+            sides=(
+                Timed.together("all phases (ours)", [each.sides[0] for each in phases]),
+                Timed.together("all phases (released)", fastest),
+            ),
+        )
     ]

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bas_opd.bench.generate import generate
 from bas_opd.bench.sides import Comparison, Side, compare
 from bas_opd.bench.subject import Subject
 from bas_opd.data.images import open_crop
 from bas_opd.data.views import crop_view, full_view
+from bas_opd.distill.divergence import topk_divergence
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.learn import Distillation, Learner, OptimizerSettings
+from bas_opd.learn import (
+    Distillation,
+    Learner,
+    Objective,
+    ObjectivePart,
+    OptimizerSettings,
+    PackedRows,
+)
 from bas_opd.model.batches import group_by_prompt, micro_batches
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.teacher import SelfTeacher
-from bas_opd.types import PromptBatch, Rollouts, TeacherScores
+from bas_opd.types import FullLogits, PromptBatch, Rollouts, TeacherScores
 
 
 def sampling(subject: Subject, *, repeats: int) -> Comparison:
@@ -78,36 +88,75 @@ def teaching(subject: Subject, *, repeats: int) -> Comparison:
 
 
 def updating(subject: Subject, *, repeats: int) -> Comparison:
-    """The student's gradient of the selected rows beside that of all rows with their own prompts.
+    """The student's update by the selected rows beside that by all rows with their own prompts.
 
-    The released way runs all rows and masks the loss of unselected ones, which spares no work.
+    The released way runs all rows and masks the loss of unselected ones, which spares no work. Its
+    loss is the same, computed by plain PyTorch.
     """
     model, size = subject.model, subject.size
     rollouts = subject.rollouts()
     selected, every = subject.selected(rollouts), range(len(rollouts))
-    teacher = SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch)
-    scores = teacher.score(rollouts, every)
+    scores = SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch).score(rollouts, every)
+    ours = Distillation(scores, model.logits, DistillSettings(), model.fast_head)
+    plain = PlainDistillation(scores, model.logits, DistillSettings())
+    sharing, apart = _learner(subject, share_prompts=True), _learner(subject, share_prompts=False)
+    apart.optimizer = sharing.optimizer  # There is room for one pair of moments.
+
+    def update(learner: Learner, rows: Sequence[int], objective: Objective) -> Callable[[], int]:
+        return lambda: learner.update(rollouts, rows, objective).processed_tokens
+
     mean = sum(prompt.length for prompt in rollouts.prompts) / len(rollouts.prompts)
     return compare(
         "student",
         [
-            _update("selected rows, shared (ours)", subject, rollouts, selected, scores),
-            _update(
-                "all rows, own prompts (released)",
-                subject,
-                rollouts,
-                every,
-                scores,
-                share_prompts=False,
+            Side(name="selected rows, shared (ours)", run=update(sharing, selected, ours)),
+            Side(
+                name="all rows, own prompts (released)",
+                run=update(apart, every, plain),
                 required_share=1 / 3,
             ),
-            _update("all rows, shared", subject, rollouts, every, scores),
+            Side(name="all rows, shared", run=update(sharing, every, ours)),
         ],
         shape=f"{_covered(rollouts, selected)}, {mean:.0f} prompt tokens to {size.tokens} of a "
-        "response in the mean",
+        "response in the mean; with the optimizer's step; released: loss by plain PyTorch",
         device=model.device,
         repeats=repeats,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PlainDistillation:
+    """The divergence by plain PyTorch: all logits of a micro-batch at once, autograd."""
+
+    teacher: TeacherScores
+    head: Callable[[Tensor], Tensor]
+    settings: DistillSettings
+
+    def __call__(self, hidden: Tensor, packed: PackedRows) -> ObjectivePart:
+        """Compare packed tokens with the teacher, and go back."""
+        (scores,) = self.teacher.chunks(packed.rows, len(hidden))
+        assert isinstance(scores, FullLogits)  # It is a teacher of this package.
+        settings = self.settings
+        divergence = topk_divergence(
+            self.head(hidden),
+            scores.logits,
+            k=settings.k,
+            alpha=settings.alpha,
+            support=settings.support,
+        )
+        loss = divergence.sum() / self.teacher.scored_tokens
+        loss.backward()
+        return ObjectivePart(loss=loss.detach())
+
+
+def _learner(subject: Subject, *, share_prompts: bool) -> Learner:
+    """Return a learner whose steps change no weight, so that all sides compute the same."""
+    settings = OptimizerSettings(
+        learning_rate=0.0,
+        tokens_per_micro_batch=subject.size.micro_batch,
+        share_prompts=share_prompts,
+    )
+    return Learner(subject.model, settings)
 
 
 def _covered(rollouts: Rollouts, rows: Sequence[int]) -> str:
@@ -160,31 +209,3 @@ def _score_apart(subject: Subject, rollouts: Rollouts) -> int:
             model.logits(states)
         processed += batch.unshared_tokens(rollouts)
     return processed
-
-
-def _update(
-    name: str,
-    subject: Subject,
-    rollouts: Rollouts,
-    rows: Sequence[int],
-    teacher: TeacherScores,
-    *,
-    share_prompts: bool = True,
-    required_share: float | None = None,
-) -> Side:
-    """Return the side that accumulates the gradient of `rows`."""
-    model = subject.model
-    learner = Learner(
-        model,
-        OptimizerSettings(
-            tokens_per_micro_batch=subject.size.micro_batch, share_prompts=share_prompts
-        ),
-    )
-    objective = Distillation(teacher, model.logits, DistillSettings(), model.fast_head)
-
-    def run() -> int:
-        found = learner.accumulate(rollouts, rows, objective)
-        learner.zero_grad()
-        return found.processed_tokens
-
-    return Side(name=name, run=run, required_share=required_share)

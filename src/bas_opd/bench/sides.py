@@ -42,6 +42,17 @@ class Timed:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
+    @classmethod
+    def together(cls, name: str, parts: Sequence[Timed]) -> Timed:
+        """Return what parts take one after another."""
+        peaks = [part.peak_gib for part in parts if part.peak_gib is not None]
+        return cls(
+            name=name,
+            seconds=(sum(part.median for part in parts),),
+            tokens=sum(part.tokens for part in parts),
+            peak_gib=max(peaks, default=None),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:

@@ -12,21 +12,39 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from typer.testing import CliRunner
 
 from bas_opd.bench import command
 from bas_opd.bench.losses import _Setup, losses
+from bas_opd.bench.phases import PlainDistillation, _learner, updating
 from bas_opd.bench.shapes import random_model
 from bas_opd.bench.sides import Comparison, Side, Timed, compare
-from bas_opd.bench.subject import Size
+from bas_opd.bench.subject import Size, Subject, endless, pictures
 from bas_opd.cli.main import app
+from bas_opd.data.views import crop_view
+from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import OutOfMemory
+from bas_opd.learn import Distillation
+from bas_opd.model.base import model_folder
+from bas_opd.model.loading import open_model
+from bas_opd.teacher import SelfTeacher
 
 CPU = torch.device("cpu")
 SMALL = (
     "--prompts", "2", "--rollouts", "2", "--side", "64", "--tokens", "3", "--ratio", "0.5",
     "--repeats", "1",
 )  # fmt: skip
+
+
+SPEEDS = (("ours", 1.0), ("slow", 3.0), ("fast", 2.0))
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    size = Size(prompts=2, per_prompt=2, side=64, tokens=3, ratio=0.5)
+    model = open_model(model_folder("small"), device="cpu")
+    return Subject(model=endless(model), examples=pictures(tmp_path, 2, 64), size=size)
 
 
 def timed(name: str, seconds: float, tokens: int, **more: object) -> Timed:
@@ -136,8 +154,49 @@ def test_phases_without_a_way_of_others_have_no_sum() -> None:
         return [Comparison(name=name, shape="", sides=each) for name, each in sides.items()]
 
     whole = phases(timed("ours", 1.0, 1), timed("theirs", 3.0, 1, required_share=0.5))
-    assert command._whole_step(whole)[0].endswith("3.0 times as fast")
+    (step,) = command._whole_step(whole)
+    assert step.lines()[-1].endswith("3.0 times as fast")
     assert command._whole_step(phases(timed("ours", 1.0, 1), timed("shared", 3.0, 1))) == []
+
+
+def test_a_step_is_set_beside_the_fastest_way_of_others() -> None:
+    ours, slow, fast = (timed(name, s, 1, required_share=0.5) for name, s in SPEEDS)
+    sides = dict.fromkeys(command.PHASES, (ours, slow)) | {"sampling": (ours, slow, fast)}
+    found = [Comparison(name=name, shape="", sides=each) for name, each in sides.items()]
+    (step,) = command._whole_step(found)
+    assert [side.median for side in step.sides] == [3.0, 8.0]
+    assert step.shape.endswith("released: fast, slow, slow")
+
+
+def test_the_released_loss_has_the_same_gradient(subject: Subject) -> None:
+    rollouts, model = subject.rollouts(), subject.model
+    rows = range(len(rollouts))
+    scores = SelfTeacher(model, crop_view, tokens_per_batch=4096).score(rollouts, rows)
+    settings = DistillSettings()
+    found = []
+    for objective, shares in (
+        (Distillation(scores, model.logits, settings), True),
+        (PlainDistillation(scores, model.logits, settings), False),
+    ):
+        learner = _learner(subject, share_prompts=shares)
+        loss = learner.accumulate(rollouts, rows, objective).loss
+        found.append([loss, *(p.grad.clone() for p in learner.parameters if p.grad is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_the_student_takes_the_optimizer_s_step_and_keeps_its_weights(subject: Subject) -> None:
+    before = {name: p.clone() for name, p in subject.model.trainable().items()}
+    steps: list[torch.optim.Optimizer] = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(optimizer))
+    try:
+        student = updating(subject, repeats=2)
+    finally:
+        hook.remove()
+    assert len(steps) == len(student.sides) * 3 == 9
+    assert len(set(map(id, steps))) == 1, "Moments are kept twice."
+    for name, p in subject.model.trainable().items():
+        assert torch.equal(p, before[name])
 
 
 def test_the_model_is_gone_when_the_loss_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +245,9 @@ def test_every_part_is_timed_and_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.argv", ["/bin/bas-opd", *words])
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0, said.output
-    assert "the three phases together" in said.output
+    assert "all phases (released)" in said.output
     numbers = json.loads((tmp_path / "bench.json").read_text())
-    assert [each["name"] for each in numbers["comparisons"]] == [*command.PARTS, "loss"]
+    assert [each["name"] for each in numbers["comparisons"]] == [*command.PARTS, "loss", "step"]
     for comparison in numbers["comparisons"]:
         assert all(side["median_seconds"] > 0 for side in comparison["sides"])
     assert numbers["command"] == f"bas-opd bench {' '.join(SMALL)}"
