@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from _sides import parser, time_phase
 
-from bas_opd.bench.phases import sampling
+from bas_opd.bench.sampling import sampling
 
 if __name__ == "__main__":
     time_phase(sampling, parser(__doc__, prompts=8, side=768, tokens=32).parse_args())

@@ -13,7 +13,8 @@ import torch
 
 from bas_opd.bench.losses import losses
 from bas_opd.bench.numbers import machine
-from bas_opd.bench.phases import sampling, teaching, updating
+from bas_opd.bench.phases import teaching, updating
+from bas_opd.bench.sampling import decoding, prefilling, sampling
 from bas_opd.bench.shapes import LARGE, random_model
 from bas_opd.bench.sides import Comparison, Timed, lacks_memory
 from bas_opd.bench.subject import Size, Subject, endless, pictures
@@ -25,9 +26,13 @@ from bas_opd.model.vlm import VisionLanguageModel
 
 PHASES: dict[str, Callable[..., Comparison]] = {
     "sampling": sampling,
+    "prefill": prefilling,
+    "decoding": decoding,
     "teacher": teaching,
     "student": updating,
 }
+STEP = ("sampling", "teacher", "student")
+"""The phases that are a step; sampling has prefill and decoding."""
 PARTS = (*PHASES, "loss")
 LOSS_TOKENS = {"cuda": 8192, "cpu": 256}
 CHUNK = 1024
@@ -150,18 +155,18 @@ def _model(name: str, device: torch.device) -> VisionLanguageModel:
 
 def _whole_step(found: Sequence[Comparison]) -> list[Comparison]:
     """Return what the phases take together, ours and the released way."""
-    phases = [each for each in found if each.name in PHASES]
+    phases = [each for each in found if each.name in STEP]
     released = [
         [side for side in each.sides[1:] if side.required_share is not None] for each in phases
     ]
-    if {each.name for each in phases} != set(PHASES) or not all(released):  # or one failed
+    if {each.name for each in phases} != set(STEP) or not all(released):  # or one failed
         return []
     fastest = [min(sides, key=lambda side: side.median) for sides in released]
     return [
         Comparison(
             name="step",
-            shape=f"{', '.join(PHASES)}, without selection, predictor and EMA; released: "
-            f"{', '.join(side.name.removesuffix(' (released)') for side in fastest)}",
+            shape="sampling, teacher and student, without selection, predictor and EMA. Released: "
+            + "; ".join(side.name.removesuffix(" (released)") for side in fastest),
             sides=(
                 Timed.together("all phases (ours)", [each.sides[0] for each in phases]),
                 Timed.together("all phases (released)", fastest),

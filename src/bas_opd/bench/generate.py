@@ -10,38 +10,43 @@ import torch
 from torch import Tensor
 
 from bas_opd.bench.subject import Subject
-from bas_opd.data.images import open_image
+from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Prompt
 
 
 def generate(subject: Subject, *, rows_of_each: int, sequences: int) -> int:
     """Draw with transformers: each prompt in `rows_of_each` rows, `sequences` returned for each."""
     model, tokens = subject.model, subject.size.tokens
-    processor = model.processor
-    encoded = [processor.encode(open_image(e.image), e.question) for e in subject.examples]
-    prompts = [prompt for prompt in encoded for _ in range(rows_of_each)]
-    ids, mask = _left_padded(prompts, processor.pad_id)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "mm_token_type_ids": processor.mm_token_type_ids(ids),
-        "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]),
-        "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]),
-    }
+    prompts = [prompt for prompt in subject.prompts() for _ in range(rows_of_each)]
+    inputs = inputs_of(model, prompts)
     drawing: Any = model.network
     with model.compute(), _repeated_pictures(drawing):
         drawn: Tensor = drawing.generate(
-            **{name: value.to(model.device) for name, value in inputs.items()},
+            **inputs,
             do_sample=True,
             top_k=0,
             num_return_sequences=sequences,
-            suppress_tokens=list(processor.suppressed_ids),
+            suppress_tokens=list(model.processor.suppressed_ids),
             max_new_tokens=tokens,
         )
     rows, total = drawn.shape
-    if rows != len(prompts) * sequences or total != ids.shape[1] + tokens:
+    if rows != len(prompts) * sequences or total != inputs["input_ids"].shape[1] + tokens:
         raise RuntimeError(f"generate returned {rows} rows of {total} tokens, not what was asked.")
-    return (int(mask.sum()) + len(prompts) * (tokens - 1)) * sequences
+    prefilled = sum(prompt.length for prompt in prompts)
+    return (prefilled + len(prompts) * (tokens - 1)) * sequences
+
+
+def inputs_of(model: VisionLanguageModel, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
+    """Return prompts as transformers reads them, padded on the left."""
+    ids, mask = _left_padded(prompts, model.processor.pad_id)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "mm_token_type_ids": model.processor.mm_token_type_ids(ids),
+        "pixel_values": torch.cat([prompt.pixel_values for prompt in prompts]),
+        "image_grid_thw": torch.cat([prompt.grid for prompt in prompts]),
+    }
+    return {name: value.to(model.device) for name, value in inputs.items()}
 
 
 def _left_padded(prompts: Sequence[Prompt], pad_id: int) -> tuple[Tensor, Tensor]:

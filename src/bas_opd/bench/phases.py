@@ -1,4 +1,4 @@
-"""Sampling, the teacher and the student, each beside the ways that a step of others has."""
+"""The teacher and the student, each beside the ways that a step of others has."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bas_opd.bench.generate import generate
+from bas_opd.bench.floor import floor
 from bas_opd.bench.sides import Comparison, Side, compare
 from bas_opd.bench.subject import Subject
 from bas_opd.data.images import open_crop
-from bas_opd.data.views import crop_view, full_view
+from bas_opd.data.views import crop_view
 from bas_opd.distill.divergence import topk_divergence
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import (
@@ -24,40 +24,8 @@ from bas_opd.learn import (
     PackedRows,
 )
 from bas_opd.model.batches import group_by_prompt, micro_batches
-from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.teacher import SelfTeacher
-from bas_opd.types import FullLogits, PromptBatch, Rollouts, TeacherScores
-
-
-def sampling(subject: Subject, *, repeats: int) -> Comparison:
-    """Our sampler beside `generate` of transformers, called in both ways a user would."""
-    model, size = subject.model, subject.size
-    ours, growing = _sampler(subject), _sampler(subject)
-    growing.use_graphs = False
-    side = (size.side, size.side)
-    longest = max(model.processor.prompt_length(side, e.question) for e in subject.examples)
-    without = Side(name="ours without a CUDA graph", run=lambda: _sample(growing, subject))
-    return compare(
-        "sampling",
-        [
-            Side(name="one prefill a prompt (ours)", run=lambda: _sample(ours, subject)),
-            *([] if model.device.type == "cpu" else [without]),
-            Side(
-                name="generate, one prompt a row",
-                run=lambda: generate(subject, rows_of_each=size.per_prompt, sequences=1),
-                required_share=1 / 2,
-            ),
-            Side(
-                name=f"generate, num_return_sequences={size.per_prompt}",
-                run=lambda: generate(subject, rows_of_each=1, sequences=size.per_prompt),
-                required_share=1 / 2,
-            ),
-        ],
-        shape=f"{size.prompts} prompts of up to {longest:,} tokens, {size.per_prompt} rollouts "
-        f"each, {size.tokens} tokens a response",
-        device=model.device,
-        repeats=repeats,
-    )
+from bas_opd.types import FullLogits, Rollouts, TeacherScores
 
 
 def teaching(subject: Subject, *, repeats: int) -> Comparison:
@@ -79,6 +47,7 @@ def teaching(subject: Subject, *, repeats: int) -> Comparison:
                 required_share=0.30,
             ),
             Side(name="all rows, shared", run=lambda: _score(teacher, rollouts, every)),
+            floor(model, lambda: _score(teacher, rollouts, selected)),
         ],
         shape=f"{_covered(rollouts, selected)}, crop prompts of about {crop:,} tokens, responses "
         f"of {size.tokens} in the mean",
@@ -98,6 +67,7 @@ def updating(subject: Subject, *, repeats: int) -> Comparison:
     selected, every = subject.selected(rollouts), range(len(rollouts))
     scores = SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch).score(rollouts, every)
     ours = Distillation(scores, model.logits, DistillSettings(), model.fast_head)
+    unfused = Distillation(scores, model.logits, DistillSettings())
     plain = PlainDistillation(scores, model.logits, DistillSettings())
     sharing, apart = _learner(subject, share_prompts=True), _learner(subject, share_prompts=False)
     apart.optimizer = sharing.optimizer  # There is room for one pair of moments.
@@ -116,6 +86,7 @@ def updating(subject: Subject, *, repeats: int) -> Comparison:
                 required_share=1 / 3,
             ),
             Side(name="all rows, shared", run=update(sharing, every, ours)),
+            floor(model, update(sharing, selected, unfused)),
         ],
         shape=f"{_covered(rollouts, selected)}, {mean:.0f} prompt tokens to {size.tokens} of a "
         "response in the mean; with the optimizer's step; released: loss by plain PyTorch",
@@ -162,20 +133,6 @@ def _learner(subject: Subject, *, share_prompts: bool) -> Learner:
 def _covered(rollouts: Rollouts, rows: Sequence[int]) -> str:
     touched = len({rollouts.prompt_of(row) for row in rows})
     return f"{len(rows)} of {len(rollouts)} rows on {touched} of {len(rollouts.prompts)} prompts"
-
-
-def _sampler(subject: Subject) -> Sampler:
-    size = subject.size
-    settings = SamplingSettings(per_prompt=size.per_prompt, max_response_tokens=size.tokens)
-    return Sampler(subject.model, full_view, settings)
-
-
-def _sample(sampler: Sampler, subject: Subject) -> int:
-    tokens = subject.size.tokens
-    rollouts = sampler.generate(PromptBatch(step=0, examples=subject.examples))
-    if not bool((rollouts.lengths == tokens).all()):
-        raise RuntimeError("A response ended before the limit, though no end token is allowed.")
-    return sum(prompt.length for prompt in rollouts.prompts) + len(rollouts) * (tokens - 1)
 
 
 @torch.no_grad()

@@ -24,6 +24,8 @@ class Side:
     """Largest share of this side's time that ours may take."""
     is_floor: bool = False
     """Whether it is only the part of the work that nobody can save."""
+    steps: int = 1
+    """Steps of equal work in a run; one of them is timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,7 @@ class _Clock:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         if not is_warm_up:
-            self.seconds.append(perf_counter() - start)
+            self.seconds.append((perf_counter() - start) / self.side.steps)
             self.peak = max(self.peak, _peak(device) - before)
 
     def timed(self, device: torch.device) -> Timed:

@@ -12,7 +12,7 @@ from bas_opd import disk
 from bas_opd.data.images import open_image
 from bas_opd.errors import ConfigError
 from bas_opd.model.vlm import VisionLanguageModel
-from bas_opd.types import Crop, Example, Rollouts
+from bas_opd.types import Crop, Example, Prompt, Rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +46,22 @@ class Subject:
     examples: tuple[Example, ...]
     size: Size
 
+    def prompts(self) -> tuple[Prompt, ...]:
+        """Open the pictures and encode them with their questions."""
+        encode = self.model.processor.encode
+        return tuple(encode(open_image(e.image), e.question) for e in self.examples)
+
     def rollouts(self) -> Rollouts:
         """Return responses of random text, from half to one and a half times the mean length."""
         torch.manual_seed(0)
-        encode, size = self.model.processor.encode, self.size
+        size = self.size
         rows = len(self.examples) * size.per_prompt
         lengths = torch.linspace(size.tokens / 2, size.tokens * 3 / 2, rows).round().long()
         shape = (rows, int(lengths.max()))
         return Rollouts(
             step=0,
             examples=self.examples,
-            prompts=tuple(encode(open_image(e.image), e.question) for e in self.examples),
+            prompts=self.prompts(),
             per_prompt=size.per_prompt,
             tokens=torch.randint(256, shape),
             lengths=lengths[torch.randperm(rows)],

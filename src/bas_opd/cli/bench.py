@@ -17,8 +17,8 @@ def bench(
         ),
     ] = "small",
     parts: Annotated[
-        str, typer.Option(help="Which of sampling, teacher, student, loss; with commas.")
-    ] = "sampling,teacher,student,loss",
+        str, typer.Option(help="What to time, joined by commas.")
+    ] = "sampling,prefill,decoding,teacher,student,loss",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     prompts: Annotated[int | None, typer.Option(min=1, help="Prompts of a step.")] = None,
     rollouts: Annotated[int, typer.Option(min=1, help="Rollouts of each prompt.")] = 8,

@@ -55,7 +55,7 @@ class Prefix:
         if len(parts) == 1:
             return parts[0]
         longest = max(part.cache.get_seq_length() for part in parts)
-        masks = [part._shown() for part in parts]
+        masks = [part.shown() for part in parts]
         padded = [F.pad(mask, (longest - mask.shape[1], 0)) for mask in masks]
         return cls(
             cache=join_rows([part.cache for part in parts]),
@@ -64,7 +64,7 @@ class Prefix:
             last_hidden=torch.cat([part.last_hidden for part in parts]),
         )
 
-    def _shown(self) -> Tensor:
+    def shown(self) -> Tensor:
         """Return the mask, all ones where nothing is padded."""
         if self.mask is not None:
             return self.mask

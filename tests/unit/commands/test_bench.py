@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import build_small_model
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from typer.testing import CliRunner
 
 from bas_opd.bench import command
+from bas_opd.bench.floor import _recorded
 from bas_opd.bench.losses import _Setup, losses
 from bas_opd.bench.phases import PlainDistillation, _learner, updating
+from bas_opd.bench.sampling import decoding, prefilling
 from bas_opd.bench.shapes import random_model
 from bas_opd.bench.sides import Comparison, Side, Timed, compare
 from bas_opd.bench.subject import Size, Subject, endless, pictures
@@ -27,6 +31,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import OutOfMemory
 from bas_opd.learn import Distillation
 from bas_opd.model.base import model_folder
+from bas_opd.model.family import Family
 from bas_opd.model.loading import open_model
 from bas_opd.teacher import SelfTeacher
 
@@ -42,7 +47,7 @@ SPEEDS = (("ours", 1.0), ("slow", 3.0), ("fast", 2.0))
 
 @pytest.fixture
 def subject(tmp_path: Path) -> Subject:
-    size = Size(prompts=2, per_prompt=2, side=64, tokens=3, ratio=0.5)
+    size = Size(prompts=2, per_prompt=2, side=64, tokens=3, ratio=0.5, micro_batch=128)
     model = open_model(model_folder("small"), device="cpu")
     return Subject(model=endless(model), examples=pictures(tmp_path, 2, 64), size=size)
 
@@ -150,7 +155,7 @@ def test_a_model_that_does_not_fit_is_a_sentence(monkeypatch: pytest.MonkeyPatch
 def test_phases_without_a_way_of_others_have_no_sum() -> None:
     def phases(*of_student: Timed) -> list[Comparison]:
         ours, theirs = timed("ours", 1.0, 1), timed("theirs", 3.0, 1, required_share=0.5)
-        sides = dict.fromkeys(command.PHASES, (ours, theirs)) | {"student": of_student}
+        sides = dict.fromkeys(command.STEP, (ours, theirs)) | {"student": of_student}
         return [Comparison(name=name, shape="", sides=each) for name, each in sides.items()]
 
     whole = phases(timed("ours", 1.0, 1), timed("theirs", 3.0, 1, required_share=0.5))
@@ -161,11 +166,11 @@ def test_phases_without_a_way_of_others_have_no_sum() -> None:
 
 def test_a_step_is_set_beside_the_fastest_way_of_others() -> None:
     ours, slow, fast = (timed(name, s, 1, required_share=0.5) for name, s in SPEEDS)
-    sides = dict.fromkeys(command.PHASES, (ours, slow)) | {"sampling": (ours, slow, fast)}
+    sides = dict.fromkeys(command.STEP, (ours, slow)) | {"sampling": (ours, slow, fast)}
     found = [Comparison(name=name, shape="", sides=each) for name, each in sides.items()]
     (step,) = command._whole_step(found)
     assert [side.median for side in step.sides] == [3.0, 8.0]
-    assert step.shape.endswith("released: fast, slow, slow")
+    assert step.shape.endswith("Released: fast; slow; slow")
 
 
 def test_the_released_loss_has_the_same_gradient(subject: Subject) -> None:
@@ -190,13 +195,56 @@ def test_the_student_takes_the_optimizer_s_step_and_keeps_its_weights(subject: S
     steps: list[torch.optim.Optimizer] = []
     hook = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(optimizer))
     try:
-        student = updating(subject, repeats=2)
+        updating(subject, repeats=2)
     finally:
         hook.remove()
-    assert len(steps) == len(student.sides) * 3 == 9
+    assert len(steps) == 1 + 3 * 3  # to record the products, and three of each side
     assert len(set(map(id, steps))) == 1, "Moments are kept twice."
     for name, p in subject.model.trainable().items():
         assert torch.equal(p, before[name])
+
+
+def test_a_floor_has_the_products_that_are_computed_and_no_others() -> None:
+    frozen, first, second = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(3, 2)
+    frozen.requires_grad_(requires_grad=False)
+    network = nn.Sequential(frozen, first, nn.Sequential(nn.Tanh(), second))
+    model: Any = SimpleNamespace(network=network, fast_head=None)
+
+    def run() -> int:
+        with torch.no_grad():
+            second(torch.zeros(6, 3))
+        return int(network(torch.zeros(2, 5, 4)).sum().item()) * 0 + 7
+
+    found, tokens = _recorded(model, run)
+    assert tokens == 7
+    seen = [(each.rows, each.has_input_gradient, each.has_weight_gradient) for each in found]
+    assert seen == [(6, False, False), (10, False, False), (10, False, True), (10, True, True)]
+    assert [each.weight for each in found] == [
+        second.weight, frozen.weight, first.weight, second.weight
+    ]  # fmt: skip
+    network(torch.zeros(2, 4))
+    assert len(found) == 4, "Later passes are recorded too."
+
+
+def test_one_step_of_several_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 6.0] * 4)
+    monkeypatch.setattr("bas_opd.bench.sides.perf_counter", lambda: next(clock))
+    sides = [Side(name=str(steps), run=lambda: 1, steps=steps) for steps in (1, 3)]
+    found = compare("decoding", sides, shape="", device=CPU, repeats=1)
+    assert [side.median for side in found.sides] == [6.0, 2.0]
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen2_5_vl"])
+def test_every_family_is_prefilled_and_decoded_by_transformers_too(
+    family: Family, tmp_path: Path
+) -> None:
+    build_small_model(tmp_path, family=family)
+    size = Size(prompts=2, per_prompt=2, side=64, tokens=3)
+    model = endless(open_model(tmp_path, device="cpu"))
+    subject = Subject(model=model, examples=pictures(tmp_path, 2, 64), size=size)
+    for phase in (prefilling, decoding):
+        found = phase(subject, repeats=1)
+        assert found.skipped == ()
 
 
 def test_the_model_is_gone_when_the_loss_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +297,12 @@ def test_every_part_is_timed_and_written(tmp_path: Path, monkeypatch: pytest.Mon
     numbers = json.loads((tmp_path / "bench.json").read_text())
     assert [each["name"] for each in numbers["comparisons"]] == [*command.PARTS, "loss", "step"]
     for comparison in numbers["comparisons"]:
+        floors = [side["side"] for side in comparison["sides"] if side["is_floor"]]
+        has_floor = comparison["name"] not in ("sampling", "step")
+        assert floors == ["matrix products alone"] * has_floor
         assert all(side["median_seconds"] > 0 for side in comparison["sides"])
     assert numbers["command"] == f"bas-opd bench {' '.join(SMALL)}"
-    sampling, _, student = (each["sides"] for each in numbers["comparisons"][:3])
+    sampling, *_, student = (each["sides"] for each in numbers["comparisons"][:5])
     assert [side["side"] for side in sampling[-2:]] == [
         "generate, one prompt a row",
         "generate, num_return_sequences=2",
