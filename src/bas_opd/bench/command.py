@@ -62,6 +62,7 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
     gpu, cpu = (here["machine"][name] for name in ("gpu", "cpu"))
     where = gpu if device.type == "cuda" else f"{cpu}, one thread"
     say(f"{request.model} on {where}; torch {torch.__version__}, {here['date']}.")
+    say(f"Medians of {request.repeats}, sides in turn. The floor is our matrix products alone.")
     timings = _Timings(say)
     _time_parts(request, device, timings)
     timings.show(_whole_step(timings.found))

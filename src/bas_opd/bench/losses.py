@@ -46,7 +46,7 @@ def losses(
         compare(
             "loss",
             [*setup.sides(DistillSettings(support=support, tokens_per_chunk=size)), *others],
-            shape=f"{shape}, {support}, chunks of {size:,}",
+            shape=f"{shape}, {support}, chunks of {size:,}; ours also measures utility",
             device=device,
             repeats=repeats,
             skipped=skipped,

@@ -72,7 +72,8 @@ class Comparison:
         head = f"{'':<34}{'seconds':>9}{'tokens':>10}"
         has_peaks = ours.peak_gib is not None
         head += f"{'GiB':>7}" if has_peaks else ""
-        lines = [f"{self.name}: {self.shape}", f"{head}   ours takes of its time (of its tokens)"]
+        head += "   ours takes this share of its time (of its tokens)"
+        lines = [f"{self.name}: {self.shape}", head]
         for each in self.sides:
             line = f"{each.name:<34}{each.median:>9.4f}{each.tokens:>10,}"
             line += f"{each.peak_gib:>7.2f}" if each.peak_gib is not None else ""
