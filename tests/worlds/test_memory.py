@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 import torch
@@ -17,13 +17,16 @@ from stage_fixtures import crop_teacher, make_examples, make_model
 from test_reshard import Live
 from torch import Tensor
 
+from bas_opd.commands.fitting import fit
 from bas_opd.compute.world import World
+from bas_opd.data.images import open_image
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.learn.eight_bit import UNPACKED, EightBitAdamW
 from bas_opd.model import sharding
-from bas_opd.model.activations import SAMPLE, activations, count_kept
+from bas_opd.model.activations import Batch, activations, image_kept, text_kept
+from bas_opd.model.delta import in_chunks
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.sharding import Shards
 from bas_opd.model.weights import HeadWeights
@@ -355,19 +358,100 @@ def test_no_sum_over_processes_grows_with_their_number(tmp_path: Path) -> None:
             assert spread.peak.exchanged <= 4 * 3 * most
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl", "qwen2_5_vl"])
 def test_what_a_pass_keeps_is_counted_without_memory_as_with_it(
     family: Any, tmp_path: Path
 ) -> None:
     folder = build_small_model(tmp_path / "model", family=family, hidden=32)
     counted = activations(folder)
-    core: Any = make_model(folder).network
-    core = core.model.language_model
-    inputs, layers = count_kept(core, core.config.hidden_size, torch.float32)
-    assert counted.whole == sum(layers) // SAMPLE
-    assert counted.checkpointed == (sum(inputs) + max(layers)) // SAMPLE
-    assert inputs == [4 * SAMPLE * 32] * len(core.layers)
-    assert counted.checkpointed < counted.whole or len(layers) < 3
+    network: Any = make_model(folder).network
+    core = network.model.language_model
+    with in_chunks():
+        assert text_kept(core, torch.float32) == counted.text
+    assert image_kept(network.model.visual, torch.float32) == counted.image
+    assert counted.text.inputs >= 4 * 32 * len(core.layers)
+    for kept in (counted.text, counted.image):
+        assert kept.inputs + kept.layer < kept.whole
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl", "qwen2_5_vl"])
+def test_the_vision_tower_keeps_for_real_pictures_what_is_counted(
+    family: Any, tmp_path: Path
+) -> None:
+    folder = build_small_model(tmp_path / "model", family=family)
+    model = make_model(folder)
+    tower = cast("Any", model.network).model.visual
+    examples = make_examples(tmp_path, n=2)
+    prompts = [model.processor.encode(open_image(e.image), e.question) for e in examples]
+    held = {p.untyped_storage()._cdata: p.untyped_storage() for p in tower.parameters()}
+    before = size_of_storages(held)
+
+    def keep(tensor: Tensor) -> Tensor:
+        held.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        tower(
+            torch.cat([prompt.pixel_values for prompt in prompts]),
+            torch.cat([prompt.grid for prompt in prompts]),
+        )
+    images = sum(int(prompt.grid.prod()) for prompt in prompts) // 4
+    counted = images * activations(folder).image.whole
+    # Beside it: indices of positions, a few numbers for each patch.
+    assert 1 <= (size_of_storages(held) - before) / counted < 1.05
+
+
+def size_of_storages(held: dict[int, Any]) -> int:
+    return sum(storage.nbytes() for storage in held.values())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_vl", "qwen2_5_vl"])
+def test_the_peak_of_an_update_is_what_a_plan_counts_or_a_little_less(
+    family: Any, checkpointing: bool, tmp_path: Path
+) -> None:
+    folder = build_small_model(tmp_path / "model", family=family, hidden=128, layers=8)
+    model = make_model(folder, gradient_checkpointing=checkpointing)
+    model.processor = replace(model.processor, eos_ids=())
+    first, *_ = make_examples(tmp_path, n=2)
+    config = tiny(
+        folder,
+        tmp_path,
+        tmp_path / "run",
+        "model.precision=float32",
+        f"model.gradient_checkpointing={str(checkpointing).lower()}",
+        "rollout.prompts_per_step=4",
+        "rollout.per_prompt=4",
+        "rollout.max_response_tokens=65",
+        "optim.tokens_per_micro_batch=1",
+    )
+    sampling = SamplingSettings(per_prompt=4, max_response_tokens=65)
+    rollouts = Sampler(model, full_view, sampling).generate(
+        PromptBatch(step=3, examples=tuple(replace(first, id=f"e{i}") for i in range(4)))
+    )
+    rows = rollouts.candidates()
+    (length,) = {prompt.length for prompt in rollouts.prompts}
+    tokens = 4 * length + 16 * 65
+    learner = Learner(model, OptimizerSettings(tokens_per_micro_batch=tokens))
+    scores = crop_teacher(model).score(rollouts, rows)
+    objective = Distillation(scores, head=model.logits, settings=DistillSettings(k=20))
+    weights = list(model.network.parameters())
+    with in_chunks(), Live(weights) as live:
+        learner.accumulate(rollouts, rows, objective)
+    peak = live.most - size_of(weights)
+
+    images = sum(int(cast("Any", prompt).grid.prod()) for prompt in rollouts.prompts) // 4
+    batch = Batch(tokens=tokens, images=images, rows=16, prompt=length)
+    kept = activations(folder).kept(batch, checkpointing=checkpointing)
+    gradients = measure(config, is_gpu=True).gradients
+    assert 1 <= (gradients + kept) / peak < 1.15
+    # A plan does not know which tokens are of pictures.
+    chosen = config.model_copy(
+        update={"optim": config.optim.model_copy(update={"tokens_per_micro_batch": tokens})}
+    )
+    planned = fit(chosen, gpus=1, longest=length).forms[0]
+    assert planned.checkpointing == checkpointing
+    assert planned.micro_batch >= kept
 
 
 def test_a_step_with_moments_in_8_bits_takes_no_more_than_a_plan_counts() -> None:

@@ -203,7 +203,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
         ("  an exchange", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
-        ("micro-batch", own.micro_batch, f", about, of {own.tokens:,} tokens"),
+        ("micro-batch", own.micro_batch, f", about, of {own.counted_tokens:,} tokens"),
     ):
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"

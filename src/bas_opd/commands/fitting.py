@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from bas_opd.config.schema import Config
-from bas_opd.model.activations import Activations, activations
+from bas_opd.model.activations import Activations, Batch, activations
 from bas_opd.rollout.decoding import decoding_bytes
-from bas_opd.run.footprint import Memory, measure, precision_of
+from bas_opd.run.footprint import FP32, Memory, measure, precision_of
 from bas_opd.run.ranks import check_groups
 
 SPARE = 0.1
@@ -17,7 +17,9 @@ SPARE = 0.1
 RANK = 64
 """The `lora.rank` that is tried where a run trains all parameters."""
 LEAST_TOKENS = 2048
-"""The smallest micro-batch that is proposed; one row with its picture takes about as much."""
+"""The smallest micro-batch that is proposed."""
+LOSS_BYTES = 10
+"""Of each logit of a chunk: student and teacher in fp32, the gradient in half precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,12 @@ class Form:
     checkpointing: bool
     lora_rank: int
     tokens: int
-    """Tokens of a micro-batch."""
+    """Most tokens of a micro-batch, as they are set."""
     memory: Memory
+    counted_tokens: int
+    """Those of the micro-batch that is counted: one row alone may have more than are set."""
     micro_batch: int
-    """Bytes that a micro-batch keeps for its backward pass, about."""
+    """Bytes that it keeps for its backward pass, about."""
     caches: int
     """Bytes that decoding takes, about, for all prompts that are sampled at a time; 0 for another
     engine, whose own are not known."""
@@ -100,27 +104,30 @@ def fit(config: Config, *, gpus: int, room: int | None = None, longest: int | No
     `longest` is the length of the longest prompt, where it is known.
     """
     check_groups(config, gpus)
-    kept = activations(config.model.path, precision=precision_of(config, is_gpu=True))
     replicas = config.shard.replicas
-    length = longest or config.data.max_prompt_tokens
-    forms = tuple(_forms(config, gpus, replicas, kept, length))
+    count = _Counting(
+        config=config,
+        kept=activations(config.model.path, precision=precision_of(config, is_gpu=True)),
+        length=longest or config.data.max_prompt_tokens,
+    )
+    forms = tuple(count.forms(gpus, replicas))
     found = Fit(
         gpus=gpus,
         replicas=replicas,
         room=room,
         prompts=_prompts(config, gpus),
-        length=length,
+        length=count.length,
         forms=forms,
     )
     if room is None:
         return found
     own, advice = found.forms[0], []
     # One process gathers nothing, so one GPU may do where each of two does not.
-    for count in dict.fromkeys((gpus, 1)):
-        forms = found.forms if count == gpus else ()
-        if (count, 1) != (gpus, replicas):
-            forms = (*forms, *_forms(config, count, 1, kept, length))
-        fitting = [small for form in forms for small in _halved(form) if found.holds(small)]
+    for number in dict.fromkeys((gpus, 1)):
+        forms = found.forms if number == gpus else ()
+        if (number, 1) != (gpus, replicas):
+            forms = (*forms, *count.forms(number, 1))
+        fitting = [small for form in forms for small in count.halved(form) if found.holds(small)]
         best = min(fitting, key=lambda form: _distance(own, form), default=None)
         if best and not (advice and _distance(own, advice[0]) <= _distance(own, best)):
             advice.append(best)
@@ -129,66 +136,107 @@ def fit(config: Config, *, gpus: int, room: int | None = None, longest: int | No
     return replace(found, advice=tuple(advice))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counting:
+    """Counts what a GPU holds in each form of a run."""
+
+    config: Config
+    kept: Activations
+    length: int
+    """Tokens of the longest prompt."""
+
+    @property
+    def row(self) -> int:
+        """Tokens of the longest row, which is in a micro-batch whatever the limit on these."""
+        return self.length + self.config.rollout.max_response_tokens
+
+    def forms(self, gpus: int, replicas: int) -> Iterator[Form]:
+        """Yield the configured form, then all others."""
+        config = self.config
+        ranks = gpus // replicas if gpus > 1 or config.shard.always else None
+        own = (
+            config.lora.rank,
+            None if ranks is None else config.shard.reshard,
+            config.optim.offload,
+            config.model.gradient_checkpointing,
+        )
+        lora_ranks = dict.fromkeys((own[0], own[0] or RANK))
+        both = (False, True)
+        chosen = {own: None} | dict.fromkeys(
+            product(lora_ranks, (None,) if ranks is None else both, both, both)
+        )
+        sizes = {
+            (rank, reshard): measure(
+                _changed(config, rank, bool(reshard)), ranks=ranks, is_gpu=True
+            )
+            for rank, reshard in dict.fromkeys(each[:2] for each in chosen)
+        }
+        for rank, reshard, offload, checkpointing in chosen:
+            form = Form(
+                gpus=gpus,
+                replicas=None if config.shard.replicas == 1 else replicas,
+                tokens=0,
+                counted_tokens=0,
+                reshard=reshard,
+                offload=offload,
+                checkpointing=checkpointing,
+                lora_rank=rank,
+                memory=replace(sizes[rank, reshard], is_offloaded=offload),
+                micro_batch=0,
+                caches=self._caches(gpus),
+            )
+            yield self._with(form, config.optim.tokens_per_micro_batch)
+
+    def halved(self, form: Form) -> Iterator[Form]:
+        """Yield a form, and the same with smaller and smaller micro-batches."""
+        yield form
+        least = max(LEAST_TOKENS, self.row)
+        while form.tokens > least:
+            form = self._with(form, max(form.tokens // 2, least))
+            yield form
+
+    def _with(self, form: Form, tokens: int) -> Form:
+        batch = self._batch(max(tokens, self.row), sees=form.memory.trains_vision)
+        chunk = self.config.distill.tokens_per_chunk
+        micro_batch = self.kept.kept(
+            batch,
+            checkpointing=form.checkpointing,
+            loss=LOSS_BYTES * chunk * self.kept.vocabulary,
+        )
+        if not form.lora_rank:  # Its gradient comes last, and as a whole.
+            micro_batch = max(micro_batch, FP32 * self.kept.embedding)
+        return replace(form, tokens=tokens, counted_tokens=batch.tokens, micro_batch=micro_batch)
+
+    def _batch(self, tokens: int, *, sees: bool) -> Batch:
+        """Return the largest micro-batch: prompts are the longest, all their tokens of pictures."""
+        rollout, rows = self.config.rollout, 0
+        if self.config.optim.share_prompts:
+            prompts = min(rollout.prompts_per_step, max(1, tokens // (self.length + 1)))
+            rows = min(rollout.per_prompt * prompts, tokens - prompts * self.length)
+        return Batch(tokens=tokens, images=tokens if sees else 0, rows=rows, prompt=self.length)
+
+    def _caches(self, gpus: int) -> int:
+        config = self.config
+        if config.rollout.engine != "sampler":
+            return 0
+        prompts = _prompts(config, gpus)
+        return decoding_bytes(
+            self.kept,
+            prompts=prompts,
+            each=config.rollout.per_prompt,
+            length=self.length,
+            limit=config.rollout.max_response_tokens,
+        )
+
+
 def _words(switches: Mapping[str, bool | int]) -> list[str]:
     return [f"{name}={value}".lower() for name, value in switches.items()]
-
-
-def _halved(form: Form) -> Iterator[Form]:
-    """Yield a form, and the same with smaller and smaller micro-batches."""
-    yield form
-    while form.tokens // 2 >= LEAST_TOKENS:
-        form = replace(form, tokens=form.tokens // 2, micro_batch=form.micro_batch // 2)
-        yield form
 
 
 def _prompts(config: Config, gpus: int) -> int:
     """Return how many prompts a GPU would sample at a time."""
     own = -(-config.rollout.prompts_per_step // gpus)
     return min(own, config.rollout.prompts_per_batch or own)
-
-
-def _forms(
-    config: Config, gpus: int, replicas: int, kept: Activations, length: int
-) -> Iterator[Form]:
-    tokens = config.optim.tokens_per_micro_batch
-    caches = 0
-    if config.rollout.engine == "sampler":
-        caches = decoding_bytes(
-            kept,
-            prompts=_prompts(config, gpus),
-            each=config.rollout.per_prompt,
-            length=length,
-            limit=config.rollout.max_response_tokens,
-        )
-    ranks = gpus // replicas if gpus > 1 or config.shard.always else None
-    own = (
-        config.lora.rank,
-        None if ranks is None else config.shard.reshard,
-        config.optim.offload,
-        config.model.gradient_checkpointing,
-    )
-    lora_ranks = dict.fromkeys((own[0], own[0] or RANK))
-    both = (False, True)
-    chosen = {own: None} | dict.fromkeys(
-        product(lora_ranks, (None,) if ranks is None else both, both, both)
-    )
-    sizes = {
-        (rank, reshard): measure(_changed(config, rank, bool(reshard)), ranks=ranks, is_gpu=True)
-        for rank, reshard in dict.fromkeys(each[:2] for each in chosen)
-    }
-    for rank, reshard, offload, checkpointing in chosen:
-        yield Form(
-            gpus=gpus,
-            replicas=None if config.shard.replicas == 1 else replicas,
-            tokens=tokens,
-            reshard=reshard,
-            offload=offload,
-            checkpointing=checkpointing,
-            lora_rank=rank,
-            memory=replace(sizes[rank, reshard], is_offloaded=offload),
-            micro_batch=tokens * (kept.checkpointed if checkpointing else kept.whole),
-            caches=caches,
-        )
 
 
 def _changed(config: Config, rank: int, reshard: bool) -> Config:

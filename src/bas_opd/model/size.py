@@ -47,6 +47,8 @@ class ModelSize:
     """Of several processes: gradients of one micro-batch that are on that then."""
     exchanged: int = 0
     """Of several processes: what exchanges take then."""
+    trains_vision: bool = False
+    """Whether any of the vision tower is trained."""
     loading: int = 0
     """Bytes of host memory while the model is loaded: every process reads all of it in fp32."""
 
@@ -78,7 +80,8 @@ def model_size(
     is_mixed = precision is not torch.float32
     if is_mixed:
         hold_frozen_linears(network, head, precision)
-    parameters = list(network.parameters())
+    named = list(network.named_parameters())
+    parameters = [parameter for _, parameter in named]
     loading = sum(p.numel() for p in parameters) * torch.float32.itemsize
     rounded = plain_head(head)
     trains_head = any(p.requires_grad for p in head.parameters())
@@ -124,6 +127,7 @@ def model_size(
         in_flight=most_in_flight(trained),
         own_trained=sum(trained.values()),
         packed_moment=sum(moment_bytes(p.shape) for name, p in kept.items() if name in trained),
+        trains_vision=any(p.requires_grad for n, p in named if ".visual." in n),
         loading=loading,
         **spread,
     )

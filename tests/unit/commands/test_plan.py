@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from bas_opd.cli.main import app
 from bas_opd.cli.plan import lines
+from bas_opd.commands import fitting
 from bas_opd.commands import plan as commands_plan
 from bas_opd.commands.fitting import Fit
 from bas_opd.commands.named_set import load_data
@@ -20,12 +21,21 @@ from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.images import image_size
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.learn.eight_bit import UNPACKED
+from bas_opd.model.activations import Activations
 from bas_opd.model.size import model_size
 from bas_opd.run import footprint
 from bas_opd.run.checkpoint import retain
 from bas_opd.run.footprint import Memory, measure
 from bas_opd.run.loop import train
 from bas_opd.run.state import prompt_lengths
+
+
+@pytest.fixture
+def no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a micro-batch keep nothing, so that the state alone decides."""
+    monkeypatch.setattr(Activations, "kept", lambda *_, **__: 0)
+    monkeypatch.setattr(fitting, "FP32", 0)
+
 
 SETTINGS = ("select.policy=random", "run.steps=6", "run.keep_checkpoints=1", "run.keep_every=4")
 
@@ -233,6 +243,7 @@ def test_the_lines_of_a_plan_show_both_forms(
     assert ("page-locked, and" in text) == (form == "true")
 
 
+@pytest.mark.usefixtures("no_activations")
 @pytest.mark.parametrize(
     ("room", "said"),
     [
@@ -245,7 +256,7 @@ def test_the_lines_of_a_plan_show_both_forms(
 def test_a_plan_for_gpus_names_the_fewest_switches_that_make_a_run_fit(
     room: int | str | None, said: str | None, small_qwen3vl: Path, tmp_path: Path
 ) -> None:
-    config = small_config(tmp_path, small_qwen3vl, "optim.tokens_per_micro_batch=1")
+    config = small_config(tmp_path, small_qwen3vl)
     first = plan(config, gpus=4).fit
     assert first is not None
     offloaded = next(
@@ -315,7 +326,9 @@ def test_smaller_micro_batches_are_proposed_before_adapters(
     config = small_config(tmp_path, small_qwen3vl, "optim.tokens_per_micro_batch=8192")
     forms = fitted(config, gpus=4, room=10**12).forms
     whole = [form for form in forms if not form.lora_rank]
-    smallest = min(form.device - 3 * form.micro_batch // 4 for form in whole)
+    small = small_config(tmp_path, small_qwen3vl, "optim.tokens_per_micro_batch=2048")
+    small_forms = fitted(small, gpus=4, room=10**12).forms
+    smallest = min(form.device for form in small_forms if not form.lora_rank)
     assert smallest < min(form.device for form in whole)
     room = round(smallest / 0.89)
     planned = plan(config, gpus=4, room=room)
@@ -328,13 +341,51 @@ def test_smaller_micro_batches_are_proposed_before_adapters(
     assert "adapters only" not in text
 
 
+def test_a_row_longer_than_a_micro_batch_is_counted_and_no_less_is_proposed(
+    small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "LEAST_TOKENS", 1)
+    words = ("rollout.max_response_tokens=500", "optim.tokens_per_micro_batch={}")
+
+    def config(tokens: int) -> Config:
+        return small_config(tmp_path, small_qwen3vl, *(w.format(tokens) for w in words))
+
+    found = fitted(config(1), gpus=1, room=10**12)
+    row = found.length + 500
+    assert found.forms[0].counted_tokens == row
+    assert found.forms == tuple(
+        replace(form, tokens=1) for form in fitted(config(row), gpus=1, room=10**12).forms
+    )
+    assert f"about, of {row} tokens" in "\n".join(lines(plan(config(1), gpus=1)))
+    # With room for one row and not for more, no smaller limit than that row is proposed.
+    whole = [form for form in found.forms if not form.lora_rank]
+    room = round(min(form.device for form in whole) / 0.899)
+    best = fitted(config(4 * row), gpus=1, room=room).advice[0]
+    assert (best.lora_rank, best.tokens) == (0, row)
+    less = fitted(config(4 * row), gpus=1, room=round(0.99 * room)).advice
+    assert all(form.lora_rank for form in less)
+
+
+def test_pictures_count_where_the_vision_tower_is_trained(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    kept = [
+        fitted(small_config(tmp_path, small_qwen3vl, *words), gpus=1, room=10**12)
+        for words in (("lora.rank=2",), ("lora.rank=2", "lora.targets=all-linear"), ())
+    ]
+    text, pictures, everything = (found.forms[0] for found in kept)
+    assert not text.memory.trains_vision
+    assert pictures.memory.trains_vision
+    assert everything.memory.trains_vision
+    assert text.micro_batch < pictures.micro_batch == everything.micro_batch
+
+
+@pytest.mark.usefixtures("no_activations")
 def test_layers_gathered_one_by_one_are_proposed_where_that_makes_a_run_fit(
     small_qwen3vl: Path, tmp_path: Path
 ) -> None:
     # A second model in host memory is none that is gathered.
-    config = small_config(
-        tmp_path, small_qwen3vl, "optim.offload=true", "optim.tokens_per_micro_batch=1"
-    )
+    config = small_config(tmp_path, small_qwen3vl, "optim.offload=true")
     forms = fitted(config, gpus=4, room=10**12).forms
     layers = next(f for f in forms if f.reshard and f.offload and not f.checkpointing)
     assert layers.device < forms[0].device
@@ -360,18 +411,19 @@ def test_a_gpu_of_a_group_holds_what_one_of_so_many_does(
         plan(config, gpus=5)
 
 
+@pytest.mark.usefixtures("no_activations")
 def test_one_group_is_proposed_where_that_makes_a_run_fit(
     small_qwen3vl: Path, tmp_path: Path
 ) -> None:
-    settings = ("lora.rank=2", "optim.tokens_per_micro_batch=1", "shard.replicas=2")
+    settings = ("lora.rank=2", "shard.replicas=2")
     config = small_config(tmp_path, small_qwen3vl, *settings)
-    several = small_config(tmp_path, small_qwen3vl, *settings[:2])
+    several = small_config(tmp_path, small_qwen3vl, settings[0])
     # One GPU holds less than each of two, and is one group.
     room = round(fitted(several, gpus=1, room=10**12).forms[0].device / 0.899)
     assert "would fit on 1 GPU alone with shard.replicas=1." in said(config, 2, room)
     settings = ("optim.offload=true", *settings[1:])
     config = small_config(tmp_path, small_qwen3vl, *settings)
-    several = small_config(tmp_path, small_qwen3vl, *settings[:2])
+    several = small_config(tmp_path, small_qwen3vl, settings[0])
     room = round(fitted(several, gpus=16, room=10**12).forms[0].device / 0.899)
     assert "would fit with shard.replicas=1." in said(config, 16, room)
     assert "shard.replicas" not in said(several, 16, room)
@@ -405,11 +457,11 @@ def with_reshard(config: Config) -> Config:
     return config.model_copy(update={"shard": config.shard.model_copy(update={"reshard": True})})
 
 
+@pytest.mark.usefixtures("no_activations")
 def test_one_gpu_is_proposed_where_several_hold_more_each(
     small_qwen3vl: Path, tmp_path: Path
 ) -> None:
-    settings = ("lora.rank=2", "optim.tokens_per_micro_batch=1")
-    config = small_config(tmp_path, small_qwen3vl, *settings)
+    config = small_config(tmp_path, small_qwen3vl, "lora.rank=2")
     alone, both = (fitted(config, gpus=count, room=10**12).forms for count in (1, 2))
     assert alone[0].device < min(form.device for form in both)
     planned = plan(config, gpus=2, room=round(alone[0].device / 0.899))
