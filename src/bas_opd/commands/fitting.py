@@ -183,7 +183,7 @@ class _Counting:
                 lora_rank=rank,
                 memory=replace(sizes[rank, reshard], is_offloaded=offload),
                 micro_batch=0,
-                caches=self._caches(gpus),
+                caches=self._caches(gpus, sizes[rank, reshard]),
             )
             yield self._with(form, config.optim.tokens_per_micro_batch)
 
@@ -215,13 +215,16 @@ class _Counting:
             rows = min(rollout.per_prompt * prompts, tokens - prompts * self.length)
         return Batch(tokens=tokens, images=tokens if sees else 0, rows=rows, prompt=self.length)
 
-    def _caches(self, gpus: int) -> int:
+    def _caches(self, gpus: int, size: Memory) -> int:
         config = self.config
         if config.rollout.engine != "sampler":
             return 0
         prompts = _prompts(config, gpus)
+        # A second network that samples is in half precision already.
+        has_copies = prompts * gpus < config.rollout.prompts_per_step and not config.rollout.overlap
         return decoding_bytes(
             self.kept,
+            copies=size.rounded if has_copies else 0,
             prompts=prompts,
             each=config.rollout.per_prompt,
             length=self.length,

@@ -18,8 +18,9 @@ from bas_opd.model.family import checkpoint_config
 from bas_opd.model.head import plain_head
 from bas_opd.model.loading import LoraSettings, with_adapters
 from bas_opd.model.precision import hold_frozen_linears
+from bas_opd.model.rounded import RoundedLinears
 from bas_opd.model.shapes import KNOWN
-from bas_opd.model.sharding import Shards
+from bas_opd.model.sharding import Shards, narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class ModelSize:
     """Of several processes: gradients of one micro-batch that are on that then."""
     exchanged: int = 0
     """Of several processes: what exchanges take then."""
+    rounded: int = 0
+    """Copies of the language model's linear weights, with which decoding computes."""
     trains_vision: bool = False
     """Whether any of the vision tower is trained."""
     loading: int = 0
@@ -83,10 +86,15 @@ def model_size(
     named = list(network.named_parameters())
     parameters = [parameter for _, parameter in named]
     loading = sum(p.numel() for p in parameters) * torch.float32.itemsize
-    rounded = plain_head(head)
+    multiplied = plain_head(head)
     trains_head = any(p.requires_grad for p in head.parameters())
     # Where it is not trained, one copy of the head serves student and teacher.
-    heads = 0 if rounded is None else rounded.numel() * (2 if trains_head else 1)
+    heads = 0 if multiplied is None else multiplied.numel() * (2 if trains_head else 1)
+    rounded = 0
+    # Weights of several processes are gathered in half precision already.
+    if is_mixed and not (ranks and narrowed(network, head, precision, dict(named))):
+        core: Any = getattr(network, "get_base_model", lambda: network)()
+        rounded = RoundedLinears(core.model.language_model, precision).size
     if ranks is None and not on_host:
         kept = dict(network.named_parameters())
         linears = (m for m in network.modules() if isinstance(m, nn.Linear) and m is not head)
@@ -127,6 +135,7 @@ def model_size(
         in_flight=most_in_flight(trained),
         own_trained=sum(trained.values()),
         packed_moment=sum(moment_bytes(p.shape) for name, p in kept.items() if name in trained),
+        rounded=rounded,
         trains_vision=any(p.requires_grad for n, p in named if ".visual." in n),
         loading=loading,
         **spread,

@@ -90,6 +90,11 @@ class Decoder:
         self._decode_growing(prefix, rows)
         return rows.tokens, rows.lengths
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is anything that `release` would free."""
+        return bool(self._steps) or self._weights is not None
+
     def release(self) -> None:
         """Free the caches of fixed size, their graphs and the rounded weights."""
         self._steps.clear()
@@ -385,11 +390,14 @@ class FixedSteps:
         return torch.autocast(device, dtype=self.model.precision, cache_enabled=False)
 
 
-def decoding_bytes(kept: Activations, *, prompts: int, each: int, length: int, limit: int) -> int:
+def decoding_bytes(
+    kept: Activations, *, prompts: int, each: int, length: int, limit: int, copies: int = 0
+) -> int:
     """Return what decoding takes on a GPU, beside the weights, if there is room for it.
 
     Caches are those of prompts of a length, and of `each` rows for every prompt; a larger one takes
-    their place only while rows go on that need it.
+    their place only while rows go on that need it. They and `copies`, the bytes of rounded weights,
+    are there when the next prompts are prefilled, if there are any.
     """
     rows = prompts * each
 
@@ -400,7 +408,7 @@ def decoding_bytes(kept: Activations, *, prompts: int, each: int, length: int, l
     if size(capacity) >= LARGE_BYTES:
         capacity = _capacity(length + min(limit, STRETCH))
     prefilled = prompts * (kept.cache_row + kept.cache_token * length)
-    return prefilled + size(capacity) + DRAW_BYTES * rows * kept.vocabulary
+    return prefilled + size(capacity) + max(DRAW_BYTES * rows * kept.vocabulary, copies)
 
 
 def _size(prefix: Prefix, rows: int, capacity: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from bas_opd.compute.world import World
 from bas_opd.data.images import open_image
 from bas_opd.model.activations import activations
 from bas_opd.model.cache import AssignedLinearLayer, cache_bytes
+from bas_opd.model.loading import LoraSettings
+from bas_opd.model.size import model_size
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import decoding
@@ -111,6 +114,26 @@ def test_what_decoding_takes_is_known_from_the_configuration(
     counted = decoding_bytes(kept, prompts=4, each=EACH, length=length, limit=LIMIT)
     drawn = DRAW_BYTES * 4 * EACH * model.head.weight.shape[0]  # type: ignore[index, union-attr]
     assert counted == begun + first.size + drawn
+    several = decoding_bytes(
+        kept, prompts=4, each=EACH, length=length, limit=LIMIT, copies=int(drawn) + 7
+    )
+    assert several == counted + 7
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_weights_that_decoding_rounds_are_counted_from_the_configuration(
+    small_qwen35: Path, rank: int
+) -> None:
+    lora = LoraSettings(rank=rank) if rank else None
+    model = make_model(small_qwen35, precision=torch.bfloat16, lora=lora)
+    copies = model.rounded_linears()
+    assert copies is not None
+    size = partial(model_size, small_qwen35, lora=lora)
+    assert size(precision=torch.bfloat16).rounded == copies.size > 0
+    assert size(precision=torch.float32).rounded == 0
+    # Several processes gather all but adapters in half precision.
+    assert size(precision=torch.bfloat16, ranks=2).rounded == (copies.size if rank else 0)
 
 
 @torch.no_grad()

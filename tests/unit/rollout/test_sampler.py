@@ -209,3 +209,32 @@ def test_a_prompt_that_is_too_long_is_named_with_what_to_do(
     sampler = Sampler(qwen35, full_view, SamplingSettings(max_prompt_tokens=10))
     with pytest.raises(DataError, match=r"'e0'.*tokens.*at most 10.*--model"):
         sampler.generate(PromptBatch(step=0, examples=make_examples(tmp_path)))
+
+
+def test_memory_that_runs_out_in_a_prefill_frees_the_caches_of_the_prompts_before(
+    model: VisionLanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = PromptBatch(step=3, examples=make_examples(tmp_path))
+    settings = SamplingSettings(per_prompt=2, max_response_tokens=6, prompts_per_batch=2)
+
+    def sampler() -> Sampler:
+        made = Sampler(model, full_view, settings)
+        made.use_graphs = True
+        return made
+
+    expected, tried = sampler().generate(batch), sampler()
+    prefill = model.prefill
+    seen: list[bool] = []
+
+    def failing(prompts: Any) -> Any:
+        seen.append(tried._decode.keeps)
+        if tried._decode.keeps:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+        return prefill(prompts)
+
+    monkeypatch.setattr(model, "prefill", failing)
+    found = tried.generate(batch)
+    assert seen == [False, True, False]
+    assert tried.prompts_per_batch == 2
+    assert found.tokens.equal(expected.tokens)
+    assert found.logprobs.equal(expected.logprobs)
