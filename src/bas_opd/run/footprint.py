@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -141,7 +142,7 @@ def measure(config: Config, *, ranks: int | None = None, is_gpu: bool | None = N
         ranks=ranks,
         by_layer=config.shard.reshard,
     )
-    another: dict[str, int] = {}
+    another: dict[str, Any] = {}
     if config.teacher.path is not None:
         resident, streamed = (
             model_size(
