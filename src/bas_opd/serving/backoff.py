@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _POLL_SECONDS = 0.2
+_CALM = 64
+"""Requests that succeed in a row before more may be out than when the server last failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,8 @@ class SharedBackoff:
     """Decides when a request may be sent; safe to share between threads.
 
     A failure ends a round, and nothing is sent until a wait is over. Then one request goes first,
-    and with each that succeeds one more may be out at once. A request of an earlier round that
+    and with each that succeeds one more may be out at once, up to one less than when the server
+    failed: it may limit how many. That limit is raised slowly. A request of an earlier round that
     fails later says nothing new: the failures of one moment are one failed round.
     """
 
@@ -35,7 +38,8 @@ class SharedBackoff:
         self.failed_rounds = 0
         """In a row."""
         self._since = 0.0
-        self._most = self._room = at_once
+        self._at_once = self._most = self._room = at_once
+        self._calm = 0
         self._round = self._out = 0
         self._is_heard = True
         self._until = 0.0
@@ -74,6 +78,10 @@ class SharedBackoff:
         with self._changed:
             if turn.round == self._round:
                 self.failed_rounds = 0
+                self._calm += 1
+                if self._calm == _CALM:
+                    more = max(1, self._most // 2)
+                    self._calm, self._most = 0, min(self._at_once, self._most + more)
                 self._room = min(self._most, self._room + 1)
 
     def failed(self, turn: Turn, seconds: Callable[[int], float], *, at_least: float) -> None:
@@ -85,6 +93,8 @@ class SharedBackoff:
         with self._changed:
             wait = at_least
             if turn.round == self._round:
+                if self._room > 1:  # A single one was not too many.
+                    self._calm, self._most = 0, self._room - 1
                 self._round, self._out, self._room = self._round + 1, 0, 1
                 self._is_heard = False
                 self.failed_rounds += 1
