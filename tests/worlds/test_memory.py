@@ -449,7 +449,7 @@ def test_the_peak_of_an_update_is_what_a_plan_counts_or_a_little_less(
     chosen = config.model_copy(
         update={"optim": config.optim.model_copy(update={"tokens_per_micro_batch": tokens})}
     )
-    planned = fit(chosen, gpus=1, longest=length).forms[0]
+    planned = fit(chosen, gpus=1, lengths=[length] * 4).forms[0]
     assert planned.checkpointing == checkpointing
     assert planned.micro_batch >= kept
 

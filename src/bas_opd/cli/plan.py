@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bas_opd.cli.train import ConfigFile, Overrides, quiet_transformers
-from bas_opd.text import duration, printable
+from bas_opd.text import counted, duration, printable
 
 if TYPE_CHECKING:
     from bas_opd.commands.fitting import Fit, Form
     from bas_opd.commands.plan import Plan
     from bas_opd.config.schema import Config
+    from bas_opd.model.activations import Batch
 
 
 SWITCHES = {"lora": "rank", "judge": "url", "shard": "always", "eval": "every"}
@@ -203,7 +204,7 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("  its gradients", size.pass_gradients, ", of one micro-batch"),
         ("  an exchange", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
-        ("micro-batch", own.micro_batch, f", about, of {own.counted_tokens:,} tokens"),
+        ("micro-batch", own.micro_batch, f", about, of {_of(own.batch)}"),
     ):
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"
@@ -235,6 +236,11 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         "10 % of a GPU is left for CUDA and NCCL. Sampling decides nothing here: it falls back to "
         "smaller batches where its caches do not fit, which takes longer."
     )
+
+
+def _of(batch: Batch) -> str:
+    rows = f", {counted(batch.rows, 'row')} with prompts of {batch.prompt:,}" if batch.rows else ""
+    return f"{batch.tokens:,} tokens{rows}"
 
 
 def _advice(own: Form, form: Form) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from bas_opd.config.schema import Config
@@ -37,8 +39,8 @@ class Form:
     tokens: int
     """Most tokens of a micro-batch, as they are set."""
     memory: Memory
-    counted_tokens: int
-    """Those of the micro-batch that is counted: one row alone may have more than are set."""
+    batch: Batch
+    """The micro-batch that is counted: one row alone may have more tokens than are set."""
     micro_batch: int
     """Bytes that it keeps for its backward pass, about."""
     caches: int
@@ -98,17 +100,18 @@ class Fit:
         return self.room is None or form.device <= (1 - SPARE) * self.room
 
 
-def fit(config: Config, *, gpus: int, room: int | None = None, longest: int | None = None) -> Fit:
+def fit(config: Config, *, gpus: int, room: int | None = None, lengths: Sequence[int] = ()) -> Fit:
     """Compute what one of so many GPUs holds, in each form of the settings.
 
-    `longest` is the length of the longest prompt, where it is known.
+    `lengths` are those of the prompts, shortest first, where they are known; else all are as long
+    as a prompt may be.
     """
     check_groups(config, gpus)
     replicas = config.shard.replicas
     count = _Counting(
         config=config,
         kept=activations(config.model.path, precision=precision_of(config, is_gpu=True)),
-        length=longest or config.data.max_prompt_tokens,
+        lengths=lengths or [config.data.max_prompt_tokens] * config.rollout.prompts_per_step,
     )
     forms = tuple(count.forms(gpus, replicas))
     found = Fit(
@@ -142,8 +145,13 @@ class _Counting:
 
     config: Config
     kept: Activations
-    length: int
-    """Tokens of the longest prompt."""
+    lengths: Sequence[int]
+    """Tokens of the prompts, shortest first."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.lengths[-1]
 
     @property
     def row(self) -> int:
@@ -176,7 +184,7 @@ class _Counting:
                 gpus=gpus,
                 replicas=None if config.shard.replicas == 1 else replicas,
                 tokens=0,
-                counted_tokens=0,
+                batch=Batch(tokens=0, images=0),
                 reshard=reshard,
                 offload=offload,
                 checkpointing=checkpointing,
@@ -196,24 +204,40 @@ class _Counting:
             yield form
 
     def _with(self, form: Form, tokens: int) -> Form:
-        batch = self._batch(max(tokens, self.row), sees=form.memory.trains_vision)
+        counted = max(tokens, self.row)
         chunk = self.config.distill.tokens_per_chunk
-        micro_batch = self.kept.kept(
-            batch,
+        kept = partial(
+            self.kept.kept,
             checkpointing=form.checkpointing,
             loss=LOSS_BYTES * chunk * self.kept.vocabulary,
         )
+        batches = self._batches(counted, sees=form.memory.trains_vision)
+        micro_batch, batch = max(
+            ((kept(batch), batch) for batch in batches), key=lambda found: found[0]
+        )
         if not form.lora_rank:  # Its gradient comes last, and as a whole.
             micro_batch = max(micro_batch, FP32 * self.kept.embedding)
-        return replace(form, tokens=tokens, counted_tokens=batch.tokens, micro_batch=micro_batch)
+        return replace(form, tokens=tokens, batch=batch, micro_batch=micro_batch)
 
-    def _batch(self, tokens: int, *, sees: bool) -> Batch:
-        """Return the largest micro-batch: prompts are the longest, all their tokens of pictures."""
-        rollout, rows = self.config.rollout, 0
-        if self.config.optim.share_prompts:
-            prompts = min(rollout.prompts_per_step, max(1, tokens // (self.length + 1)))
-            rows = min(rollout.per_prompt * prompts, tokens - prompts * self.length)
-        return Batch(tokens=tokens, images=tokens if sees else 0, rows=rows, prompt=self.length)
+    def _batches(self, tokens: int, *, sees: bool) -> Iterator[Batch]:
+        """Yield micro-batches of which one keeps the most, if all of their prompts are pictures.
+
+        Rows with short responses are many, and each has the cache of its prompt. More rows have
+        more caches, longer prompts larger ones.
+        """
+        rollout = self.config.rollout
+        if not self.config.optim.share_prompts:
+            yield Batch(tokens=tokens, images=tokens if sees else 0)
+            return
+        for prompts in range(1, min(rollout.prompts_per_step, len(self.lengths)) + 1):
+            rows = prompts * rollout.per_prompt
+            shortest = self.lengths[prompts - 1]
+            most = bisect_right(self.lengths, (tokens - rows) // prompts)
+            for length in {shortest, self.lengths[max(prompts, most) - 1], self.length}:
+                room = tokens - prompts * length
+                if room >= prompts:
+                    images = prompts * length if sees else 0
+                    yield Batch(tokens=tokens, images=images, rows=min(rows, room), prompt=length)
 
     def _caches(self, gpus: int, size: Memory) -> int:
         config = self.config

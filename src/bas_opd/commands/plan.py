@@ -143,7 +143,7 @@ def plan(
     if length and has_pictures:
         lengths = _lengths(batches, length, teacher_length or length)
         check_lengths(config, data, length, teacher_length)
-    longest = max(full for full, *_ in lengths.values()) if lengths else None
+    seen = sorted(full for full, *_ in lengths.values()) if lengths else []
     budgets = [_budget(config, batch, lengths) for batch in batches]
     calls = [calls for _, calls in budgets]
     tokens = _tokens(config, batches, calls, lengths)
@@ -170,7 +170,7 @@ def plan(
             *(_room_warnings(config, memory) if memory and gpus is None else ()),
         ),
         probe=_probe(config, data, total) if probe else None,
-        fit=None if gpus is None else fit(config, gpus=gpus, room=room, longest=longest),
+        fit=None if gpus is None else fit(config, gpus=gpus, room=room, lengths=seen),
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,14 +17,15 @@ from bas_opd.cli.main import app
 from bas_opd.cli.plan import lines
 from bas_opd.commands import fitting
 from bas_opd.commands import plan as commands_plan
-from bas_opd.commands.fitting import Fit
+from bas_opd.commands.fitting import Fit, fit
 from bas_opd.commands.named_set import load_data
 from bas_opd.commands.plan import kept_steps, plan
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.images import image_size
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.learn.eight_bit import UNPACKED
-from bas_opd.model.activations import Activations
+from bas_opd.model.activations import Activations, Batch, activations
+from bas_opd.model.batches import PromptGroup, micro_batches
 from bas_opd.model.size import model_size
 from bas_opd.rollout.decoding import DRAW_BYTES
 from bas_opd.run import footprint
@@ -357,7 +361,7 @@ def test_a_row_longer_than_a_micro_batch_is_counted_and_no_less_is_proposed(
 
     found = fitted(config(1), gpus=1, room=10**12)
     row = found.length + 500
-    assert found.forms[0].counted_tokens == row
+    assert found.forms[0].batch.tokens == row
     assert found.forms == tuple(
         replace(form, tokens=1) for form in fitted(config(row), gpus=1, room=10**12).forms
     )
@@ -505,3 +509,59 @@ def test_models_of_known_shape_are_planned_without_their_files(name: str, billio
     assert size.parameters == pytest.approx(billions * 1e9, rel=1e-3)
     assert size.weights == pytest.approx(size.parameters / 2, rel=1e-3)
     assert size.gathered > 2 * size.parameters
+
+
+def test_more_lengths_and_more_tokens_never_keep_less(small_qwen3vl: Path, tmp_path: Path) -> None:
+    """The count is of the micro-batch that keeps the most, whatever prompts come together."""
+
+    def micro_batch(lengths: list[int], tokens: int = 600) -> int:
+        config = small_config(
+            tmp_path,
+            small_qwen3vl,
+            f"optim.tokens_per_micro_batch={tokens}",
+            "rollout.prompts_per_step=6",
+            "rollout.per_prompt=8",
+        )
+        return fit(config, gpus=1, lengths=lengths).forms[0].micro_batch
+
+    alike = [100] * 6
+    assert micro_batch([100] * 5 + [300]) >= micro_batch(alike)
+    assert micro_batch([*range(50, 100), *alike]) >= micro_batch(alike)
+    assert micro_batch([30] * 6 + [300] * 6) >= max(micro_batch([n] * 6) for n in (30, 300))
+    by_tokens = [micro_batch(alike, tokens) for tokens in range(120, 1200, 60)]
+    assert by_tokens == sorted(by_tokens)
+
+
+def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    draw, kept = random.Random(3), activations(small_qwen3vl, precision=torch.bfloat16)
+    for _ in range(20):
+        lengths = sorted(draw.randint(20, 200) for _ in range(6))
+        groups = [
+            PromptGroup(
+                number=number,
+                prompt=cast("Any", SimpleNamespace(length=length)),
+                rows=tuple(range(8)),
+                longest=draw.choice([1, 5, 40]),
+            )
+            for number, length in enumerate(lengths)
+        ]
+        tokens = draw.randint(100, 900)
+        config = small_config(
+            tmp_path,
+            small_qwen3vl,
+            f"optim.tokens_per_micro_batch={tokens}",
+            "rollout.prompts_per_step=6",
+            "rollout.per_prompt=8",
+            "rollout.max_response_tokens=40",
+        )
+        form = fit(config, gpus=1, lengths=lengths).forms[0]
+        for batch in micro_batches(groups, tokens):
+            longest = max(group.prompt.length for group in batch.groups)
+            of_rows = sum(len(group.rows) * group.longest for group in batch.groups)
+            images = sum(group.prompt.length for group in batch.groups)
+            real = Batch(
+                tokens=images + of_rows, images=images, rows=len(batch.rows), prompt=longest
+            )
+            assert kept.kept(real, checkpointing=form.checkpointing) <= form.micro_batch
