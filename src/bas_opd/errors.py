@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bas_opd.compute.rendezvous import Rendezvous
 
 _ADVICE = {
     errno.ENOENT: "Check the path, and that its folder exists.",
@@ -26,7 +30,9 @@ class BasOpdError(Exception):
 
     exit_code = 1
     is_told = False
-    """Whether all processes of a run raise it, so that the leader alone prints it."""
+    """Whether all processes of a run raise it together."""
+    rendezvous: Rendezvous | None = None
+    """Where all processes of a run end with it, so that the leader alone prints it."""
 
 
 class ConfigError(BasOpdError, ValueError):
@@ -67,8 +73,16 @@ class RankError(BasOpdError, RuntimeError):
     exit_code = 70
 
 
+class FailedRank(RankError):  # noqa: N818
+    """Something that was not foreseen failed on one rank."""
+
+
 class LostRanks(RankError):  # noqa: N818
     """The ranks can exchange nothing any more, not even an error."""
+
+
+class Unanswered(LostRanks):
+    """A rank waited for the others in vain; it may not know why."""
 
 
 class RunDirectoryError(BasOpdError, RuntimeError):

@@ -13,19 +13,22 @@ from typing import Any
 
 import pytest
 import torch
+from process import at, fail
 from ranks import Ended, Train, Words, free_port, in_world
 from shapes import make_pictures
 from small_models import build_small_model
+from typer.testing import CliRunner
 
 import bas_opd.config
 import bas_opd.files
+from bas_opd.cli.main import app
 from bas_opd.compute import world as world_module
 from bas_opd.compute.world import World
 from bas_opd.config import load_config
 from bas_opd.data.records import PreparedSet
 from bas_opd.errors import ConfigError, RankError
 from bas_opd.files import hash_of
-from bas_opd.run import footprint, loop
+from bas_opd.run import footprint, loop, ranks, tracking
 from bas_opd.run.directory import RunDirectory
 from bas_opd.run.footprint import measure
 from bas_opd.run.ranks import check_machines
@@ -45,6 +48,15 @@ def on_rank_1(act: Callable[[], object]) -> Callable[[int], None]:
     return arm
 
 
+def other_settings(*settings: str) -> None:
+    load = bas_opd.config.load_config
+
+    def changed(path: Any, overrides: Any) -> Any:
+        return load(path, [*overrides, *settings])
+
+    pytest.MonkeyPatch().setattr(bas_opd.config, "load_config", changed)
+
+
 def on_machine(place: Path) -> None:
     """Be the first process of another machine, whose files are in a folder."""
     os.chdir(place)
@@ -53,9 +65,8 @@ def on_machine(place: Path) -> None:
 
 def test_ranks_with_other_packages(train: Train, tmp_path: Path) -> None:
     def older() -> None:
-        now = loop.environment()
-        now["packages"]["torch"] = "2.11.0"
-        pytest.MonkeyPatch().setattr(loop, "environment", lambda: now)
+        now = {**ranks.package_versions(), "torch": "2.11.0"}
+        pytest.MonkeyPatch().setattr(ranks, "package_versions", lambda: now)
 
     ended = train(2, tmp_path / "run", fault=on_rank_1(older))
     refused(ended, 2, "has other packages than the leader on")
@@ -74,15 +85,7 @@ def test_ranks_with_other_kernels(train: Train, tmp_path: Path) -> None:
 
 
 def test_ranks_with_other_settings(train: Train, tmp_path: Path) -> None:
-    def other() -> None:
-        load = bas_opd.config.load_config
-
-        def changed(path: Any, overrides: Any) -> Any:
-            return load(path, [*overrides, "run.seed=7"])
-
-        pytest.MonkeyPatch().setattr(bas_opd.config, "load_config", changed)
-
-    ended = train(2, tmp_path / "run", fault=on_rank_1(other))
+    ended = train(2, tmp_path / "run", fault=on_rank_1(lambda: other_settings("run.seed=7")))
     refused(ended, 2, "has other settings than the leader on")
 
 
@@ -238,11 +241,55 @@ def test_the_first_process_of_a_machine_compares_for_all(
         assert bool(told) == bool(expected)
 
 
-def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    world_module._check_gpu("cuda", 1)
-    with pytest.raises(ConfigError, match="has 2 GPUs, but process 3 of this machine needs one"):
-        world_module._check_gpu("cuda", 2)
+def test_more_processes_than_gpus(train: Train, tmp_path: Path) -> None:
+    def one_gpu(_: int) -> None:
+        pytest.MonkeyPatch().setattr(torch.cuda, "device_count", lambda: 1)
+
+    long = ("model.device=cuda", "shard.timeout_minutes=9")
+    ended = train(2, tmp_path / "run", *long, fault=one_gpu)
+    refused(ended, 2, "has 1 GPU, but process 2 of this machine needs one of its own.")
+
+
+def test_ranks_of_other_groups(train: Train, tmp_path: Path) -> None:
+    ended = train(
+        4,
+        tmp_path / "run",
+        "shard.timeout_minutes=9",
+        fault=on_rank_1(lambda: other_settings("shard.replicas=2")),
+    )
+    refused(ended, 2, "Rank 1 on")
+    refused(ended, 2, "has other settings than the leader on")
+
+
+@pytest.mark.parametrize("ranks", [{0}, {1}, {0, 1}], ids=str)
+def test_an_error_before_processes_meet_is_told_at_once(
+    ranks: set[int], train: Train, tmp_path: Path
+) -> None:
+    def fault(rank: int) -> None:
+        if rank in ranks:
+            other_settings("select.query_ratio=7")
+
+    ended = train(2, tmp_path / "run", "shard.timeout_minutes=9", fault=fault)
+    refused(ended, 2, "select.query_ratio")
+    assert ("bas-opd: Rank 1 on" in ended[0].output) == (0 not in ranks)
+
+
+def test_a_tracker_that_one_machine_lacks(train: Train, tmp_path: Path) -> None:
+    def missing() -> None:
+        pytest.MonkeyPatch().setattr(tracking, "TRACKERS", {})
+
+    long = ("shard.timeout_minutes=9", "--track", "tensorboard")
+    ended = train(2, tmp_path / "run", *long, fault=on_rank_1(missing))
+    refused(ended, 2, "There is no tracker named 'tensorboard'.")
+
+
+def test_a_fault_of_the_program_before_processes_meet(train: Train, tmp_path: Path) -> None:
+    broken = at(tracking, "check_trackers", fail(TypeError("It is broken.")), call=1)
+    ended = train(2, tmp_path / "run", "shard.timeout_minutes=9", fault=on_rank_1(broken))
+    assert [each.code for each in ended] == [70, 70], ended
+    assert "bas-opd: Rank 1 on" in ended[0].output
+    assert "failed: TypeError: It is broken." in ended[0].output
+    assert "Traceback" in ended[1].output
 
 
 def test_a_rendezvous_that_never_completes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +304,18 @@ def test_a_rendezvous_that_never_completes(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         pass
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"])
+def test_what_is_no_number_in_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in world_module.VARIABLES:
+        monkeypatch.setenv(each, "1")
+    monkeypatch.setenv(name, "one")
+    with pytest.raises(ConfigError, match=f"{name} is 'one' in the environment"):
+        world_module.launched()
+    result = CliRunner().invoke(app, ["train", "tiny"])
+    assert result.exit_code == 2
+    assert f"bas-opd: {name} is 'one' in the environment" in result.stderr
 
 
 def test_one_process_of_a_launcher_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
+from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +30,7 @@ from bas_opd.cli import (
     verify,
     watch,
 )
-from bas_opd.errors import BasOpdError, explain_failure
+from bas_opd.errors import BasOpdError, ConfigError, FailedRank, explain_failure
 
 
 class _Commands(TyperGroup):
@@ -87,16 +90,30 @@ def _ran_out(error: Exception) -> bool:
 def _fail(error: Exception) -> int:
     """Print the message of an error, and return the exit code.
 
-    Of several processes the leader prints what all raise.
+    Of several processes that end with it together, the leader prints it.
     """
+    if not isinstance(error, BasOpdError):
+        _say(error)
+        return 1
+    cause = error.__cause__
+    if isinstance(error, FailedRank) and isinstance(cause, Exception) and not _is_explained(cause):
+        traceback.print_exception(cause)
+    if error.rendezvous is None:
+        _say(error)
+    else:
+        error.rendezvous.say(partial(_say, error))
+    return error.exit_code
+
+
+def _say(error: Exception) -> None:
     from bas_opd.compute.world import launched
     from bas_opd.text import printable
 
-    rank, _ = launched()
-    if not rank or not (isinstance(error, BasOpdError) and error.is_told):
-        place = f" (rank {rank})" if rank else ""
-        typer.echo(f"bas-opd{place}: {printable(_message(error))}", err=True)
-    return error.exit_code if isinstance(error, BasOpdError) else 1
+    rank = 0
+    with suppress(ConfigError):
+        rank, _ = launched()
+    place = f" (rank {rank})" if rank else ""
+    typer.echo(f"bas-opd{place}: {printable(_message(error))}", err=True)
 
 
 def _message(error: Exception) -> str:

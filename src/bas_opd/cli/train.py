@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +65,7 @@ def _list_presets(requested: bool) -> None:
 
 
 def train(
+    context: typer.Context,
     config: ConfigFile,
     overrides: Overrides = None,
     overwrite: Annotated[
@@ -97,24 +98,35 @@ def train(
     ] = False,
 ) -> None:
     """Train a model from a config. Run the same command again to resume."""
-    from bas_opd.compute.world import launched
+    from bas_opd.compute.world import telling_others
     from bas_opd.config import load_config
 
-    settings = load_config(config, overrides or ())
-    if ray is not None:
-        from bas_opd.run.ray_ranks import train_on_ray
+    with telling_others():
+        settings = load_config(config, overrides or ())
+        if ray is not None:
+            from bas_opd.run.ray_ranks import train_on_ray
 
-        words = ["train", str(config), *(overrides or ())]
-        words += ["--overwrite"] * overwrite + ["--accept-changes"] * accept_changes
-        words += [word for name in track or () for word in ("--track", name)]
-        code = train_on_ray(
-            words,
-            workers=ray,
-            restarts=ray_restarts,
-            device=settings.model.device,
-            wait_minutes=settings.shard.timeout_minutes,
-        )
-        raise typer.Exit(code)
+            words = ["--debug"] * context.find_root().params["debug"]
+            words += ["train", str(config), *(overrides or ())]
+            words += ["--overwrite"] * overwrite + ["--accept-changes"] * accept_changes
+            words += [word for name in track or () for word in ("--track", name)]
+            code = train_on_ray(
+                words,
+                workers=ray,
+                restarts=ray_restarts,
+                device=settings.model.device,
+                wait_minutes=settings.shard.timeout_minutes,
+            )
+            raise typer.Exit(code)
+        _train(settings, track or (), overwrite=overwrite, accept_changes=accept_changes)
+
+
+def _train(
+    settings: Config, track: Sequence[str], *, overwrite: bool, accept_changes: bool
+) -> None:
+    """Train in this process, and in those that were started with it."""
+    from bas_opd.compute.world import launched
+
     rank, size = launched()
     if rank == 0:
         # These import torch, which takes seconds, so the config comes first.
@@ -130,7 +142,7 @@ def train(
     from bas_opd.run.console import Console
     from bas_opd.run.tracking import Tracked, check_trackers
 
-    trackers = check_trackers(track or ())
+    trackers = check_trackers(track)
     quiet_transformers()
     with (
         loop.joined(settings) as world,

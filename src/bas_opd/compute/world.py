@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
-from bas_opd.errors import BasOpdError, ConfigError, LostRanks, RankError
+from bas_opd.compute.rendezvous import Rendezvous, failed, not_reached, placed
+from bas_opd.errors import (
+    BasOpdError,
+    ConfigError,
+    LostRanks,
+    PreemptionError,
+    RankError,
+    Unanswered,
+)
+from bas_opd.text import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,16 +36,61 @@ TIMEOUT_MINUTES = 30
 """Longest wait of a rank for the others."""
 
 
+def is_launched() -> bool:
+    """Return whether a launcher started this process."""
+    return all(name in os.environ for name in VARIABLES)
+
+
 def launched() -> tuple[int, int]:
     """Return rank and number of the processes that a launcher started; (0, 1) without one."""
-    if any(name not in os.environ for name in VARIABLES):
+    if not is_launched():
         return 0, 1
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size, *_ = (_number(name) for name in VARIABLES if name != "MASTER_ADDR")
+    return rank, size
 
 
 def launched_here() -> int:
     """Return how many of them are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return _number("LOCAL_WORLD_SIZE", "1")
+
+
+@contextmanager
+def telling_others() -> Iterator[None]:
+    """Tell the other processes of an error of this one, before they wait for it."""
+    rank, size = launched()
+    try:
+        yield
+    except Exception as error:
+        is_known = isinstance(error, RankError) or getattr(error, "rendezvous", None) is not None
+        if size == 1 or is_known:
+            raise
+        met = None
+        with suppress(RankError):  # Nobody may be there to be told.
+            met = Rendezvous(rank, size, timeout_minutes=1)
+        if met is None:
+            raise
+        _end_together(met, error)
+
+
+@contextmanager
+def _left_together(met: Rendezvous) -> Iterator[None]:
+    """Leave the groups; if by an error, tell it before the others find this process gone."""
+    import torch.distributed as dist
+
+    try:
+        yield
+    except Exception as error:
+        _end_together(met, error)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _end_together(met: Rendezvous, error: Exception) -> NoReturn:
+    settled = met.settle(error)
+    if settled is error:
+        raise error
+    raise settled from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +117,50 @@ class World:
     @classmethod
     @contextmanager
     def joined(
-        cls, device: Literal["cpu", "cuda"], *, timeout_minutes: float = TIMEOUT_MINUTES
+        cls,
+        device: Literal["cpu", "cuda"],
+        *,
+        timeout_minutes: float = TIMEOUT_MINUTES,
+        facts: Mapping[str, Any] | None = None,
+        check: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> Iterator[World]:
-        """Join the processes that were started together with this one, if there are any."""
+        """Join the processes that were started together with this one, if there are any.
+
+        Each passes the leader's `facts` to its `check`, and what that raises is raised on all. What
+        fails later on one rank is at last the sentence and the exit code of all.
+        """
         rank, size = launched()
         if size == 1:
             yield cls()
             return
+        met = Rendezvous(rank, size, timeout_minutes=timeout_minutes)
+        local = _number("LOCAL_RANK")
+        world = cls(rank=rank, size=size, local_rank=local, timeout_minutes=timeout_minutes)
+        with _left_together(met):
+            _check_gpu(device, local)
+            met.agree(facts or {}, check)
+            world = world._grouped(device, met.store)
+            yield world
+            world.gather(None)  # A rank that left early would break the last exchange of others.
+
+    def _grouped(self, device: str, store: Any) -> World:
+        """Return it with groups for tensors and objects."""
         import torch
         import torch.distributed as dist
 
-        wait = timedelta(minutes=timeout_minutes)
-        local = int(os.environ["LOCAL_RANK"])
-        has_gpu = device == "cuda" and local < torch.cuda.device_count()
-        if has_gpu:
-            torch.cuda.set_device(local)
-        world = cls(rank=rank, size=size, local_rank=local, timeout_minutes=timeout_minutes)
-        with world._meeting():
-            dist.init_process_group("nccl" if has_gpu else "gloo", timeout=wait)
-            # Whether each rank has a GPU is not known yet, so the first words need none.
+        wait = timedelta(minutes=self.timeout_minutes)
+        if device == "cuda":
+            torch.cuda.set_device(self.local_rank)
+        with self._meeting():
+            dist.init_process_group(
+                "nccl" if device == "cuda" else "gloo",
+                store=store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=wait,
+            )
             objects, writers = (dist.new_group(backend="gloo", timeout=wait) for _ in range(2))
-        world = replace(world, objects=objects, writers=writers)
-        try:
-            world.together(lambda: _check_gpu(device, local))
-            yield world
-            world.gather(None)  # A rank that left early would break the last exchange of others.
-        finally:
-            dist.destroy_process_group()
+        return replace(self, objects=objects, writers=writers)
 
     def replicated(self, replicas: int) -> World:
         """Return the same processes in so many groups; every rank must ask."""
@@ -159,19 +230,31 @@ class World:
         except Exception as error:
             failure = error
         try:
-            outcomes = self.gather((result, self._told(failure)), writers=writers)
+            own = (result, self._told(failure), socket.gethostname() if failure else "")
+            outcomes = self.gather(own, writers=writers)
         except LostRanks as lost:  # Others may wait elsewhere, because this rank has failed.
             if failure is None or isinstance(failure, BasOpdError):
                 raise failure or lost from None
-            raise LostRanks(f"{self._told(failure)} {lost}") from failure
-        told = [each for _, each in outcomes if each is not None]
-        if not told:
-            return [cast("T", each) for each, _ in outcomes]
-        first = next(rank for rank, (_, error) in enumerate(outcomes) if error is not None)
-        error = failure if failure is not None and first == self.rank else told[0]
-        if isinstance(error, BasOpdError):
-            error.is_told = True
-        raise error
+            raise LostRanks(str(self._told(failure))) from failure
+        if all(error is None for _, error, _ in outcomes):
+            return [cast("T", each) for each, _, _ in outcomes]
+        raise self._first(failure, [(error, host) for _, error, host in outcomes])
+
+    def _first(
+        self, failure: Exception | None, outcomes: list[tuple[Exception | None, str]]
+    ) -> Exception:
+        """Return the error of the first rank that failed, as this rank raises it."""
+        rank, told, host = next(
+            (rank, error, host) for rank, (error, host) in enumerate(outcomes) if error is not None
+        )
+        error = failure if failure is not None and rank == self.rank else told
+        if not isinstance(error, BasOpdError):
+            return error
+        error.is_told = True
+        is_alike = {str(each) for each, _ in outcomes} == {str(told)}
+        if rank and not is_alike and not isinstance(error, PreemptionError):
+            error.args = (placed(str(error), rank, host),)
+        return error
 
     def each(self, work: Callable[[], T]) -> T:
         """Work on every rank and return its own result; what fails on one is raised on all."""
@@ -312,18 +395,18 @@ class World:
         except (RuntimeError, MemoryError) as error:
             if ran_out(error):
                 raise self._without_memory(error) from error
-            raise LostRanks(
-                f"Rank {self.rank} waited for the others in vain: one has ended, or did not answer "
-                f"in time ({_first_line(error)}). Its own message says why; published checkpoints "
+            raise Unanswered(
+                f"Rank {self.rank} waited for the others in vain: one has ended without a word, or "
+                f"did not answer within {self.timeout_minutes:g} minutes. Published checkpoints "
                 "are as they were, so rerun the same command to resume."
             ) from error
 
     def _without_memory(self, error: Exception) -> LostRanks:
         return LostRanks(
-            f"Rank {self.rank} has no memory left to exchange with the others "
-            f"({_first_line(error)}). Use more processes, lower optim.tokens_per_micro_batch or "
-            f"teacher.tokens_per_batch, or {self.advice}; published checkpoints are as they were, "
-            "so rerun to resume."
+            f"Rank {self.rank} on {socket.gethostname()} has no memory left to exchange with the "
+            f"others ({_first_line(error)}). Use more processes, lower "
+            f"optim.tokens_per_micro_batch or teacher.tokens_per_batch, or {self.advice}; "
+            "published checkpoints are as they were, so rerun to resume."
         )
 
     @contextmanager
@@ -332,12 +415,7 @@ class World:
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            raise RankError(
-                f"Rank {self.rank} of {self.size} on {socket.gethostname()} did not reach the "
-                f"others within {self.timeout_minutes:g} minutes: {error} Check that all of them "
-                f"were started, and that {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
-                "can be reached."
-            ) from error
+            raise not_reached(self.rank, self.size, self.timeout_minutes) from error
 
     def _told(self, error: Exception | None) -> Exception | None:
         """Return an error as other ranks raise it."""
@@ -347,8 +425,7 @@ class World:
             return error
         if ran_out(error):
             return MemoryError(str(error))
-        place = f"Rank {self.rank} on {socket.gethostname()}"
-        return RankError(f"{place} failed: {type(error).__name__}: {error}")
+        return failed(self.rank, error)
 
 
 def _check_gpu(device: str, local_rank: int) -> None:
@@ -356,10 +433,20 @@ def _check_gpu(device: str, local_rank: int) -> None:
 
     if device == "cuda" and local_rank >= torch.cuda.device_count():
         raise ConfigError(
-            f"{socket.gethostname()} has {torch.cuda.device_count()} GPUs, but process "
+            f"{socket.gethostname()} has {counted(torch.cuda.device_count(), 'GPU')}, but process "
             f"{local_rank + 1} of this machine needs one of its own. Start as many processes as "
             "there are GPUs (--nproc-per-node), or set model.device=cpu."
         )
+
+
+def _number(name: str, default: str = "") -> int:
+    text = os.environ.get(name, default)
+    if not text.isdecimal():
+        raise ConfigError(
+            f"{name} is {text!r} in the environment, where the launcher of a run puts a whole "
+            "number. Start the processes with torchrun, or remove the variable."
+        )
+    return int(text)
 
 
 def _newer(module: Any, name: str, before: str) -> Callable[..., Any]:

@@ -104,7 +104,7 @@ def train(
         )
     console = console if world.leads else Quiet()
     data = world.each(lambda: PreparedSet.load(Path(config.data.path)))
-    batches = check_run(config, data)
+    batches = world.each(lambda: check_run(config, data))
     total = len(batches)
     stop = StopFlag()
     path = Path(config.run.output or "runs/run")
@@ -115,7 +115,7 @@ def train(
         stop.listening(),
     ):
         identity = identity_of(config, data, total, world)
-        check_ranks(config, identity, run, world)
+        check_ranks(identity, run, world)
 
         def totals_of_finished() -> tuple[bool, dict[str, Any] | None]:
             replaces = overwrite and run.is_another(identity)

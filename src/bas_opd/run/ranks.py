@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bas_opd.compute.memory import free_host_memory
-from bas_opd.compute.world import World, launched_here
+from bas_opd.compute.world import World, launched, launched_here
+from bas_opd.config.loading import config_hash
 from bas_opd.config.schema import Config
 from bas_opd.data.records import MANIFEST, PreparedSet
 from bas_opd.errors import ConfigError
@@ -18,6 +20,7 @@ from bas_opd.model.folder import local_folder, model_hashes
 from bas_opd.run.directory import RunDirectory, changes
 from bas_opd.run.footprint import wants_gpu
 from bas_opd.run.lock import NAME as OWNER
+from bas_opd.run.packages import package_versions
 from bas_opd.text import counted, listed
 
 T = TypeVar("T")
@@ -26,9 +29,19 @@ T = TypeVar("T")
 @contextmanager
 def joined(config: Config) -> Iterator[World]:
     """Join the processes that torchrun started for a run, if there are several."""
-    is_gpu = wants_gpu(config)
+    is_gpu, (rank, _) = wants_gpu(config), launched()
+    facts = {
+        "python": platform.python_version(),
+        "packages": package_versions(),
+        "devices": "GPU" if is_gpu else "CPU",
+        "settings": config_hash(config),
+        "host": socket.gethostname(),
+    }
     with World.joined(
-        "cuda" if is_gpu else "cpu", timeout_minutes=config.shard.timeout_minutes
+        "cuda" if is_gpu else "cpu",
+        timeout_minutes=config.shard.timeout_minutes,
+        facts=facts,
+        check=lambda leaders: _compare(rank, leaders, facts),
     ) as world:
         world.led(lambda: _check_size(config, world.size, is_gpu=is_gpu))
         yield world.replicated(config.shard.replicas)
@@ -73,20 +86,13 @@ def held(path: Path, world: World) -> Iterator[RunDirectory]:
         yield run
 
 
-def check_ranks(
-    config: Config, identity: Mapping[str, Any], run: RunDirectory, world: World
-) -> None:
-    """Refuse ranks that differ in what the run depends on, or see another file system."""
+def check_ranks(identity: Mapping[str, Any], run: RunDirectory, world: World) -> None:
+    """Refuse ranks that have other kernels or data, or see another file system."""
 
     def facts() -> dict[str, Any]:
-        now = identity["environment"]
         owner = run.path / OWNER
         return {
-            "python": now["python"],
-            "packages": now["packages"],
-            "devices": "GPU" if wants_gpu(config) else "CPU",
-            "new kernels": now.get("new_kernels", []),
-            "settings": identity["config_hash"],
+            "new kernels": identity["environment"].get("new_kernels", []),
             "data": [identity["dataset"]["fingerprint"], identity["dataset"]["examples"]],
             "run directory": owner.read_text("utf-8") if owner.exists() else "absent",
             "host": socket.gethostname(),
@@ -96,9 +102,7 @@ def check_ranks(
 
     def compare() -> None:
         for rank, other in enumerate(others, start=1):
-            for what in first:
-                if what != "host" and other[what] != first[what]:
-                    raise ConfigError(_apart(what, rank, first, other, run.path))
+            _compare(rank, first, other, run.path)
 
     world.led(compare)
 
@@ -171,8 +175,17 @@ def in_turns(world: World, load: Callable[[], T], *, needs: int, keeps: int = 0)
     return own[0]
 
 
+def _compare(
+    rank: int, first: Mapping[str, Any], other: Mapping[str, Any], path: Path | None = None
+) -> None:
+    """Refuse a rank that differs from the leader."""
+    for what in first:
+        if what != "host" and other[what] != first[what]:
+            raise ConfigError(_apart(what, rank, first, other, path))
+
+
 def _apart(
-    what: str, rank: int, first: Mapping[str, Any], other: Mapping[str, Any], path: Path
+    what: str, rank: int, first: Mapping[str, Any], other: Mapping[str, Any], path: Path | None
 ) -> str:
     """Return the sentence about a rank that differs from the leader."""
     place = f"Rank {rank} on {other['host']}"

