@@ -76,6 +76,8 @@ class RankError(BasOpdError, RuntimeError):
 class FailedRank(RankError):  # noqa: N818
     """Something that was not foreseen failed on one rank."""
 
+    rank = 0
+
 
 class LostRanks(RankError):  # noqa: N818
     """The ranks can exchange nothing any more, not even an error."""

@@ -73,7 +73,12 @@ def test_a_sum_that_stays_within_a_group_would_show(case: Case, alone: Found) ->
 
 def test_groups_wait_no_longer_than_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[Any] = []
-    monkeypatch.setattr(dist, "new_group", lambda _, **options: waits.append(options["timeout"]))
+
+    def new_group(_: Any, timeout: timedelta) -> Any:
+        waits.append(timeout)
+        return new_group
+
+    monkeypatch.setattr(dist, "new_group", new_group)
     world = World(rank=1, size=4, timeout_minutes=3)
     world.replicated(2)
     assert waits == [timedelta(minutes=3)] * 4

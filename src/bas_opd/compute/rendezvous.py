@@ -68,7 +68,7 @@ class Rendezvous:
         own = error if isinstance(error, BasOpdError) else failed(self.rank, error)
         if own.rendezvous is not None:
             return own
-        heard_of = isinstance(own, FailedRank) and own is error
+        heard_of = isinstance(own, FailedRank) and own.rank != self.rank
         settled = own
         if heard_of or not own.is_told:
             try:
@@ -149,7 +149,9 @@ def failed(rank: int, error: Exception) -> FailedRank:
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError) and error.errno:
         what = explain_failure(error)
-    return FailedRank(f"Rank {rank} on {socket.gethostname()} failed: {what}")
+    found = FailedRank(f"Rank {rank} on {socket.gethostname()} failed: {what}")
+    found.rank = rank
+    return found
 
 
 def _open(rank: int, timeout: timedelta) -> Any:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from bas_opd.compute.rendezvous import Rendezvous, failed, not_reached, placed
 from bas_opd.errors import (
     BasOpdError,
     ConfigError,
+    FailedRank,
     LostRanks,
     PreemptionError,
     RankError,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Group: TypeAlias = Callable[[], Any]
+"""A group while torch has it: who leaves it lets go of its connections, and the others hear so."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells each process that it starts."""
 TIMEOUT_MINUTES = 30
@@ -87,10 +91,17 @@ def _left_together(met: Rendezvous) -> Iterator[None]:
 
 
 def _end_together(met: Rendezvous, error: Exception) -> NoReturn:
+    from bas_opd.compute.memory import clear_frames
+
     settled = met.settle(error)
+    clear_frames(error)  # They may hold groups.
     if settled is error:
         raise error
     raise settled from error
+
+
+def _no_group() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +114,13 @@ class World:
     """Number of this process on its machine."""
     timeout_minutes: float = TIMEOUT_MINUTES
     """Longest wait for the others."""
-    objects: Any = None
-    writers: Any = None
+    objects: Group = _no_group
+    writers: Group = _no_group
     """Groups for Python objects: of the main thread, and of the thread that writes checkpoints."""
     replicas: int = 1
     """Into so many groups of neighbours the ranks are cut; each has all parameters."""
-    within: Any = None
-    across: Any = None
+    within: Group = _no_group
+    across: Group = _no_group
     """With replicas, groups for tensors: this rank's own, and who has the same rows in others."""
     advice: str = "set optim.offload=true, or train adapters with lora.rank"
     """What would make room, for sentences about full memory."""
@@ -160,7 +171,7 @@ class World:
                 timeout=wait,
             )
             objects, writers = (dist.new_group(backend="gloo", timeout=wait) for _ in range(2))
-        return replace(self, objects=objects, writers=writers)
+        return replace(self, objects=weakref.ref(objects), writers=weakref.ref(writers))
 
     def replicated(self, replicas: int) -> World:
         """Return the same processes in so many groups; every rank must ask."""
@@ -180,8 +191,8 @@ class World:
         return replace(
             self,
             replicas=replicas,
-            within=within[self.rank // parts],
-            across=across[self.rank % parts],
+            within=weakref.ref(within[self.rank // parts]),
+            across=weakref.ref(across[self.rank % parts]),
         )
 
     @property
@@ -211,7 +222,7 @@ class World:
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.size
-        group = self.writers if writers else self.objects
+        group = (self.writers if writers else self.objects)()
         self._exchange(lambda: dist.all_gather_object(values, value, group=group))
         return values
 
@@ -247,6 +258,8 @@ class World:
         rank, told, host = next(
             (rank, error, host) for rank, (error, host) in enumerate(outcomes) if error is not None
         )
+        if isinstance(told, FailedRank):  # An exchange within this one may have told of it.
+            rank = told.rank
         error = failure if failure is not None and rank == self.rank else told
         if not isinstance(error, BasOpdError):
             return error
@@ -277,7 +290,7 @@ class World:
 
         own: list[Any] = [None]
         self._exchange(
-            lambda: dist.scatter_object_list(own, parts or None, src=0, group=self.objects)
+            lambda: dist.scatter_object_list(own, parts or None, src=0, group=self.objects())
         )
         return own[0]
 
@@ -337,7 +350,7 @@ class World:
 
         gather = _newer(dist, "all_gather_single", "all_gather_into_tensor")
         return self._begun(
-            lambda: gather(out.view(-1), part, group=self.within, async_op=True), part, out
+            lambda: gather(out.view(-1), part, group=self.within(), async_op=True), part, out
         )
 
     def begin_sum(self, parts: Tensor) -> Callable[[], Tensor]:
@@ -351,14 +364,16 @@ class World:
             part = parts.new_empty(parts.shape[1])
             reduce = _newer(dist, "reduce_scatter_single", "reduce_scatter_tensor")
             wait = self._begun(
-                lambda: reduce(part, parts.view(-1), group=self.within, async_op=True), parts, part
+                lambda: reduce(part, parts.view(-1), group=self.within(), async_op=True),
+                parts,
+                part,
             )
 
         def end() -> Tensor:
             if wait is not None:
                 wait()
             if self.replicas > 1:
-                self._exchange(lambda: dist.all_reduce(part, group=self.across))
+                self._exchange(lambda: dist.all_reduce(part, group=self.across()))
             return part
 
         return end
@@ -368,7 +383,7 @@ class World:
         if self.parts > 1:
             import torch.distributed as dist
 
-            self._exchange(lambda: dist.all_reduce(value, group=self.within))
+            self._exchange(lambda: dist.all_reduce(value, group=self.within()))
         return value
 
     def rows_of(self, rows: int) -> tuple[int, int]:
