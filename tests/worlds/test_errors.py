@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from process import Fault, at, die, fail
-from ranks import Ended, Train
+from process import Fault, ask_to_stop, at, die, fail
+from ranks import Ended, Start, Train
 
+from bas_opd.cli import main
+from bas_opd.compute import rendezvous
 from bas_opd.data.order import PromptStream
 from bas_opd.errors import DataError
 from bas_opd.learn import Learner
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import Sampler
 from bas_opd.run import checkpoint, loop, state, steps
+from bas_opd.run.manifest import published
 from bas_opd.run.state import TrainState
 
 LONG = "shard.timeout_minutes=9"
@@ -72,14 +74,6 @@ def test_what_fails_on_one_rank_ends_all_alike(
         assert "bas-opd: Rank 1 on " in ended[0].output
 
 
-def test_a_full_disk_of_one_rank_has_one_exit_code(train: Train, tmp_path: Path) -> None:
-    full = fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file"))
-    fault = armed(1, at(checkpoint, "save_file", full, call=1))
-    ended = train(2, tmp_path / "run", LONG, fault=fault)
-    assert_one_end(ended, 1, "a file: No space left on device. Free some space")
-    assert "bas-opd: Rank 1 on " in ended[0].output
-
-
 def test_who_is_killed_leaves_no_sentence(train: Train, tmp_path: Path) -> None:
     fault = armed(1, at(Sampler, "_draw", die, call=2))
     leader, other = train(2, tmp_path / "run", LONG, fault=fault)
@@ -87,3 +81,62 @@ def test_who_is_killed_leaves_no_sentence(train: Train, tmp_path: Path) -> None:
     said = " ".join(leader.output.split())
     assert "Rank 0 waited for the others in vain: one has ended without a word" in said
     assert "GLHF" not in said
+
+
+def test_the_leader_has_said_why_before_another_rank_ends(start: Start, tmp_path: Path) -> None:
+    def slow() -> None:
+        patch: Any = main
+        say = main._say
+        patch._say = lambda error: (time.sleep(1), say(error))
+
+    lost = str(tmp_path / "nowhere")
+    ranks = start(2, tmp_path / "run", LONG, f"data.path={lost}", fault=armed(0, slow))
+    ranks.processes[1].join()
+    assert "nowhere" in ranks.output(0).partition("bas-opd: ")[2]
+    assert_one_end(ranks.wait(), 1, "nowhere")
+
+
+@pytest.mark.parametrize("seconds", [0, 3])
+def test_a_leader_that_says_nothing_is_not_waited_for_long(
+    seconds: int, train: Train, tmp_path: Path
+) -> None:
+    """It ends, with the store, or it hangs."""
+
+    def silent() -> None:
+        patch: Any = rendezvous.Rendezvous
+        patch.say = lambda *_: time.sleep(seconds)
+
+    def fault(rank: int) -> None:
+        patch: Any = rendezvous
+        patch.PATIENCE_SECONDS = 0.2 if seconds else 10
+        armed(0, silent)(rank)
+
+    ended = train(2, tmp_path / "run", LONG, f"data.path={tmp_path / 'nowhere'}", fault=fault)
+    assert [each.code for each in ended] == [1, 1], ended
+    assert "bas-opd (rank 1): " in ended[1].output
+    assert "nowhere" in ended[1].output
+
+
+def repeated(first: signal.Signals, second: signal.Signals) -> Fault:
+    """Let a process get two signals while its first checkpoint is written."""
+
+    def both() -> None:
+        for number in (first, second):
+            ask_to_stop(number)
+            time.sleep(0.3)  # The main thread hears of it.
+
+    return at(checkpoint, "save_file", both, call=1, before=True)
+
+
+def test_a_second_sigterm_does_not_cut_off_the_checkpoint(train: Train, tmp_path: Path) -> None:
+    twice = repeated(signal.SIGTERM, signal.SIGTERM)
+    ended = train(2, tmp_path / "run", LONG, fault=lambda _: twice())
+    assert_one_end(ended, 75, "Stopped by SIGTERM after step")
+    assert published(tmp_path / "run" / "checkpoints")
+
+
+def test_a_second_ctrl_c_ends_a_process_at_once(train: Train, tmp_path: Path) -> None:
+    twice = repeated(signal.SIGINT, signal.SIGINT)
+    ended = train(2, tmp_path / "run", LONG, fault=lambda _: twice())
+    assert [each.code for each in ended] == [75, 75], ended
+    assert not published(tmp_path / "run" / "checkpoints")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from itertools import combinations
@@ -67,7 +68,8 @@ def test_a_model_that_cannot_be_loaded_in_its_turn_is_an_error_of_all() -> None:
             return str(error)
         return "loaded"
 
-    assert in_world(3, work) == ["no such weights"] * 3
+    sentence = f"Rank 1 on {socket.gethostname()}: no such weights"
+    assert in_world(3, work) == [sentence] * 3
 
 
 @pytest.mark.parametrize("settings", [(), ("optim.offload=true", "teacher.path=MODEL")])

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,9 +19,12 @@ from unittest.mock import Mock
 import pytest
 from ranks import Words
 from run_states import assert_same_end
+from typer.testing import CliRunner
 
+from bas_opd.cli.main import app
 from bas_opd.compute.world import VARIABLES
 from bas_opd.errors import ConfigError, PreemptionError, RankError
+from bas_opd.run import ray_ranks
 from bas_opd.run.manifest import published
 from bas_opd.run.ray_ranks import LOST, Place, _answers, _cause, _start, train_on_ray
 from bas_opd.run.stopping import StopFlag
@@ -227,3 +231,14 @@ def test_the_cause_is_the_rank_that_did_not_end_by_itself() -> None:
     assert _cause([70, -9, 70]) == "Rank 1 was ended by SIGKILL"
     assert _cause([70, 70, LOST]) == "Rank 2 was lost with its Ray actor"
     assert _cause([70, 1]) == "Rank 1 ended with exit code 1"
+
+
+def test_workers_are_debugged_as_the_command_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Sequence[str]] = []
+    monkeypatch.setattr(ray_ranks, "train_on_ray", lambda words, **_: told.append(words) or 0)
+    for debug in (["--debug"], []):
+        result = CliRunner().invoke(
+            app, [*debug, "train", "tiny", "model.path=small", "--ray", "2"]
+        )
+        assert result.exit_code == 0, result.output
+        assert told.pop() == [*debug, "train", "tiny", "model.path=small"]

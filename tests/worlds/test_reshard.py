@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import socket
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -704,7 +705,7 @@ def test_an_error_of_one_rank_in_a_pass_stops_all_which_resume(
     lost = fail(DataError("A picture is lost. Restore it."))
     fault = on_last(at(Learner, "_micro_batch", lost, call=2, before=True))
     ended = train(2, tmp_path / "run", "shard.reshard=true", fault=fault)
-    assert_ended(ended, 1, "bas-opd: A picture is lost.")
+    assert_ended(ended, 1, f"bas-opd: Rank 1 on {socket.gethostname()}: A picture is lost.")
     assert_same_end(trained(train, 2, tmp_path / "run"), resharded[2])
 
 

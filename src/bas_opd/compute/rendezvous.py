@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -85,17 +86,18 @@ class Rendezvous:
     def say(self, say: Callable[[], None]) -> None:
         """Let the leader say why all end, and end no process before."""
         others = [f"ends {rank}" for rank in range(1, self.size)]
-        try:
+        is_said = self.rank == 0
+        if is_said:
+            say()
+        with suppress(RuntimeError):  # The store may have ended with the leader.
             if self.rank == 0:
-                say()
                 self.store.set(SAID, "")
                 self._has_soon(others)
-                return
-            if not self._has_soon([SAID]):
-                say()
-            self.store.set(others[self.rank - 1], "")
-        except RuntimeError:  # The store ended with the leader, which says why before.
-            return
+            else:
+                is_said = self._has_soon([SAID])
+                self.store.set(others[self.rank - 1], "")
+        if not is_said:
+            say()
 
     def _first_failure(self, own: BasOpdError, *, heard_of: bool) -> Failure | None:
         """Return the failure on record; unless others have failed, put this one there."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from bas_opd.compute.world import is_launched
 from bas_opd.errors import PreemptionError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -32,7 +33,8 @@ class StopFlag:
         """Turn signals into the flag. A second one ends the process at once.
 
         That is safe at any moment: a checkpoint is published by one rename, and an incomplete
-        record is dropped when the run resumes. Only the main thread can handle signals.
+        record is dropped when the run resumes. Only the main thread can handle signals. A launcher
+        hands on what its processes get too, and kills them by itself: there only Ctrl-C counts.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -48,7 +50,9 @@ class StopFlag:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self.reason is not None:
-            os._exit(PreemptionError.exit_code)
+            if number == signal.SIGINT or not is_launched():
+                os._exit(PreemptionError.exit_code)
+            return
         self.reason = signal.Signals(number).name
         with contextlib.suppress(OSError):
             os.write(2, NOTICE)
