@@ -533,10 +533,10 @@ def _always_full(case: Case, owner: Any, name: str, rank: int) -> None:
 def test_if_it_is_full_again_it_says_so_and_all_end(owner: Any, name: str, case: Case) -> None:
     ended = Ranks(2, partial(_always_full, replace(case, reshard=False), owner, name)).wait(30)
     assert all(each.code for each in ended)
-    said = "Rank 1 has no memory left to exchange with the others (The memory of one process is"
-    assert said in ended[1].output
+    said = "has no memory left to exchange with the others (The memory of one process is"
+    for each in ended:
+        assert f"Rank 1 on {socket.gethostname()} {said}" in each.output.splitlines()[-1]
     assert "waited for the others in vain" not in ended[1].output
-    assert "waited for the others in vain" in ended[0].output
 
 
 def _refer(tensor: Tensor, kept: list[weakref.ref[Tensor]]) -> Tensor:
@@ -652,8 +652,8 @@ def _without_memory(case: Case, rank: int) -> None:
 def test_a_rank_that_cannot_even_exchange_ends_all_at_once(case: Case) -> None:
     ended = Ranks(2, partial(_without_memory, case)).wait(30)
     assert all(each.code for each in ended)
-    assert "no memory left to exchange with the others" in ended[1].output
-    assert "waited for the others in vain" in ended[0].output
+    for each in ended:
+        assert "no memory left to exchange with the others" in each.output.splitlines()[-1]
 
 
 def trained(train: Train, size: int, run: Path, *overrides: str) -> Path:

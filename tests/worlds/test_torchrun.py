@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from ranks import Words, free_port
 from run_states import assert_same_end
 from torchrun import SECONDS, torchrun, wait_for_checkpoint, workers_of
@@ -46,7 +47,11 @@ def test_so_it_does_with_two_agents_as_on_two_machines(
     assert_same_end(run, whole[2])
 
 
-def test_a_signal_to_the_agent_stops_all_with_a_checkpoint(words: Words, tmp_path: Path) -> None:
+@pytest.mark.parametrize("also_workers", [False, True])
+def test_a_signal_to_the_agent_stops_all_with_a_checkpoint(
+    also_workers: bool, words: Words, tmp_path: Path
+) -> None:
+    """The agent hands it on, so workers that get it too hear it twice."""
     run = tmp_path / "run"
     agent = torchrun(words(run, "run.steps=500", "run.checkpoint_every=1000"))
     deadline = time.monotonic() + SECONDS
@@ -54,6 +59,8 @@ def test_a_signal_to_the_agent_stops_all_with_a_checkpoint(words: Words, tmp_pat
         assert time.monotonic() < deadline
         assert agent.poll() is None, agent.communicate()[0]
         time.sleep(0.02)
+    for pid in workers_of(agent).values() if also_workers else ():
+        os.kill(pid, signal.SIGTERM)
     agent.send_signal(signal.SIGTERM)
     output, _ = agent.communicate(timeout=SECONDS)
     assert agent.returncode != 0
