@@ -103,29 +103,29 @@ def train(
 
     with telling_others():
         settings = load_config(config, overrides or ())
-        if ray is not None:
-            from bas_opd.run.ray_ranks import train_on_ray
+    if ray is not None:
+        from bas_opd.run.ray_ranks import train_on_ray
 
-            words = ["--debug"] * context.find_root().params["debug"]
-            words += ["train", str(config), *(overrides or ())]
-            words += ["--overwrite"] * overwrite + ["--accept-changes"] * accept_changes
-            words += [word for name in track or () for word in ("--track", name)]
-            code = train_on_ray(
-                words,
-                workers=ray,
-                restarts=ray_restarts,
-                device=settings.model.device,
-                wait_minutes=settings.shard.timeout_minutes,
-            )
-            raise typer.Exit(code)
-        _train(settings, track or (), overwrite=overwrite, accept_changes=accept_changes)
+        words = ["--debug"] * context.find_root().params["debug"]
+        words += ["train", str(config), *(overrides or ())]
+        words += ["--overwrite"] * overwrite + ["--accept-changes"] * accept_changes
+        words += [word for name in track or () for word in ("--track", name)]
+        code = train_on_ray(
+            words,
+            workers=ray,
+            restarts=ray_restarts,
+            device=settings.model.device,
+            wait_minutes=settings.shard.timeout_minutes,
+        )
+        raise typer.Exit(code)
+    _train(settings, track or (), overwrite=overwrite, accept_changes=accept_changes)
 
 
 def _train(
     settings: Config, track: Sequence[str], *, overwrite: bool, accept_changes: bool
 ) -> None:
     """Train in this process, and in those that were started with it."""
-    from bas_opd.compute.world import launched
+    from bas_opd.compute.world import launched, telling_others
 
     rank, size = launched()
     if rank == 0:
@@ -134,15 +134,15 @@ def _train(
         typer.echo(
             f"Training {settings.model.path} in {settings.run.output}{together}: loading PyTorch."
         )
+    with telling_others():
+        from bas_opd.commands.named_set import with_named_set
+        from bas_opd.evaluate.during_training import evaluator
+        from bas_opd.evaluate.rewarding import reward_judge
+        from bas_opd.run import loop
+        from bas_opd.run.console import Console
+        from bas_opd.run.tracking import Tracked, check_trackers
 
-    from bas_opd.commands.named_set import with_named_set
-    from bas_opd.evaluate.during_training import evaluator
-    from bas_opd.evaluate.rewarding import reward_judge
-    from bas_opd.run import loop
-    from bas_opd.run.console import Console
-    from bas_opd.run.tracking import Tracked, check_trackers
-
-    trackers = check_trackers(track)
+        trackers = check_trackers(track)
     quiet_transformers()
     with (
         loop.joined(settings) as world,

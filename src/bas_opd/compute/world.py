@@ -60,13 +60,12 @@ def launched_here() -> int:
 
 @contextmanager
 def telling_others() -> Iterator[None]:
-    """Tell the other processes of an error of this one, before they wait for it."""
+    """Tell the other processes of an error of this one, before it joins them."""
     rank, size = launched()
     try:
         yield
     except Exception as error:
-        is_known = isinstance(error, RankError) or getattr(error, "rendezvous", None) is not None
-        if size == 1 or is_known:
+        if size == 1:
             raise
         met = None
         with suppress(RankError):  # Nobody may be there to be told.
