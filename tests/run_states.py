@@ -82,4 +82,6 @@ def assert_same_run(run: Path, other: Path, *, rel: float = 2e-3) -> None:
             row["response"] for row in two["shown"]
         ]
         assert one["loss"] == pytest.approx(two["loss"], rel=rel, abs=1e-6)
+        utility = pytest.approx(two.get("utility", []), rel=10 * rel, abs=1e-6)
+        assert one.get("utility", []) == utility
     assert totals_of(run) == totals_of(other)
