@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, NoReturn, cast, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 _EXPECTED = {
@@ -38,12 +39,19 @@ _EXPECTED = {
 def json_object(text: str) -> dict[str, Any]:
     """Read a JSON object, or raise ValueError with how to write one."""
     try:
-        return TypeAdapter(dict[str, Any]).validate_json(text)
-    except ValidationError:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
         raise ValueError(
             f"{text!r} is no JSON object; write it as in "
             '\'{"chat_template_kwargs": {"enable_thinking": false}}\''
-        ) from None
+        )
+    return cast("dict[str, Any]", found)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def expected(detail: ErrorDetails) -> str:

@@ -130,7 +130,12 @@ def test_a_judge_and_its_setting_come_together(config: Make) -> None:
         ("opsd", ("judge.url=http://localhost/v1",), "the method opsd does not use it"),
         ("grpo", ("judge.url=http://localhost/v1",), "Set judge.model"),
         ("grpo", ("judge.model=a-judge",), "no judge.url"),
-        ("grpo", ("judge.url=http://localhost/v1", "judge.extra=[]"), "no JSON object"),
+        (
+            "grpo",
+            ("judge.url=http://localhost/v1", "judge.extra=[]"),
+            r"judge.extra '\[\]' is no JSON",
+        ),
+        ("grpo", ("judge.url=http://localhost/v1", 'judge.extra={"a": NaN}'), "no JSON object"),
         (
             "sft-unfiltered",
             ("judge.url=http://localhost/v1", "judge.model=a-judge"),

@@ -11,6 +11,7 @@ from bas_opd.bench.floor import floor
 from bas_opd.bench.generate import generate, inputs_of
 from bas_opd.bench.sides import Comparison, Side, compare
 from bas_opd.bench.subject import Subject
+from bas_opd.compute.compiling import is_fast
 from bas_opd.data.views import full_view
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
@@ -75,7 +76,8 @@ def decoding(subject: Subject, *, repeats: int) -> Comparison:
     model, steps, each = subject.model, subject.size.tokens, subject.size.per_prompt
     prefix = _prefix(model, subject.prompts())
     rows = each * len(prefix.last_hidden)
-    limit = steps + 1  # The first token needs no step, but the last of transformers one.
+    # With a graph the state behind the last token is computed too, as transformers does.
+    limit = steps if is_fast(model.device) else steps + 1
     race = Race(limit=limit, temperature=1.0, top_p=1.0, suppressed=suppressed(model))
     race.make_room(rows)
     decoder = Decoder(model, race, limit=limit)
@@ -92,7 +94,7 @@ def decoding(subject: Subject, *, repeats: int) -> Comparison:
                 run=lambda: _continue(model, _rows(prefix, each), steps),
                 steps=steps,
             ),
-            floor(model, lambda: _continue(model, _rows(prefix, each), 1)),
+            floor(model, lambda: _step(model, _rows(prefix, each))),
         ],
         shape=f"one token for each of {rows} rows, the mean of {steps} steps",
         device=model.device,
@@ -145,6 +147,16 @@ def _decode(decoder: Decoder, prefix: Prefix, each: int) -> int:
     with decoder.model.compute():
         tokens, _ = decoder(prefix, repeats=each)
     return len(tokens)
+
+
+@torch.no_grad()
+def _step(model: VisionLanguageModel, prefix: Prefix) -> int:
+    """Compute one token more for every row, and the logits behind it."""
+    rows = len(prefix.last_hidden)
+    with model.compute():
+        _, longer = model.extend(prefix, torch.zeros_like(prefix.next_position)[:, None])
+        model.logits(longer.last_hidden)
+    return rows
 
 
 @torch.no_grad()

@@ -43,7 +43,10 @@ def _frozen(value: Any) -> Any:
 
 
 def _json_object(text: str) -> str:
-    json_object(text)
+    try:
+        json_object(text)
+    except ValueError as error:
+        raise ValueError(f"judge.extra {error}.") from None
     return text
 
 

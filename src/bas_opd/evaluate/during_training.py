@@ -6,7 +6,9 @@ It answers greedily and without gradients, so it draws no random number and chan
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +46,7 @@ def evaluator(
     questions = some_of_each_kind(loaded.questions, settings.limit)
     identity = hash_of({"set": loaded.fingerprint, "ids": [each.id for each in questions]})
     kept: dict[str, Prompt] = {} if prompts is None else prompts
+    told: set[str] = set()
     batch = prompts_per_batch or rollout.prompts_per_batch or rollout.prompts_per_step
 
     def evaluate(model: VisionLanguageModel, step: int, hooks: Hooks) -> EvaluationRecord:
@@ -58,7 +61,7 @@ def evaluator(
             max_response_tokens=rollout.max_response_tokens,
             prompts_per_batch=batch,
             prompts=kept,
-            hooks=hooks,
+            hooks=replace(hooks, notice=partial(_once, told, hooks.notice)),
             advice=more_room(config),
             lower=SETTINGS,
         )
@@ -77,6 +80,12 @@ def evaluator(
         )
 
     return evaluate
+
+
+def _once(told: set[str], notice: Callable[[str], None], text: str) -> None:
+    if text not in told:
+        told.add(text)
+        notice(text)
 
 
 def some_of_each_kind(questions: Sequence[Question], limit: int | None) -> Sequence[Question]:

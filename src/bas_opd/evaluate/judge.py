@@ -227,8 +227,8 @@ class Judge:
                 raise AccessError(
                     f"The judge gave no verdict on {MOST_UNSCORED_IN_A_ROW} answers in a row. "
                     f"{verdict.reason}{last} If it thinks before it replies, switch that off "
-                    "(--judge-extra of `bas-opd eval`, judge.extra of a run); else name another "
-                    "judge. Every verdict so far is saved."
+                    "(--judge-extra of `bas-opd eval`, judge.extra of a new run); else name "
+                    "another judge. Every verdict so far is saved."
                 )
 
 

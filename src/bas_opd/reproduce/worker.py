@@ -98,7 +98,7 @@ class Worker:
             max_response_tokens=run.config.rollout.max_response_tokens,
             prompts_per_batch=PROMPTS_PER_BATCH,
             prompts=self._prompts.setdefault(folder, {}),
-            hooks=Hooks(poll=poll),
+            hooks=Hooks(poll=poll, notice=_say),
         )
 
         def outputs() -> Iterator[tuple[int, Output]]:
@@ -122,7 +122,11 @@ class _Progress:
         self.steps(count)
 
     def message(self, text: str) -> None:
-        print(printable(text), flush=True)
+        _say(text)
+
+
+def _say(text: str) -> None:
+    print(printable(text), flush=True)
 
 
 def _cost(totals: Mapping[str, Any], prompts_asked: float | None) -> Cost:

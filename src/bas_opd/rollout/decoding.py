@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bas_opd.compute.compiling import is_fast
 from bas_opd.compute.memory import ran_out
+from bas_opd.compute.memory import release as free_memory
 from bas_opd.model.activations import Activations
 from bas_opd.model.cache import cache_bytes, fill, fixed_cache, released
 from bas_opd.model.rounded import RoundedLinears
@@ -70,7 +71,7 @@ class Decoder:
         self._pool: Any = None
         """The memory that all graphs compute in; nothing in it outlives a step."""
         self._can_capture = True
-        self._told_of_room = False
+        self._has_told = False
 
     def __call__(
         self, prefix: Prefix, *, repeats: int = 1, fixed: bool | None = None
@@ -90,10 +91,22 @@ class Decoder:
         self._decode_growing(prefix, rows)
         return rows.tokens, rows.lengths
 
-    @property
-    def keeps(self) -> bool:
-        """Whether there is anything that `release` would free."""
-        return bool(self._steps) or self._weights is not None
+    def prefill(self, prompts: Sequence[Prompt]) -> Prefix:
+        """Prefill prompts, if need be without what is kept of those before."""
+        try:
+            return self.model.prefill(prompts)
+        except (RuntimeError, MemoryError) as error:
+            if not (self._steps or self._weights) or not ran_out(error):
+                raise
+        # Outside the handler, which would keep the frames of the failed attempt alive.
+        self.release()
+        free_memory()
+        self._tell(
+            "A prefill had no room beside the caches of decoding. They are freed and their CUDA "
+            "graphs captured again for each batch, which is slower. Smaller batches need less "
+            "(rollout.prompts_per_batch, or --batch of `bas-opd eval`)."
+        )
+        return self.model.prefill(prompts)
 
     def release(self) -> None:
         """Free the caches of fixed size, their graphs and the rounded weights."""
@@ -180,7 +193,12 @@ class Decoder:
             del self._steps[next(iter(self._steps))]
         if size > room:
             self.trim()
-            self._tell_of_room(count, capacity, size, room)
+            self._tell(
+                f"Decoding goes on without a CUDA graph, which is slower: a cache for {count:,} "
+                f"rows of {capacity:,} tokens takes {size / 1e9:.1f} GB, and {room / 1e9:.1f} GB "
+                "may be used. Smaller batches have a smaller cache (rollout.prompts_per_batch, or "
+                "--batch of `bas-opd eval`)."
+            )
             return None
         if steps is None:
             try:
@@ -197,15 +215,11 @@ class Decoder:
         self._steps[count, capacity] = steps
         return steps
 
-    def _tell_of_room(self, count: int, capacity: int, size: int, room: int) -> None:
-        if not self._told_of_room:
-            self._told_of_room = True
-            self.hooks.notice(
-                f"Decoding goes on without a CUDA graph, which is slower: a cache for {count:,} "
-                f"rows of {capacity:,} tokens takes {size / 1e9:.1f} GB, and {room / 1e9:.1f} GB "
-                "may be used. Smaller batches have a smaller cache (rollout.prompts_per_batch, or "
-                "--batch of `bas-opd eval`)."
-            )
+    def _tell(self, text: str) -> None:
+        """Say once what is slow."""
+        if not self._has_told:
+            self._has_told = True
+            self.hooks.notice(text)
 
     def _captured(
         self, prefix: Prefix, rows: Responses, *, count: int, capacity: int, size: int

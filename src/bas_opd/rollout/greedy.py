@@ -84,7 +84,7 @@ class Greedy:
         for group in groups_of_like_length([each.prompt for each in beginnings], size):
             some = [beginnings[i] for i in group]
             with model.compute():
-                begun = model.prefill([each.prompt for each in some])
+                begun = self._decode.prefill([each.prompt for each in some])
             for batch in _rows_of(some, size):
                 tokens, lengths = self._decoded(begun, batch)
                 yield [

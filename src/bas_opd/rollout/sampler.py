@@ -11,11 +11,11 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from bas_opd.compute.memory import in_smaller_batches, ran_out, release
+from bas_opd.compute.memory import in_smaller_batches
 from bas_opd.compute.world import World
 from bas_opd.errors import DataError, ModelError
 from bas_opd.model.encoding import ViewEncoder
-from bas_opd.model.vlm import Prefix, VisionLanguageModel
+from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout.decoding import Decoder, groups_of_like_length, suppressed
 from bas_opd.rollout.draws import row_keys
 from bas_opd.rollout.race import Race
@@ -199,18 +199,6 @@ class Sampler:
     def _encode(self, example: Example) -> Prompt:
         return encode(self.views, example, self.settings.max_prompt_tokens)
 
-    def _prefill(self, prompts: Sequence[Prompt]) -> Prefix:
-        """Prefill prompts, if need be without what decoding keeps of those before."""
-        try:
-            return self.model.prefill(prompts)
-        except (RuntimeError, MemoryError) as error:
-            if not (self._decode.keeps and ran_out(error)):
-                raise
-        # Outside the handler, which would keep the frames of the failed attempt alive.
-        self._decode.release()
-        release()
-        return self.model.prefill(prompts)
-
     def _draw(self, prompts: Sequence[Prompt], numbers: Sequence[int], batch: PromptBatch) -> Drawn:
         device, each = self.model.device, self.settings.per_prompt
         rows, limit = len(prompts) * each, self.settings.max_response_tokens
@@ -219,7 +207,7 @@ class Sampler:
             self._decode.release()  # Its steps hold the tensors that are replaced now.
             self._race.make_room(rows)
         self._race.keys[:rows] = keys
-        prefix = self._prefill(prompts)
+        prefix = self._decode.prefill(prompts)
         try:
             tokens, lengths = self._decode(prefix, repeats=each, fixed=self.use_graphs)
         except (RuntimeError, MemoryError):  # Memory that ran out is what they hold.

@@ -29,6 +29,7 @@ def generation_problems(
     yield from _grades(step, config, by_last_word=by_last_word)
     if step.per_prompt != config.rollout.per_prompt:
         yield f"per_prompt is {step.per_prompt}, as no setting says."
+        return
     if (step.grades is None) != (config.sft.keep == "all"):
         yield "grades do not fit sft.keep."
     kept = [
@@ -38,6 +39,7 @@ def generation_problems(
     ]
     if step.rows != kept:
         yield "rows are not those that sft.keep keeps."
+        return
     if step.generated != len(step.response_tokens):
         yield f"generated is {step.generated}, but there are {len(step.response_tokens)} rows."
     if len(step.examples) > config.rollout.prompts_per_step:
@@ -48,9 +50,9 @@ def generation_problems(
         if len(prompts) != len(step.examples):
             yield "student_prompt_tokens and examples differ in length."
             return
-        least, most = _tokens(step, step.rows or (), prompts)
+        least, most = _tokens(step, kept, prompts)
         if not least <= step.student_tokens <= most:
-            yield (f"student_tokens is {step.student_tokens}, but its rows make {least} to {most}.")
+            yield f"student_tokens is {step.student_tokens}, but its rows make {least} to {most}."
 
 
 def _grades(step: GradedRecord, config: Config, *, by_last_word: bool) -> Iterator[str]:

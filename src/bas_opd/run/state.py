@@ -500,7 +500,7 @@ def slow_paths(config: Config, model: VisionLanguageModel) -> list[str]:
         "race": config.rollout.top_p < 1 and "rollout.top_p is below 1",
     }
     said += [
-        f"{NEW_KERNELS} names {kernel}, which is not used: {reason}."
+        f"{NEW_KERNELS} asks for {kernel}, which is not used: {reason}."
         for kernel, reason in unused.items()
         if reason and kernel in new_kernels()
     ]

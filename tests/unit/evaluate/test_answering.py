@@ -257,7 +257,9 @@ def test_memory_that_runs_out_halves_the_batches_and_repeats_no_answer(
     assert len(list(answering.answers(pictures.questions))) == 6
     assert sizes[5:] == [1] * 6
     most = 0
-    with pytest.raises(OutOfMemory, match=r"even in its smallest batch.* Lower --max-pixels or"):
+    with pytest.raises(
+        OutOfMemory, match=r"even in its smallest batch.* Lower the size of pictures or"
+    ):
         next(answering.answers(pictures.questions))
 
 

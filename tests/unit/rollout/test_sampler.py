@@ -19,7 +19,7 @@ from bas_opd.errors import DataError
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.rollout.draws import race_noise, row_keys
-from bas_opd.types import PromptBatch, Rollouts
+from bas_opd.types import Hooks, PromptBatch, Rollouts
 
 FAMILIES = ["small_qwen35", "small_qwen3vl", "small_qwen25vl"]
 
@@ -217,8 +217,10 @@ def test_memory_that_runs_out_in_a_prefill_frees_the_caches_of_the_prompts_befor
     batch = PromptBatch(step=3, examples=make_examples(tmp_path))
     settings = SamplingSettings(per_prompt=2, max_response_tokens=6, prompts_per_batch=2)
 
+    told: list[str] = []
+
     def sampler() -> Sampler:
-        made = Sampler(model, full_view, settings)
+        made = Sampler(model, full_view, settings, Hooks(notice=told.append))
         made.use_graphs = True
         return made
 
@@ -227,8 +229,8 @@ def test_memory_that_runs_out_in_a_prefill_frees_the_caches_of_the_prompts_befor
     seen: list[bool] = []
 
     def failing(prompts: Any) -> Any:
-        seen.append(tried._decode.keeps)
-        if tried._decode.keeps:
+        seen.append(bool(tried._decode._steps))
+        if seen[-1]:
             raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
         return prefill(prompts)
 
@@ -236,5 +238,8 @@ def test_memory_that_runs_out_in_a_prefill_frees_the_caches_of_the_prompts_befor
     found = tried.generate(batch)
     assert seen == [False, True, False]
     assert tried.prompts_per_batch == 2
+    assert [text.split(".")[0] for text in told] == [
+        "A prefill had no room beside the caches of decoding"
+    ]
     assert found.tokens.equal(expected.tokens)
     assert found.logprobs.equal(expected.logprobs)

@@ -111,7 +111,7 @@ def test_what_keeps_a_run_from_the_fast_paths_is_said(monkeypatch: pytest.Monkey
     (found,) = said(head=None)
     assert "computed in float32" in found
     loss, race = said(head=object(), k=129, top_p=0.9)
-    assert "names loss, which is not used: distill.k is above 128" in loss
-    assert "names race, which is not used: rollout.top_p is below 1" in race
+    assert "asks for loss, which is not used: distill.k is above 128" in loss
+    assert "asks for race, which is not used: rollout.top_p is below 1" in race
     monkeypatch.delenv(NEW_KERNELS)
     assert said(head=object(), k=129, top_p=0.9) == []

@@ -234,6 +234,8 @@ def test_a_hidden_round_shows_in_the_cursor(runs: dict[str, Path], tmp_path: Pat
         ("sft", "generated", 1),
         ("sft", "per_prompt", 5),
         ("sft", "rows", []),
+        ("sft", "rows", [999]),
+        ("sft", "per_prompt", 1),
         ("sft", "student_tokens is 1, but its rows make", 1),
         ("sft-unfiltered", "rows", []),
         ("dapo", "is_valid", False),
