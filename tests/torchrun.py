@@ -18,11 +18,12 @@ ALONE = ("--standalone", "--nproc-per-node", "2")
 
 
 def torchrun(
-    words: list[str], *options: str, agent: tuple[str, ...] = ALONE
+    words: list[str], *options: str, agent: tuple[str, ...] = ALONE, shares: bool = False
 ) -> subprocess.Popen[str]:
-    """Start an agent of torchrun."""
-    # Without the first, a restarted rendezvous finds the store of the one before.
-    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    """Start an agent of torchrun, whose restarts may share a store."""
+    environment = {"OMP_NUM_THREADS": "1"}
+    if not shares:
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "torch.distributed.run", *agent, *options),

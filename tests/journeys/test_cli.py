@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from bas_opd import __version__
 from bas_opd.cli.demo import new_folder
 from bas_opd.cli.main import app
+from bas_opd.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 LEARNED25 = ROOT / "configs" / "learned25.toml"
@@ -127,9 +128,10 @@ def test_debug_shows_the_traceback(tmp_path: Path, how: str) -> None:
     arguments = ["--debug"] if how == "flag" else []
     environment = {} if how == "flag" else {"BAS_OPD_DEBUG": "1"}
     result = bas_opd(*arguments, "train", LEARNED25, cwd=tmp_path, **environment)
-    assert result.returncode != 0
+    assert result.returncode == ConfigError.exit_code
     assert "Traceback" in result.stderr
     assert "ConfigError: model.path is not set" in result.stderr
+    assert "bas-opd: model.path is not set" in result.stderr
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from process import Fault, ask_to_stop, at, die, fail
-from ranks import Ended, Start, Train
+from ranks import SECONDS, Ended, Start, Train, Words, train_in_world
 
 from bas_opd.cli import main
 from bas_opd.compute import rendezvous
@@ -38,7 +38,8 @@ def assert_one_end(ended: list[Ended], code: int, sentence: str) -> None:
     assert [each.code for each in ended] == [code] * len(ended), ended
     assert sentence in " ".join(ended[0].output.split()), ended[0].output
     for each in ended:
-        assert ("bas-opd" in each.output) == (each is ended[0]), each
+        says = any(line.startswith("bas-opd") for line in each.output.splitlines())
+        assert says == (each is ended[0]), each
         assert "in vain" not in each.output, each
         assert "GLHF" not in each.output, each
 
@@ -96,25 +97,81 @@ def test_the_leader_has_said_why_before_another_rank_ends(start: Start, tmp_path
     assert_one_end(ranks.wait(), 1, "nowhere")
 
 
-@pytest.mark.parametrize("seconds", [0, 3])
-def test_a_leader_that_says_nothing_is_not_waited_for_long(
-    seconds: int, train: Train, tmp_path: Path
-) -> None:
-    """It ends, with the store, or it hangs."""
+def patient(seconds: float) -> Fault:
+    """Let a process wait so long for others when it ends."""
 
+    def arm() -> None:
+        patch: Any = rendezvous
+        patch.PATIENCE_SECONDS = seconds
+
+    return arm
+
+
+def test_a_leader_that_ends_without_a_word_is_not_waited_for(train: Train, tmp_path: Path) -> None:
     def silent() -> None:
         patch: Any = rendezvous.Rendezvous
-        patch.say = lambda *_: time.sleep(seconds)
+        patch.say = lambda *_: None
 
-    def fault(rank: int) -> None:
-        patch: Any = rendezvous
-        patch.PATIENCE_SECONDS = 0.2 if seconds else 10
-        armed(0, silent)(rank)
-
-    ended = train(2, tmp_path / "run", LONG, f"data.path={tmp_path / 'nowhere'}", fault=fault)
+    lost = f"data.path={tmp_path / 'nowhere'}"
+    ended = train(2, tmp_path / "run", LONG, lost, fault=armed(0, silent))
     assert [each.code for each in ended] == [1, 1], ended
     assert "bas-opd (rank 1): " in ended[1].output
     assert "nowhere" in ended[1].output
+
+
+def test_a_leader_that_hangs_before_it_says_why_is_not_waited_for_long(
+    start: Start, tmp_path: Path
+) -> None:
+    def fault(rank: int) -> None:
+        patient(0.2)()
+        patch: Any = main
+        armed(0, lambda: setattr(patch, "_say", lambda _: time.sleep(SECONDS)))(rank)
+
+    lost = f"data.path={tmp_path / 'nowhere'}"
+    ranks = start(2, tmp_path / "run", LONG, lost, fault=fault)
+    leader, other = ranks.processes
+    other.join(SECONDS / 2)
+    assert other.exitcode == 1
+    assert leader.is_alive()
+    leader.kill()
+    assert "bas-opd (rank 1): " in ranks.output(1)
+    assert "nowhere" in ranks.output(1)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_process_that_hangs_is_not_waited_for_long(
+    leads: bool, start: Start, tmp_path: Path
+) -> None:
+    """It is stopped in a step, and with the leader the store."""
+    hung, other = (0, 1) if leads else (1, 0)
+
+    def fault(rank: int) -> None:
+        patient(1)()
+        armed(hung, at(Sampler, "_draw", lambda: ask_to_stop(signal.SIGSTOP), call=2))(rank)
+
+    ranks = start(2, tmp_path / "run", "shard.timeout_minutes=0.1", fault=fault)
+    ranks.processes[other].join(SECONDS / 2)
+    ranks.processes[hung].kill()
+    assert ranks.processes[other].exitcode == 70, ranks.output(other)
+    assert f"Rank {other} waited for the others in vain" in ranks.output(other)
+
+
+def test_who_computes_for_long_hears_why_the_leader_has_ended(train: Train, tmp_path: Path) -> None:
+    """The leader keeps the store, and waits until all have heard; the other is asleep meanwhile."""
+
+    def fault(rank: int) -> None:
+        patient(1)()
+        act = fail(DataError("It is broken.")) if rank == 0 else lambda: time.sleep(5)
+        at(Sampler, "_draw", act, call=2, before=True)()
+
+    assert_one_end(train(2, tmp_path / "run", LONG, fault=fault), 1, "It is broken.")
+
+
+def test_with_debug_all_end_alike_too(words: Words, tmp_path: Path) -> None:
+    broken = armed(1, at(Sampler, "_draw", fail(DataError("It is broken.")), call=2))
+    ended = train_in_world(2, ["--debug", *words(tmp_path / "run", LONG)], broken).wait()
+    assert_one_end(ended, 1, "It is broken.")
+    assert all("Traceback" in each.output for each in ended)
 
 
 def repeated(first: signal.Signals, second: signal.Signals) -> Fault:
@@ -135,8 +192,25 @@ def test_a_second_sigterm_does_not_cut_off_the_checkpoint(train: Train, tmp_path
     assert published(tmp_path / "run" / "checkpoints")
 
 
-def test_a_second_ctrl_c_ends_a_process_at_once(train: Train, tmp_path: Path) -> None:
-    twice = repeated(signal.SIGINT, signal.SIGINT)
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_ends_a_process_at_once(
+    second: signal.Signals, train: Train, tmp_path: Path
+) -> None:
+    """For the second one torchrun sends SIGTERM."""
+    twice = repeated(signal.SIGINT, second)
     ended = train(2, tmp_path / "run", LONG, fault=lambda _: twice())
     assert [each.code for each in ended] == [75, 75], ended
     assert not published(tmp_path / "run" / "checkpoints")
+
+
+def test_a_sentence_has_its_rank_once() -> None:
+    told = dict.fromkeys(("MASTER_ADDR", "MASTER_PORT"), "1")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in told.items():
+            patch.setenv(name, value)
+        absent = str(rendezvous.not_reached(1, 2, 3, RuntimeError("wait timeout after 1ms")))
+        refused = str(rendezvous.not_reached(1, 2, 3, RuntimeError("No device found.\nMore")))
+    assert rendezvous.placed(absent, 1, "here") == absent
+    assert rendezvous.placed("It is.", 1, "here") == "Rank 1 on here: It is."
+    assert "did not reach the others within 3 minutes (wait timeout after 1ms)." in absent
+    assert "did not reach the others (No device found)." in refused

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -231,6 +233,43 @@ def test_the_cause_is_the_rank_that_did_not_end_by_itself() -> None:
     assert _cause([70, -9, 70]) == "Rank 1 was ended by SIGKILL"
     assert _cause([70, 70, LOST]) == "Rank 2 was lost with its Ray actor"
     assert _cause([70, 1]) == "Rank 1 ended with exit code 1"
+
+
+class Replies:
+    """Stands for Ray with actors that end with a code each, or only when they are killed."""
+
+    exceptions = SimpleNamespace(RayError=OSError)
+
+    def __init__(self, codes: list[int | None]) -> None:
+        self.codes = codes
+        self.actors = [
+            SimpleNamespace(
+                follow=SimpleNamespace(remote=partial(self._reply, rank)),
+                send=SimpleNamespace(remote=partial(self._send, rank)),
+            )
+            for rank in range(len(codes))
+        ]
+
+    def _reply(self, rank: int) -> tuple[int, object]:
+        return rank, object()
+
+    def _send(self, rank: int, number: int) -> None:
+        self.codes[rank] = -number
+
+    def wait(self, replies: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return replies[:1], replies[1:]
+
+    def get(self, reply: tuple[int, object]) -> tuple[list[Any], int | None]:
+        return [], self.codes[reply[0]]
+
+
+def test_who_hangs_after_a_failure_is_killed_and_has_its_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_ranks, "GRACE_SECONDS", 0.05)
+    for codes, expected in (([1, None], [1, 1]), ([0, 0], [0, 0]), ([-9, None], [-9, -9])):
+        ray = Replies(list(codes))
+        assert ray_ranks._follow(ray, ray.actors, StopFlag()) == expected
 
 
 def test_workers_are_debugged_as_the_command_is(monkeypatch: pytest.MonkeyPatch) -> None:

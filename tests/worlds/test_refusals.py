@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,36 @@ def test_a_fault_of_the_program_before_processes_meet(train: Train, tmp_path: Pa
     assert "bas-opd: Rank 1 on" in ended[0].output
     assert "failed: TypeError: It is broken." in ended[0].output
     assert "Traceback" in ended[1].output
+
+
+def test_a_file_that_one_process_may_not_read_before_they_meet(
+    train: Train, tmp_path: Path
+) -> None:
+    """Outside of all that explains itself it is the error of one process, with its code."""
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "secret.toml")
+    refusal = on_rank_1(at(tracking, "check_trackers", fail(error), call=1))
+    ended = train(2, tmp_path / "run", "shard.timeout_minutes=9", fault=refusal)
+    refused(ended, 1, "failed: secret.toml: Permission denied. Change the permissions")
+    assert "Traceback" not in ended[1].output
+
+
+@pytest.mark.parametrize(
+    ("agents", "restarts", "shares", "refuses"),
+    [(2, 3, True, True), (1, 3, True, False), (2, 0, True, False), (2, 3, False, False)],
+)
+def test_restarts_of_several_agents_that_share_a_store(
+    agents: int, restarts: int, shares: bool, refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROUP_WORLD_SIZE", str(agents))
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", str(restarts))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(shares))
+    expected = (
+        pytest.raises(ConfigError, match=r"Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
+        if refuses
+        else nullcontext()
+    )
+    with expected, world_module.telling_others():
+        pass
 
 
 def test_a_rendezvous_that_never_completes(monkeypatch: pytest.MonkeyPatch) -> None:

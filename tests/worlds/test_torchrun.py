@@ -15,11 +15,13 @@ from torchrun import SECONDS, torchrun, wait_for_checkpoint, workers_of
 from bas_opd.run.manifest import published
 
 
+@pytest.mark.parametrize("shares", [False, True])
 def test_a_killed_process_comes_back_to_the_same_end(
-    words: Words, whole: dict[int, Path], tmp_path: Path
+    shares: bool, words: Words, whole: dict[int, Path], tmp_path: Path
 ) -> None:
+    """Attempts may share a store: each has notes of its own."""
     run = tmp_path / "run"
-    agent = torchrun(words(run), "--max-restarts", "2")
+    agent = torchrun(words(run), "--max-restarts", "2", shares=shares)
     wait_for_checkpoint(run, agent)
     os.kill(workers_of(agent)[1], signal.SIGKILL)
     output, _ = agent.communicate(timeout=SECONDS)
@@ -45,6 +47,20 @@ def test_so_it_does_with_two_agents_as_on_two_machines(
         "".join(outputs).count("Loading the model") == 1
     )
     assert_same_end(run, whole[2])
+
+
+def test_an_attempt_that_shares_a_store_does_not_read_of_the_one_before(
+    words: Words, tmp_path: Path
+) -> None:
+    """A signal to one worker only: all stop, torchrun starts them again, and they finish."""
+    run = tmp_path / "run"
+    agent = torchrun(words(run, "run.steps=6"), "--max-restarts", "1", shares=True)
+    wait_for_checkpoint(run, agent)
+    os.kill(workers_of(agent)[1], signal.SIGTERM)
+    output, _ = agent.communicate(timeout=SECONDS)
+    assert agent.returncode == 0, output
+    assert output.count("Stopped by SIGTERM after step") == 1
+    assert "Resuming after step" in output
 
 
 @pytest.mark.parametrize("also_workers", [False, True])

@@ -30,7 +30,8 @@ from bas_opd.cli import (
     verify,
     watch,
 )
-from bas_opd.errors import BasOpdError, ConfigError, FailedRank, explain_failure
+from bas_opd.compute.explaining import explanation, is_explained
+from bas_opd.errors import BasOpdError, ConfigError, FailedRank
 
 
 class _Commands(TyperGroup):
@@ -39,8 +40,6 @@ class _Commands(TyperGroup):
     That is every `BasOpdError`, every failure of a file or of the output, and full memory.
     """
 
-    is_debugged = False
-
     def main(self, *args: Any, **kwargs: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # e.g. ± on a terminal without it
@@ -48,8 +47,6 @@ class _Commands(TyperGroup):
         try:
             return super().main(*args, **kwargs)
         except OSError as error:  # of the help, which is printed before a command begins
-            if self.is_debugged:
-                raise
             sys.exit(_fail(error))
 
     # Newer versions of typer vendor click, and its context has no public type there.
@@ -57,11 +54,12 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (BasOpdError, OSError, RuntimeError, MemoryError) as error:
-            if not _is_explained(error):
+            if not is_explained(error):
                 raise
-            self.is_debugged = ctx.params["debug"]
-            if self.is_debugged or isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError):
                 raise
+            if ctx.params["debug"]:
+                traceback.print_exc()
             raise typer.Exit(_fail(error)) from None
         except KeyboardInterrupt:
             typer.echo("\nbas-opd: Interrupted by Ctrl-C before the command was done.", err=True)
@@ -74,19 +72,6 @@ class _Commands(TyperGroup):
             raise
 
 
-def _is_explained(error: Exception) -> bool:
-    return isinstance(error, BasOpdError | OSError | RecursionError) or _ran_out(error)
-
-
-def _ran_out(error: Exception) -> bool:
-    # An error of torch comes from code that has imported it.
-    if "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from bas_opd.compute.memory import ran_out
-
-    return ran_out(error)
-
-
 def _fail(error: Exception) -> int:
     """Print the message of an error, and return the exit code.
 
@@ -96,7 +81,7 @@ def _fail(error: Exception) -> int:
         _say(error)
         return 1
     cause = error.__cause__
-    if isinstance(error, FailedRank) and isinstance(cause, Exception) and not _is_explained(cause):
+    if isinstance(error, FailedRank) and isinstance(cause, Exception) and not is_explained(cause):
         traceback.print_exception(cause)
     if error.rendezvous is None:
         _say(error)
@@ -113,22 +98,7 @@ def _say(error: Exception) -> None:
     with suppress(ConfigError):
         rank, _ = launched()
     place = f" (rank {rank})" if rank else ""
-    typer.echo(f"bas-opd{place}: {printable(_message(error))}", err=True)
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, BasOpdError):
-        return str(error)
-    if _ran_out(error):
-        reason = str(error).strip().split("\n", 1)[0].rstrip(".")
-        return (
-            f"Memory ran out{': ' if reason else ''}{reason}. Use smaller batches, smaller "
-            "pictures, a smaller model or a device with more memory; --debug shows where."
-        )
-    if not isinstance(error, OSError):
-        return "An input is nested too deeply to be read. Simplify it; --debug shows where."
-    explained = explain_failure(error)
-    return explained if error.filename else f"The output cannot be written: {explained}"
+    typer.echo(f"bas-opd{place}: {printable(explanation(error))}", err=True)
 
 
 def _print_version(requested: bool) -> None:

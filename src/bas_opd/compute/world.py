@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
-from bas_opd.compute.rendezvous import Rendezvous, failed, not_reached, placed
+from bas_opd.compute.rendezvous import (
+    Rendezvous,
+    failed,
+    is_kept_by_agent,
+    not_reached,
+    placed,
+)
 from bas_opd.errors import (
     BasOpdError,
     ConfigError,
@@ -63,6 +69,7 @@ def telling_others() -> Iterator[None]:
     """Tell the other processes of an error of this one, before it joins them."""
     rank, size = launched()
     try:
+        _check_restarts()
         yield
     except Exception as error:
         if size == 1:
@@ -70,9 +77,11 @@ def telling_others() -> Iterator[None]:
         met = None
         with suppress(RankError):  # Nobody may be there to be told.
             met = Rendezvous(rank, size, timeout_minutes=1)
-        if met is None:
+        if met is not None:
+            _end_together(met, error)
+        if isinstance(error, BasOpdError):
             raise
-        _end_together(met, error)
+        raise failed(rank, error) from error
 
 
 @contextmanager
@@ -151,6 +160,7 @@ class World:
             met.agree(facts or {}, check)
             world = world._grouped(device, met.store)
             yield world
+            met.close()
             world.gather(None)  # A rank that left early would break the last exchange of others.
 
     def _grouped(self, device: str, store: Any) -> World:
@@ -429,7 +439,7 @@ class World:
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            raise not_reached(self.rank, self.size, self.timeout_minutes) from error
+            raise not_reached(self.rank, self.size, self.timeout_minutes, error) from error
 
     def _told(self, error: Exception | None) -> Exception | None:
         """Return an error as other ranks raise it."""
@@ -440,6 +450,21 @@ class World:
         if ran_out(error):
             return MemoryError(str(error))
         return failed(self.rank, error)
+
+
+def _check_restarts() -> None:
+    """Refuse several agents whose restarts would share a store: they count these differently."""
+    several, restarts = (
+        os.environ.get(name, "0") not in ("0", without)
+        for name, without in (("GROUP_WORLD_SIZE", "1"), ("TORCHELASTIC_MAX_RESTARTS", "0"))
+    )
+    if is_kept_by_agent() and several and restarts:
+        raise ConfigError(
+            "torchrun may restart the processes of several machines (--max-restarts), but all "
+            "attempts would share one store, where each would read what the one before has left. "
+            "Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun on each "
+            "machine."
+        )
 
 
 def _check_gpu(device: str, local_rank: int) -> None:

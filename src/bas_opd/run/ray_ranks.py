@@ -50,7 +50,7 @@ def train_on_ray(
 
     The cluster is the one of `RAY_ADDRESS`, the one that runs on this machine, or a new one here.
     A rank that dies or fails unforeseen ends the others, and all start again from the last
-    checkpoint; an error that all share, such as a wrong setting, is final.
+    checkpoint; an error of any rank that a user can cause, such as a full disk, is final.
     """
     if all(name in os.environ for name in VARIABLES):
         raise ConfigError(
@@ -75,7 +75,7 @@ def train_on_ray(
             if stop.reason is not None and {stopped, -signal.SIGTERM}.intersection(codes):
                 return stopped  # The signal may reach a rank that does not listen yet or any more.
             if not any(code < 0 or code == RankError.exit_code for code in codes):
-                return max(codes)  # All have ended by themselves, for a reason that they share.
+                return max(codes)  # All have ended with the error of the first that failed.
             if stop.reason is not None or not left:
                 raise RankError(
                     f"{_cause(codes)}, and no restart is left. Published checkpoints are as they "
@@ -206,8 +206,13 @@ def _start(
 
 
 def _follow(ray: Any, actors: list[Any], stop: StopFlag) -> list[int]:
-    """Print what ranks print until all have ended; when one fails, end the others."""
+    """Print what ranks print until all have ended, and return their exit codes.
+
+    When one has failed and others have not ended a while later, they are killed; their code is
+    that of the failure.
+    """
     codes: dict[int, int] = {}
+    failure, killed = 0, set[int]()
     pending = {actor.follow.remote(): rank for rank, actor in enumerate(actors)}
     is_told, deadline = False, float("inf")
     while pending:
@@ -224,15 +229,17 @@ def _follow(ray: Any, actors: list[Any], stop: StopFlag) -> list[int]:
                 pending[actors[rank].follow.remote()] = rank
             else:
                 codes[rank] = code
+                failure = failure or code
         if stop.reason is not None and not is_told:
             is_told = True
             _send(actors, pending.values(), signal.SIGTERM)
-        if any(codes.values()) and deadline == float("inf"):
+        if failure and deadline == float("inf"):
             deadline = time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:
             deadline = time.monotonic() + GRACE_SECONDS
+            killed |= set(pending.values())
             _send(actors, pending.values(), signal.SIGKILL)
-    return [codes[rank] for rank in range(len(actors))]
+    return [failure if rank in killed else codes[rank] for rank in range(len(actors))]
 
 
 def _send(actors: list[Any], ranks: Any, number: signal.Signals) -> None:

@@ -34,7 +34,8 @@ class StopFlag:
 
         That is safe at any moment: a checkpoint is published by one rename, and an incomplete
         record is dropped when the run resumes. Only the main thread can handle signals. A launcher
-        hands on what its processes get too, and kills them by itself: there only Ctrl-C counts.
+        hands on what its processes get too, and kills them by itself: there only a signal after or
+        with Ctrl-C counts. For a second Ctrl-C torchrun sends SIGTERM.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -50,7 +51,7 @@ class StopFlag:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self.reason is not None:
-            if number == signal.SIGINT or not is_launched():
+            if "SIGINT" in (self.reason, signal.Signals(number).name) or not is_launched():
                 os._exit(PreemptionError.exit_code)
             return
         self.reason = signal.Signals(number).name
