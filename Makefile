@@ -6,6 +6,10 @@ FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
 TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
 RAY := 2.60.0
+# Its own pins exclude our transformers; of what it names, its agent loop needs these.
+VERL := verl==0.9.1
+FOR_VERL := ray==$(RAY) hydra-core==1.3.8 tensordict==0.10.0 codetiming==1.4.0 cachetools==8.0.0 \
+	fastapi==0.163.0 uvicorn==0.54.0
 # Its interpreter needs an older numpy than .venv has.
 TRITON := triton==3.6.0 numpy==2.3.5
 VENV := .venv
@@ -55,7 +59,8 @@ trainers: $(READY) ## Test the integrations with other trainers, the hub and tra
 	@test -d .venv-trainers || $(BIN)/python -m venv .venv-trainers
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	"$$(.venv-trainers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
-	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check $(TRAINERS)
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts $(TRAINERS) $(FOR_VERL)
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python $(VERL)
 	PYTHONPATH=src .venv-trainers/bin/python -m pytest tests/integrations
 
 kernels: $(READY) ## Test the Triton kernels in Triton's interpreter, without a GPU (needs the network)

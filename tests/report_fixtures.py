@@ -58,7 +58,7 @@ def synthetic_run(
 ) -> Path:
     """Write the directory of a run; it has not finished where more steps were planned.
 
-    `settings` are sections of another method than BAS-OPD.
+    `settings` are further sections.
     """
     ratio = "1" if policy == "full" else ratio
     planned = planned or steps
@@ -70,7 +70,8 @@ def synthetic_run(
             "rollout": {"prompts_per_step": prompts, "per_prompt": per_prompt},
             "run": {"steps": planned, "seed": seed, "output": str(path)},
             "method": {"name": method},
-            **(own if method == "bas-opd" else settings or {}),
+            **(own if method == "bas-opd" else {}),
+            **(settings or {}),
         }
     )
     identity = {

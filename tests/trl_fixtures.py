@@ -147,7 +147,9 @@ class CompletionsServer:
         self.prompts: list[list[int]] = []
         """Every sequence that came in."""
         self.failures = 0
-        """Requests that it computes, but answers with 503."""
+        """Requests that it computes, but answers with `status`."""
+        self.status = 503
+        """0: it hangs up."""
         self.closing = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -185,7 +187,8 @@ def _handler(server: CompletionsServer) -> type[BaseHTTPRequestHandler]:
             scored = [server.scored(each, k, heat) for each in asked["prompt"]]
             if server.failures:
                 server.failures -= 1
-                self._send({"error": "overloaded"}, status=503)
+                if server.status:
+                    self._send({"error": "overloaded"}, status=server.status)
                 return
             self._send({"choices": [{"prompt_logprobs": each} for each in scored]})
 

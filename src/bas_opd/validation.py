@@ -35,9 +35,15 @@ _EXPECTED = {
     "less_than_equal": "a number of at most {le:g}",
 }
 
+SET_ALREADY = {
+    *("model", "messages", "stream", "n"),
+    *("temperature", "seed", "max_tokens", "max_completion_tokens"),
+}
+"""Fields that every request of a chat has."""
 
-def json_object(text: str) -> dict[str, Any]:
-    """Read a JSON object, or raise ValueError with how to write one."""
+
+def extra_fields(text: str) -> dict[str, Any]:
+    """Read the further fields of a request, or raise a ValueError that says how to write them."""
     try:
         found = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -46,6 +52,11 @@ def json_object(text: str) -> dict[str, Any]:
         raise ValueError(
             f"{text!r} is no JSON object; write it as in "
             '\'{"chat_template_kwargs": {"enable_thinking": false}}\''
+        )
+    if taken := found.keys() & SET_ALREADY:
+        raise ValueError(
+            f"cannot set {', '.join(sorted(taken))}, because requests have these already; leave "
+            "them out"
         )
     return cast("dict[str, Any]", found)
 

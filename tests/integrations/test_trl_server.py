@@ -37,7 +37,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionsServer]:
         yield server
 
 
-def served(folder: Path, url: str, *, selector: Any = None, **changes: Any) -> Any:
+def served(
+    folder: Path, url: str, *, selector: Any = None, repeat_requests: bool = False, **changes: Any
+) -> Any:
     from trl.experimental.server_distillation import ServerDistillationConfig
 
     from bas_opd.integrations.trl_server import BudgetedServerDistillationTrainer
@@ -50,6 +52,7 @@ def served(folder: Path, url: str, *, selector: Any = None, **changes: Any) -> A
         processing_class=tokenizer(),
         query_ratio="0.5",
         selector=selector or LearnedSelector(replay_start=4),
+        repeat_requests=repeat_requests,
     )
 
 
@@ -89,7 +92,10 @@ def test_utility_is_that_of_the_tokens_which_the_server_knows(
 
 def test_the_loss_is_the_token_mean_of_the_step(tmp_path: Path, server: CompletionsServer) -> None:
     def loss(micro: int) -> float:
-        changes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": 12 // micro}
+        changes: dict[str, Any] = {
+            "per_device_train_batch_size": micro,
+            "gradient_accumulation_steps": 12 // micro,
+        }
         trainer = served(tmp_path, server.url, selector=EntropySelector(), max_steps=1, **changes)
         sample = trainer._generate_and_score_completions
 
@@ -115,24 +121,23 @@ def test_a_selector_that_learns_needs_more_than_one_token(
     assert len(server.prompts) == 3 * query_budget("0.5", ROWS)
 
 
-def test_a_request_that_trl_repeats_is_computed_twice_and_counted_once(
-    tmp_path: Path, server: CompletionsServer
+@pytest.mark.parametrize(("status", "words"), [(503, "Request failed: 503"), (0, "aborted")])
+def test_a_request_that_fails_ends_the_training_and_is_sent_once(
+    status: int, words: str, tmp_path: Path, server: CompletionsServer
 ) -> None:
-    server.failures = 1
+    server.failures, server.status = 1, status
     trainer = served(tmp_path, server.url, max_steps=1)
-    trainer.train()
-    assert trainer.ledger.calls == query_budget("0.5", ROWS)
-    assert len(server.prompts) == trainer.ledger.calls + MICRO
-
-
-def test_without_trls_retries_the_server_computes_no_more_than_is_counted(
-    tmp_path: Path, server: CompletionsServer
-) -> None:
-    adapters = pytest.importorskip("requests.adapters")
-    server.failures = 1
-    trainer = served(tmp_path, server.url, max_steps=1)
-    trainer.teacher_client.session.mount("http://", adapters.HTTPAdapter())
-    with pytest.raises(Exception, match="Request failed: 503"):
+    with pytest.raises(Exception, match=words):
         trainer.train()
     trainer.gate.abandon()
     assert len(server.prompts) == MICRO == trainer.ledger.calls
+
+
+def test_a_request_that_trl_may_repeat_is_computed_twice_and_counted_once(
+    tmp_path: Path, server: CompletionsServer
+) -> None:
+    server.failures = 1
+    trainer = served(tmp_path, server.url, max_steps=1, repeat_requests=True)
+    trainer.train()
+    assert trainer.ledger.calls == query_budget("0.5", ROWS)
+    assert len(server.prompts) == trainer.ledger.calls + MICRO

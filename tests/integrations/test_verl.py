@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("verl", reason="verl is not installed, and its pins exclude those of TRL")
+pytest.importorskip("verl", reason="verl is not installed; `make trainers` installs it")
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, Qwen3Config
 
 from bas_opd.errors import ConfigError, DataError
-from bas_opd.integrations.verl import BudgetedAgentLoopManager, BudgetedAgentLoopWorker, gate_from
 from bas_opd.model.base import small_base
 
+with warnings.catch_warnings():
+    # verl imports Ray's state API from where it was.
+    warnings.filterwarnings("ignore", "Ray state API", DeprecationWarning)
+    from bas_opd.integrations.verl import (
+        BudgetedAgentLoopManager,
+        BudgetedAgentLoopWorker,
+        gate_from,
+    )
+
 K = 3
+PAGE = Path(__file__).parents[2] / "docs" / "use-in-your-trainer.md"
 
 
 class Client:
@@ -186,3 +199,101 @@ def test_the_manager_starts_budgeted_workers() -> None:
 def test_a_policy_that_would_have_to_learn_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of random, entropy"):
         gate_from({"bas_opd": {"policy": "learned"}})
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Ray cluster of this machine."""
+    import ray  # pyright: ignore[reportMissingImports]
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def text_model(folder: Path) -> Path:
+    """A model as verl's workers read it: without weights."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(small_base())
+    tokenizer.save_pretrained(folder)
+    Qwen3Config(architectures=["Qwen3ForCausalLM"]).save_pretrained(folder)
+    return folder
+
+
+def settings_of_verl(model: Path) -> Any:
+    """verl's default settings, those of a distillation run, and what our page adds to them."""
+    from hydra import compose, initialize_config_module  # pyright: ignore[reportMissingImports]
+
+    added = PAGE.read_text("utf-8").partition("\n## verl\n")[2].split("```")[1].split()
+    assert "trainer.use_v1=False" in added
+    rollout, teacher = "actor_rollout_ref.rollout", "distillation.teacher_models.teacher_model"
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose(
+            "ppo_trainer",
+            [
+                f"actor_rollout_ref.model.path={model}",
+                f"{rollout}.name=vllm",
+                f"{rollout}.agent.num_workers=2",
+                f"{rollout}.prompt_length=64",
+                f"{rollout}.response_length=8",
+                "distillation.enabled=True",
+                "distillation.nnodes=1",
+                "distillation.n_gpus_per_node=1",
+                f"{teacher}.model_path={model}",
+                f"{teacher}.num_replicas=1",
+                f"{teacher}.inference.tensor_model_parallel_size=1",
+                "distillation.distillation_loss.loss_mode=forward_kl_topk",
+                f"distillation.distillation_loss.topk={K}",
+                *added,
+            ],
+        )
+
+
+def stand_ins(calls: Path) -> tuple[Any, dict[str, Any]]:
+    """A sampler and a teacher as verl's workers call them; the teacher writes what it is asked."""
+
+    class Sampler:
+        async def generate(self, *, priority: int, **_: Any) -> Any:
+            from verl.workers.rollout.replica import (  # pyright: ignore[reportMissingImports]
+                TokenOutput,
+            )
+
+            return TokenOutput(token_ids=[10 + priority] * (1 + priority % 7), num_preempted=0)
+
+    class Teacher:
+        async def generate(self, *, prompt_ids: list[int], **_: Any) -> Any:
+            with calls.open("a") as file:
+                file.write(f"{json.dumps(prompt_ids)}\n")
+            rows = len(prompt_ids)
+            fields = {"prompt_ids": [[7] * K] * rows, "prompt_logprobs": [[-1.0] * K] * rows}
+            return SimpleNamespace(extra_fields=fields)
+
+    return Sampler(), {"default": Teacher()}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_verls_settings_start_workers_on_ray_that_keep_the_budget(tmp_path: Path) -> None:
+    from verl import DataProto  # pyright: ignore[reportMissingImports]
+    from verl.utils.import_utils import load_class_from_fqn  # pyright: ignore[reportMissingImports]
+
+    config = settings_of_verl(text_model(tmp_path / "model"))
+    named = load_class_from_fqn(config.actor_rollout_ref.rollout.agent.agent_loop_manager_class)
+    prompts = np.empty(16, dtype=object)
+    prompts[:] = [[{"role": "user", "content": f"What is {row // 2}?"}] for row in range(16)]
+
+    async def step(*clients: Any) -> tuple[Any, Any]:
+        manager = await named.create(config, *clients)
+        batch = DataProto(
+            non_tensor_batch={"raw_prompt": prompts},
+            meta_info={"global_steps": 1, "validate": False},
+        )
+        output = await manager.generate_sequences(batch)
+        return output, [await each.query_totals.remote() for each in manager.agent_loop_workers]
+
+    output, totals = asyncio.run(step(*stand_ins(tmp_path / "calls")))
+    asked = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    rows = sorted(sequence[-1] - 10 for sequence in asked)
+    # A quarter of the eight rollouts of each worker.
+    assert [sum(row // 8 == worker for row in rows) for worker in (0, 1)] == [2, 2]
+    assert output.batch["response_mask"].sum(1).nonzero()[:, 0].tolist() == rows
+    assert [(each["calls"], each["overrun"]) for each in totals] == [(2, 0), (2, 0)]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -172,6 +175,72 @@ def test_a_room_that_only_reads_reaches_no_torch_at_import(room: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+ALONE = """
+import importlib, json, runpy, sys
+from importlib.machinery import PathFinder
+
+hidden, modules = map(set, json.loads(sys.argv[1]))
+
+
+class Finder:
+    \"\"\"Finds what the others find, but for what is hidden.\"\"\"
+
+    others = tuple(sys.meta_path)
+    find_distributions = PathFinder.find_distributions
+
+    @classmethod
+    def find_spec(cls, name, *place):
+        if name.partition(".")[0] not in hidden:
+            found = (each.find_spec(name, *place) for each in cls.others)
+            return next((spec for spec in found if spec is not None), None)
+
+
+sys.meta_path[:] = [Finder]
+missing = {}
+for module in sorted(modules):
+    try:
+        importlib.import_module(f"bas_opd.{module}")
+    except ImportError as error:
+        missing[module] = str(error)
+print(json.dumps(missing))
+sys.argv = ["bas-opd", "--help"]
+runpy.run_module("bas_opd", run_name="__main__")
+"""
+"""Imports modules where some packages are not installed, and then shows the help."""
+OTHERS = {"requests", "triton", "verl"}
+"""Packages that some module needs, and that come with none of ours."""
+NEED_TRITON = {
+    "compute.triton_trial",
+    "distill.triton_kernels",
+    "model.triton_chunks",
+    "model.triton_convolution",
+    "model.triton_delta",
+    "model.triton_head",
+    "rollout.triton_race",
+}
+NEED_A_TRAINER = {"integrations.trl", "integrations.trl_server", "integrations.verl"}
+
+
+def test_every_extra_is_optional() -> None:
+    project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [each for extra in project["optional-dependencies"].values() for each in extra]
+    extras = {re.split(r"[^\w-]", each)[0] for each in wanted}
+    assert {"peft", "trl", "vllm"} <= extras
+    inner = sorted(NAMES - {"", "__main__"})
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, json.dumps([sorted(extras | OTHERS), inner])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, _, shown = done.stdout.partition("\n")
+    missing = json.loads(first)
+    assert missing.keys() == NEED_TRITON | NEED_A_TRAINER, missing
+    assert all("Install it" in missing[module] for module in NEED_A_TRAINER)
+    assert "Usage: bas-opd" in shown
 
 
 def test_a_cycle_is_found() -> None:

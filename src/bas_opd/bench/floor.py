@@ -23,9 +23,30 @@ class _Product:
     has_weight_gradient: bool
 
 
-def floor(model: VisionLanguageModel, run: Callable[[], int]) -> Side:
-    """Return the products of the linear layers that `run` applies, forward and backward."""
-    found, tokens = _recorded(model, run)
+def floor(
+    model: VisionLanguageModel, run: Callable[[], int], *, limit: Callable[[], int] | None = None
+) -> Side:
+    """Return the products of the linear layers that `run` applies, forward and backward.
+
+    They are recorded in the first run, the warm-up. `limit` returns the tokens of a batch.
+    """
+    recorded: list[Callable[[], int]] = []
+
+    def multiply() -> int:
+        if not recorded:
+            recorded.append(_products(model, run, limit or (lambda: 0)))
+        return recorded[0]()
+
+    return Side(name="matrix products alone", run=multiply, is_floor=True, limit=limit)
+
+
+def _products(
+    model: VisionLanguageModel, run: Callable[[], int], limit: Callable[[], int]
+) -> Callable[[], int]:
+    """Return what makes the products that `run` makes where memory does not run out."""
+    before, (found, tokens) = limit(), _recorded(model, run)
+    while limit() < before:  # Those of the batch that did not fit are among them.
+        before, (found, tokens) = limit(), _recorded(model, run)
     # As they are in the computation; weights that are kept in fp32 are rounded beforehand.
     weights = {id(each.weight): each.weight.detach().to(model.precision) for each in found}
     shapes = {(each.rows, each.weight.shape[1]) for each in found}
@@ -42,7 +63,7 @@ def floor(model: VisionLanguageModel, run: Callable[[], int]) -> Side:
                 torch.mm(output.T, rows)
         return tokens
 
-    return Side(name="matrix products alone", run=multiply, is_floor=True)
+    return multiply
 
 
 def _recorded(model: VisionLanguageModel, run: Callable[[], int]) -> tuple[list[_Product], int]:

@@ -33,21 +33,34 @@ def teaching(subject: Subject, *, repeats: int) -> Comparison:
     model, size = subject.model, subject.size
     rollouts = subject.rollouts()
     selected, every = subject.selected(rollouts), range(len(rollouts))
-    teacher = SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch)
+    # One each: where memory runs out, the batches of one side must not become those of another.
+    ours, shared, recorded = (
+        SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch) for _ in range(3)
+    )
     crop = model.processor.prompt_length((size.side // 2, size.side // 2), "?")
     return compare(
         "teacher",
         [
             Side(
-                name="selected rows, shared (ours)", run=lambda: _score(teacher, rollouts, selected)
+                name="selected rows, shared (ours)",
+                run=lambda: _score(ours, rollouts, selected),
+                limit=lambda: ours.tokens_per_batch,
             ),
             Side(
                 name="all rows, own crops (released)",
                 run=lambda: _score_apart(subject, rollouts),
                 required_share=0.30,
             ),
-            Side(name="all rows, shared", run=lambda: _score(teacher, rollouts, every)),
-            floor(model, lambda: _score(teacher, rollouts, selected)),
+            Side(
+                name="all rows, shared",
+                run=lambda: _score(shared, rollouts, every),
+                limit=lambda: shared.tokens_per_batch,
+            ),
+            floor(
+                model,
+                lambda: _score(recorded, rollouts, selected),
+                limit=lambda: recorded.tokens_per_batch,
+            ),
         ],
         shape=f"{_covered(rollouts, selected)}, crop prompts of about {crop:,} tokens, responses "
         f"of {size.tokens} in the mean",
@@ -69,24 +82,35 @@ def updating(subject: Subject, *, repeats: int) -> Comparison:
     ours = Distillation(scores, model.logits, DistillSettings(), model.fast_head)
     unfused = Distillation(scores, model.logits, DistillSettings())
     plain = PlainDistillation(scores, model.logits, DistillSettings())
-    sharing, apart = _learner(subject, share_prompts=True), _learner(subject, share_prompts=False)
-    apart.optimizer = sharing.optimizer  # There is room for one pair of moments.
+    # One each: where memory runs out, the batches of one side must not become those of another.
+    sharing, shared, recorded = (_learner(subject, share_prompts=True) for _ in range(3))
+    apart = _learner(subject, share_prompts=False)
+    for other in (apart, shared, recorded):
+        other.optimizer = sharing.optimizer  # There is room for one pair of moments.
 
     def update(learner: Learner, rows: Sequence[int], objective: Objective) -> Callable[[], int]:
         return lambda: learner.update(rollouts, rows, objective).processed_tokens
+
+    def limit(learner: Learner) -> Callable[[], int]:
+        return lambda: learner.tokens_per_micro_batch
 
     mean = sum(prompt.length for prompt in rollouts.prompts) / len(rollouts.prompts)
     return compare(
         "student",
         [
-            Side(name="selected rows, shared (ours)", run=update(sharing, selected, ours)),
+            Side(
+                name="selected rows, shared (ours)",
+                run=update(sharing, selected, ours),
+                limit=limit(sharing),
+            ),
             Side(
                 name="all rows, own prompts (released)",
                 run=update(apart, every, plain),
                 required_share=1 / 3,
+                limit=limit(apart),
             ),
-            Side(name="all rows, shared", run=update(sharing, every, ours)),
-            floor(model, update(sharing, selected, unfused)),
+            Side(name="all rows, shared", run=update(shared, every, ours), limit=limit(shared)),
+            floor(model, update(recorded, selected, unfused), limit=limit(recorded)),
         ],
         shape=f"{_covered(rollouts, selected)}, {mean:.0f} prompt tokens to {size.tokens} of a "
         "response in the mean; with the optimizer's step; released: loss by plain PyTorch",

@@ -26,6 +26,8 @@ class Side:
     """Whether it is only the part of the work that nobody can save."""
     steps: int = 1
     """Steps of equal work in a run; one of them is timed."""
+    limit: Callable[[], int] | None = None
+    """Returns the tokens of a batch, which fall where memory runs out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,7 @@ def compare(
                 why = "there is not enough memory" if lacks_memory(error) else named
                 left_out.append(f"{clock.side.name}, which failed: {why.rstrip('.')}.")
                 clocks.remove(clock)
+    left_out += (clock.smaller() for clock in clocks if clock.has_shrunk)
     return Comparison(
         name=name,
         shape=shape,
@@ -158,6 +161,7 @@ class _Clock:
 
     def __init__(self, side: Side) -> None:
         self.side = side
+        self.asked = side.limit() if side.limit else 0
         self.tokens = self.peak = 0
         self.seconds: list[float] = []
 
@@ -170,6 +174,19 @@ class _Clock:
         if not is_warm_up:
             self.seconds.append((perf_counter() - start) / self.side.steps)
             self.peak = max(self.peak, _peak(device) - before)
+
+    @property
+    def has_shrunk(self) -> bool:
+        """Whether memory ran out, so that the side went on with smaller batches."""
+        return self.side.limit is not None and self.side.limit() < self.asked
+
+    def smaller(self) -> str:
+        """Return what was left out for it."""
+        assert self.side.limit is not None
+        return (
+            f"batches of {self.asked:,} tokens for {self.side.name}, as memory ran out; it was "
+            f"timed with {self.side.limit():,}."
+        )
 
     def timed(self, device: torch.device) -> Timed:
         return Timed(

@@ -143,10 +143,10 @@ def eval_(
 
 def _fields(option: str, text: str) -> dict[str, Any]:
     from bas_opd.errors import ConfigError
-    from bas_opd.validation import json_object
+    from bas_opd.validation import extra_fields
 
     try:
-        return json_object(text)
+        return extra_fields(text)
     except ValueError as error:
         raise ConfigError(f"{option} {error}.") from None
 

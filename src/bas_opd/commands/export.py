@@ -30,6 +30,7 @@ from bas_opd.run.directory import Identity
 from bas_opd.run.history import read_outline
 from bas_opd.run.manifest import published, step_of, verify_files
 from bas_opd.run.state import check_base
+from bas_opd.serving.request_journal import RequestJournal, read_requests
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -54,6 +55,8 @@ class _Source:
     step: int
     planned: int
     ledger: Mapping[str, Any]
+    requests: RequestJournal | None
+    """Those to a served teacher, of the whole run."""
     weights: Mapping[str, Tensor] | None
     """Trained parameters of a checkpoint; none where the run has saved its final model."""
 
@@ -102,6 +105,7 @@ def _find(run: Path, step: int | None, warn: Callable[[str], None]) -> _Source:
         config=history.config(),
         identity=directory.read_identity(),
         fingerprint=history.opening().data.fingerprint,
+        requests=read_requests(directory.requests),
     )
     if finished is not None and step in (None, finished.steps):
         verify_files(directory.model, finished.model)
@@ -203,21 +207,67 @@ def _use(config: Config, processor: Processor, name: str | None) -> str:
     )
 
 
+def _named(model: str) -> tuple[str, bool]:
+    """Return what the card calls a model, and whether that is a hub id.
+
+    Of a folder it is the last part: the others say where it lies on this machine.
+    """
+    path = Path(model_folder(model))
+    is_named = len(path.parts) <= 2 and not model.startswith((".", "~", "/"))
+    is_hub_id = is_named and not path.is_dir()
+    return model if is_hub_id else path.name, is_hub_id
+
+
 def _opening(name: str, config: Config) -> str:
     """Return the title of the card, and how the model was trained."""
+    teacher = config.teacher
+    kind, who, source = "self-distillation", "a teacher", "its own view of the crop"
+    if teacher.is_another_model:
+        source = _named(teacher.path or teacher.model)[0]
+        kind, who = "distillation", f"another model, {source},"
     if config.method.name == "bas-opd":
+        seen = "a crop" if teacher.view == "crop" else "the full image too"
+        way, part = "budget-aware selective on-policy", "a share of the"
+        if config.select.policy == "full":
+            way, part = "on-policy", "the"
         return f"""\
-# {name}, distilled from its own view of the crop
+# {name}, distilled from {source}
 
-Trained by budget-aware selective on-policy self-distillation: a teacher that saw a crop scored a
-share of the model's own answers to the full image."""
+Trained by {way} {kind}: {who} that saw {seen} scored {part}
+model's own answers to the full image."""
+    graded = "by rule or by a judge" if config.judge.url else "by rule"
     told = {
         "sft": "fine-tuning on answers that the initial model gave to crops",
-        "grpo": "GRPO, rewarded by rule for right answers to the full image",
-        "dapo": "DAPO, rewarded by rule for right answers to the full image",
-        "opsd": "on-policy self-distillation from a teacher that was told the answers",
+        "grpo": f"GRPO, rewarded {graded} for right answers to the full image",
+        "dapo": f"DAPO, rewarded {graded} for right answers to the full image",
+        "opsd": f"on-policy {kind} from {who} that was told the answers",
     }[config.method.name]
     return f"# {name}, trained by {config.method.name}\n\nTrained by {told}."
+
+
+OWN_TEACHER = {
+    "ema": "a moving average of the model",
+    "frozen": "the initial model",
+    "live": "the model itself",
+}
+"""`teacher.mode` -> whose weights taught, where no other model did."""
+
+
+def _teacher_facts(source: _Source) -> dict[str, str]:
+    config, requests = source.config, source.requests
+    teacher = config.teacher
+    if config.queries is None:
+        return {"teacher": "the initial model"} if config.method.name == "sft" else {}
+    if not teacher.is_another_model:
+        return {"teacher": OWN_TEACHER[teacher.mode]}
+    name, _ = _named(teacher.path or teacher.model)
+    if teacher.server is None:
+        return {"teacher": name}
+    facts = {"teacher": f"{name}, behind a server"}
+    if requests is not None:
+        sent = f"{requests.requests.total():,} in the whole run, repeats included"
+        facts["requests to the teacher"] = f"{sent}; {requests.tokens:,} tokens"
+    return facts
 
 
 def _query_facts(select: SelectConfig, ledger: Mapping[str, Any]) -> dict[str, str]:
@@ -244,12 +294,9 @@ def _reward_facts(ledger: Mapping[str, Any]) -> dict[str, str]:
 
 def _card(source: _Source, dtype: Precision, *, use: str) -> str:
     config, ledger = source.config, source.ledger
-    path = Path(model_folder(config.model.path))
-    is_local = path.is_dir() or path.is_absolute()
-    name = path.name if is_local else config.model.path
-    # A folder's name on this machine is no address of a model: only a hub id is listed.
+    name, is_hub_id = _named(config.model.path)
     front = ["library_name: transformers", "pipeline_tag: image-text-to-text"]
-    front += [] if is_local else [f"base_model: {json.dumps(config.model.path)}"]
+    front += [f"base_model: {json.dumps(name)}"] if is_hub_id else []
     moment = f"{source.step}" if source.is_final else f"{source.step} of {source.planned}"
     training = f"LoRA rank {config.lora.rank}, merged" if config.lora.rank else "all parameters"
     facts = {
@@ -257,6 +304,7 @@ def _card(source: _Source, dtype: Precision, *, use: str) -> str:
         "base model": f"{name}, whose license applies",
         "steps": moment,
         "trained": f"{training}; saved in {dtype}",
+        **_teacher_facts(source),
         **(_query_facts(config.queries, ledger) if config.queries else _reward_facts(ledger)),
         "dataset fingerprint": f"`{source.fingerprint}`",
         "made with": f"bas-opd {bas_opd.__version__}",

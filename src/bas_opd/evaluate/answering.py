@@ -51,7 +51,7 @@ class ModelAnswers:
     """That open the pictures of questions which were announced."""
     hooks: Hooks = field(default_factory=Hooks)
     advice: str = ""
-    lower: str = "the size of pictures or the longest response"
+    lower: str = "--max-pixels or --max-response-tokens, which makes it another evaluation"
     """See `in_smaller_batches`."""
 
     @cached_property

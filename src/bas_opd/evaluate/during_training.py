@@ -83,8 +83,9 @@ def evaluator(
 
 
 def _once(told: set[str], notice: Callable[[str], None], text: str) -> None:
-    if text not in told:
-        told.add(text)
+    """Give a notice unless it was given before, whatever numbers follow its colon."""
+    if (what := text.partition(":")[0]) not in told:
+        told.add(what)
         notice(text)
 
 

@@ -14,7 +14,7 @@ from bas_opd.run.directory import VERDICTS
 from bas_opd.serving.client import ChatClient, ServerError, Spending
 from bas_opd.serving.endpoint import STOP_SECONDS, Endpoint
 from bas_opd.types import Grade
-from bas_opd.validation import json_object
+from bas_opd.validation import extra_fields
 
 GRADES: dict[Outcome, Grade] = {"correct": "right", "wrong": "wrong", "unscored": "unread"}
 KNOWN = Case(question="Which colour is the cup?", reference="red", answer="It is red.")
@@ -32,7 +32,7 @@ def reward_judge(config: Config, *, leads: bool = True) -> RewardJudge | None:
         url=settings.url,
         model=settings.model,
         key_variable=settings.key_variable,
-        extra=json_object(settings.extra),
+        extra=extra_fields(settings.extra),
         stop_seconds=STOP_SECONDS,
     )
     if leads:

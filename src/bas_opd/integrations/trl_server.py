@@ -26,11 +26,17 @@ except ImportError as error:
 
 
 class BudgetedServerDistillationTrainer(BudgetedTrainer, ServerDistillationTrainer):
-    """`ServerDistillationTrainer` that asks its server about floor(rho |C|) rows of each step."""
+    """`ServerDistillationTrainer` that asks its server about floor(rho |C|) rows of each step.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Each request is sent once, and one that fails ends the training. With `repeat_requests` TRL's
+    client repeats it up to five times, which the ledger does not count.
+    """
+
+    def __init__(self, *args: Any, repeat_requests: bool = False, **kwargs: Any) -> None:
         self._answer: dict[str, Tensor] = {}
         super().__init__(*args, **kwargs)
+        if not repeat_requests:
+            _send_once(self.teacher_client.session)
         if self.gate.learns and self.loss_top_k < 2:
             raise ConfigError(
                 f"{type(self.gate.selector).__name__} learns from distributions, but the server "
@@ -64,3 +70,12 @@ class BudgetedServerDistillationTrainer(BudgetedTrainer, ServerDistillationTrain
         teacher = TopLogprobs(ids=ids, known=self._answer["topk_logprobs"][placed], likeliest=ids)
         utility = token_utility(logits, teacher, student_topk(logits, ids.shape[-1]), support=ids)
         return self._per_row(utility, mask)
+
+
+def _send_once(session: Any) -> None:
+    """Replace the adapters with which TRL's client repeats requests."""
+    # TRL's client has imported it.
+    from requests.adapters import HTTPAdapter  # pyright: ignore[reportMissingModuleSource]
+
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter())

@@ -133,7 +133,7 @@ class BudgetedAgentLoopWorker(AgentLoopWorker):
 
 
 class BudgetedAgentLoopManager(AgentLoopManager):
-    """Starts budgeted workers; name it as `rollout.agent.agent_loop_manager_class`."""
+    """Starts budgeted workers; verl finds it by `rollout.agent.agent_loop_manager_class`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(BudgetedAgentLoopWorker)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import PurePath
 from typing import Any
 
 from bas_opd.config.loading import FREE, dump, flat
@@ -25,6 +26,8 @@ from bas_opd.text import plus_minus
 SEEDS = ("run.seed", "select.seed")
 PATHS = ("model.path", "data.path", "run.output", "eval.data")
 """Settings that say where something is; what it is, its fingerprint says."""
+FOLDERS = (*PATHS, "teacher.path")
+"""Settings of which a page shows the end alone."""
 
 ArmKey = tuple[tuple[str, str], ...]
 
@@ -352,11 +355,23 @@ def default_settings() -> dict[str, Any]:
     return flat(dump(Config(model=ModelConfig(path="-"), data=DataConfig(path="-"))))
 
 
+def shortened(path: str) -> str:
+    """Return the end of a path: a page that is sent on shows no folders of its writer."""
+    parts = PurePath(path).parts
+    return "/".join(("…", *parts[-2:])) if len(parts) > 2 else path
+
+
 def _own_settings(mine: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[str]:
     """Return the settings that are neither the default nor shared by every other."""
     plain = default_settings()
+
+    def written(key: str, value: Any) -> str:
+        if key in FOLDERS and value:
+            return shortened(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
     return [
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        f"{key}={written(key, value)}"
         for key, value in mine.items()
         if value != plain[key] and any(each[key] != value for each in others)
     ]

@@ -290,7 +290,7 @@ def budget_sentence(run: Run) -> str:
     if over:
         return (
             f"{over:,} of {len(run.steps):,} steps asked the teacher more than K allowed; the "
-            f"worst by {counted(run.totals['overrun'], unit)}."
+            f"worst by {counted(run.totals['overrun'], unit)}.{_requests(run)}"
         )
     none = "the one step did not ask"
     if len(run.steps) > 1:
@@ -299,7 +299,21 @@ def budget_sentence(run: Run) -> str:
     return (
         f"Overrun 0: {none} the teacher more than its "
         f"K = floor({run.select.query_ratio:f} {full}), at most {most:,}. K is fixed before "
-        "the teacher is asked anything."
+        f"the teacher is asked anything.{_requests(run)}"
+    )
+
+
+def _requests(run: Run) -> str:
+    """Return what was sent to the server of a teacher, as a sentence; nothing if it has none."""
+    if run.requests is None:
+        return ""
+    sent = {step.step: run.requests.get(step.step, 0) for step in run.queries}
+    rows = sum(len(step.selected) for step in run.queries)
+    beyond = sum(max(0, sent[step.step] - len(step.selected)) for step in run.queries)
+    limits = " K limits the selected rows; teacher.retries limits the requests beyond one for each,"
+    return (
+        f" Requests are counted apart: {counted(sum(sent.values()), 'request')} for "
+        f"{counted(rows, 'selected row')}.{f'{limits} here {beyond:,}.' if beyond else ''}"
     )
 
 

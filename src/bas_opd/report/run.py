@@ -27,6 +27,7 @@ from bas_opd.run.record import (
 )
 from bas_opd.run.verify import Verification, verify
 from bas_opd.select.rules import PolicyRule, policy_rule
+from bas_opd.serving.request_journal import read_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Run:
     geometry: GeometryAudit | None
     repeated_calls: int = 0
     """Teacher calls that were lost in a kill and made again; the totals charge each once."""
+    requests: Mapping[int, int] | None = None
+    """Step -> requests that were sent for it, where the teacher is behind a server."""
 
     @property
     def shown(self) -> tuple[tuple[StepRecord, ShownRow], ...]:
@@ -182,6 +185,7 @@ def _run(path: Path, history: RunOutline, steps: Sequence[StepRecord]) -> Run:
     sound(history)
     finished = history.finished
     totals, made = Ledger.of(steps).totals(), read_journal(history.directory.calls)
+    asked = read_requests(history.directory.requests)
     return Run(
         path=path,
         config=history.config(),
@@ -198,4 +202,5 @@ def _run(path: Path, history: RunOutline, steps: Sequence[StepRecord]) -> Run:
         utility_audits=utility_audits(path),
         geometry=geometry_audit(path),
         repeated_calls=0 if made is None else made.repeated(totals["calls"]),
+        requests=None if asked is None else asked.requests,
     )

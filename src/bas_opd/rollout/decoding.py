@@ -71,7 +71,7 @@ class Decoder:
         self._pool: Any = None
         """The memory that all graphs compute in; nothing in it outlives a step."""
         self._can_capture = True
-        self._has_told = False
+        self._told: set[str] = set()
 
     def __call__(
         self, prefix: Prefix, *, repeats: int = 1, fixed: bool | None = None
@@ -216,9 +216,9 @@ class Decoder:
         return steps
 
     def _tell(self, text: str) -> None:
-        """Say once what is slow."""
-        if not self._has_told:
-            self._has_told = True
+        """Say once what is slow, whatever numbers follow."""
+        if (what := text.partition(":")[0]) not in self._told:
+            self._told.add(what)
             self.hooks.notice(text)
 
     def _captured(

@@ -50,6 +50,10 @@ def generation_problems(
         if len(prompts) != len(step.examples):
             yield "student_prompt_tokens and examples differ in length."
             return
+        longest = config.data.max_prompt_tokens
+        if not all(1 <= tokens <= longest for tokens in prompts):
+            yield f"student_prompt_tokens has one that is not from 1 to {longest}."
+            return
         least, most = _tokens(step, kept, prompts)
         if not least <= step.student_tokens <= most:
             yield f"student_tokens is {step.student_tokens}, but its rows make {least} to {most}."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 _POLL_SECONDS = 0.2
 _CALM = 64
-"""Requests that succeed in a row before more may be out than when the server last failed."""
+"""Requests that succeed in a row before more may be out than when they last were too many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class SharedBackoff:
     """Decides when a request may be sent; safe to share between threads.
 
     A failure ends a round, and nothing is sent until a wait is over. Then one request goes first,
-    and with each that succeeds one more may be out at once, up to one less than when the server
-    failed: it may limit how many. That limit is raised slowly. A request of an earlier round that
-    fails later says nothing new: the failures of one moment are one failed round.
+    and with each that succeeds one more may be out at once. After a refusal because they are too
+    many, one less may be than when it came; that limit is raised slowly. A request of an earlier
+    round that fails later says nothing new: the failures of one moment are one failed round.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -84,8 +84,15 @@ class SharedBackoff:
                     self._calm, self._most = 0, min(self._at_once, self._most + more)
                 self._room = min(self._most, self._room + 1)
 
-    def failed(self, turn: Turn, seconds: Callable[[int], float], *, at_least: float) -> None:
-        """Note a failure, and hold all requests.
+    def failed(
+        self,
+        turn: Turn,
+        seconds: Callable[[int], float],
+        *,
+        at_least: float,
+        is_too_many: bool = False,
+    ) -> None:
+        """Note a failure, which may be that there are too many requests, and hold all of them.
 
         `seconds` are to be waited after a number of failed rounds in a row. `at_least` is what the
         server asks for, also in the reply to a request of an earlier round.
@@ -93,8 +100,9 @@ class SharedBackoff:
         with self._changed:
             wait = at_least
             if turn.round == self._round:
-                if self._room > 1:  # A single one was not too many.
-                    self._calm, self._most = 0, self._room - 1
+                self._calm = 0
+                if is_too_many:
+                    self._most = max(1, self._room - 1)
                 self._round, self._out, self._room = self._round + 1, 0, 1
                 self._is_heard = False
                 self.failed_rounds += 1

@@ -28,6 +28,7 @@ import httpx2
 from pydantic import AliasPath, BaseModel, Field, SecretStr, ValidationError
 
 from bas_opd.errors import ConfigError
+from bas_opd.validation import SET_ALREADY
 
 MAX_REPLY_BYTES = 16_000_000
 MAX_WRITE_BYTES = 65_536
@@ -37,11 +38,6 @@ SHORTEST_SECRET = 12
 """Keys below this length, such as the EMPTY of a local server, are words that replies may hold."""
 
 _OBJECTION = re.compile(r"support|unknown|unrecogni|unexpected|deprecat|permitted|allowed|instead")
-_SET_ALREADY = {
-    *("model", "messages", "stream", "n"),
-    *("temperature", "seed", "max_tokens", "max_completion_tokens"),
-}
-
 
 STOP_SECONDS = 20.0
 """Longest wait for replies when a run is asked to stop: many schedulers kill it after 30."""
@@ -90,7 +86,7 @@ class Endpoint:
             )
         if self.key_variable:
             _warn_of_open_key(self.key_variable, self.url)
-        if taken := self.extra.keys() & _SET_ALREADY:
+        if taken := self.extra.keys() & SET_ALREADY:
             raise ConfigError(
                 f"The extra fields of a request cannot set {', '.join(sorted(taken))}, because "
                 "these are set already. Leave them out."

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from typer.testing import CliRunner
 
 from bas_opd.bench import command
-from bas_opd.bench.floor import _recorded
+from bas_opd.bench.floor import _recorded, floor
 from bas_opd.bench.losses import _Setup, losses
 from bas_opd.bench.phases import PlainDistillation, _learner, updating
 from bas_opd.bench.sampling import decoding, prefilling
@@ -224,6 +224,64 @@ def test_a_floor_has_the_products_that_are_computed_and_no_others() -> None:
     ]  # fmt: skip
     network(torch.zeros(2, 4))
     assert len(found) == 4, "Later passes are recorded too."
+
+
+def test_memory_that_runs_out_for_one_side_changes_no_other(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[int] = []
+
+    def record(*arguments: Any) -> Any:
+        found, tokens = _recorded(*arguments)
+        recorded.append(len(found))
+        return found, tokens
+
+    monkeypatch.setattr("bas_opd.bench.floor._recorded", record)
+    whole = updating(subject, repeats=1)
+    assert whole.skipped == ()
+    (products,) = recorded
+    call, is_full = Distillation.__call__, True
+    selected = set(subject.selected(subject.rollouts()))
+
+    def crowded(self: Any, hidden: Any, packed: Any) -> Any:
+        nonlocal is_full
+        if is_full and not selected.issuperset(packed.rows):
+            is_full = False
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+        return call(self, hidden, packed)
+
+    # Only one side learns by this loss from rows that were not selected.
+    monkeypatch.setattr(Distillation, "__call__", crowded)
+    recorded.clear()
+    found = updating(subject, repeats=1)
+    (said,) = found.skipped
+    assert said.startswith("batches of 128 tokens for all rows, shared, as memory ran out; it was")
+    assert recorded == [products]
+    assert [each.tokens for each in found.sides][::3] == [each.tokens for each in whole.sides][::3]
+
+
+def test_a_floor_has_no_products_of_a_batch_that_did_not_fit() -> None:
+    layer = nn.Linear(4, 4)
+    model: Any = SimpleNamespace(
+        network=nn.Sequential(layer), fast_head=None, precision=torch.float32, device=CPU
+    )
+    limit, rows = 8, []
+
+    def run() -> int:
+        nonlocal limit
+        while limit > 2:
+            layer(torch.zeros(limit, 4))
+            limit //= 2
+        layer(torch.zeros(limit, 4))
+        return 5
+
+    side = floor(model, run, limit=lambda: limit)
+    multiply = torch.mm
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "mm", lambda a, b: rows.append(len(a)) or multiply(a, b))
+        assert side.run() == 5
+    assert rows[0] == 2
+    assert 8 not in rows
 
 
 def test_one_step_of_several_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,11 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from bas_opd.commands.export import export
+from bas_opd.config.loading import dump
+from bas_opd.config.schema import Config
 from bas_opd.errors import CheckpointError, DataError, ModelError, RunDirectoryError
 from bas_opd.model.processing import Processor
+from bas_opd.serving.request_journal import RequestJournal
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +154,158 @@ def test_the_card_says_what_was_trained_and_asked(full: Path, tmp_path: Path) ->
     # The folder of the base model on this machine is nobody else's business.
     assert str(tmp_path.parent) not in card
     assert "base_model" not in card
+
+
+def card_with(run: Path, folder: Path, sections: dict[str, dict[str, Any]]) -> str:
+    """The card of a run that has other settings on record."""
+    copy = Path(shutil.copytree(run, folder / "run"))
+    events = events_of(copy)
+    kept = {name: events[0]["config"][name] for name in ("model", "data", "run")}
+    events[0]["config"] = dump(Config.model_validate({**kept, **sections}))
+    rewrite(copy, events)
+    export(copy, folder / "out")
+    return (folder / "out" / "README.md").read_text()
+
+
+PATH = {"path": "/home/someone/models/big"}
+SERVER = {"server": "http://10.0.0.7:8000/v1", "model": "Qwen/Qwen3.5-9B"}
+SELECTIVE = "Trained by budget-aware selective on-policy"
+ITSELF = "a teacher that saw a crop scored a share of the model's own answers"
+OPSD = "Trained by on-policy self-distillation from a teacher that was told the answers."
+
+
+@pytest.mark.parametrize(
+    ("sections", "title", "opening", "teacher"),
+    [
+        pytest.param(
+            {"teacher": {"mode": mode}},
+            "distilled from its own view of the crop",
+            f"{SELECTIVE} self-distillation: {ITSELF} to the full image.",
+            whose,
+            id=mode,
+        )
+        for mode, whose in (
+            ("ema", "a moving average of the model"),
+            ("frozen", "the initial model"),
+            ("live", "the model itself"),
+        )
+    ]
+    + [
+        pytest.param(
+            {"select": {"policy": "full", "query_ratio": "1"}},
+            "distilled from its own view of the crop",
+            "Trained by on-policy self-distillation: a teacher that saw a crop scored the model's "
+            "own answers to the full image.",
+            "a moving average of the model",
+            id="every-answer",
+        ),
+        pytest.param(
+            {"teacher": PATH},
+            "distilled from big",
+            f"{SELECTIVE} distillation: another model, big, that saw a crop scored a share of the "
+            "model's own answers to the full image.",
+            "big",
+            id="path",
+        ),
+        pytest.param(
+            {"teacher": {**PATH, "path": "Qwen/Qwen3.5-9B", "view": "full"}},
+            "distilled from Qwen/Qwen3.5-9B",
+            f"{SELECTIVE} distillation: another model, Qwen/Qwen3.5-9B, that saw the full image "
+            "too scored a share of the model's own answers to the full image.",
+            "Qwen/Qwen3.5-9B",
+            id="path-full-view",
+        ),
+        pytest.param(
+            {"teacher": SERVER},
+            "distilled from Qwen/Qwen3.5-9B",
+            f"{SELECTIVE} distillation: another model, Qwen/Qwen3.5-9B, that saw a crop scored a "
+            "share of the model's own answers to the full image.",
+            "Qwen/Qwen3.5-9B, behind a server",
+            id="server",
+        ),
+        pytest.param(
+            {"teacher": {**SERVER, "model": "/models/private/big", "view": "full"}},
+            "distilled from big",
+            f"{SELECTIVE} distillation: another model, big, that saw the full image too scored a "
+            "share of the model's own answers to the full image.",
+            "big, behind a server",
+            id="server-full-view",
+        ),
+        pytest.param(
+            {"method": {"name": "opsd"}},
+            "trained by opsd",
+            OPSD,
+            "a moving average of the model",
+            id="opsd",
+        ),
+        pytest.param(
+            {"method": {"name": "opsd"}, "teacher": {"mode": "frozen"}},
+            "trained by opsd",
+            OPSD,
+            "the initial model",
+            id="opsd-frozen",
+        ),
+        pytest.param(
+            {"method": {"name": "opsd"}, "teacher": {"path": "./big"}},
+            "trained by opsd",
+            "Trained by on-policy distillation from another model, big, that was told the answers.",
+            "big",
+            id="opsd-path",
+        ),
+        pytest.param(
+            {"method": {"name": "sft"}},
+            "trained by sft",
+            "Trained by fine-tuning on answers that the initial model gave to crops.",
+            "the initial model",
+            id="sft",
+        ),
+        pytest.param(
+            {"method": {"name": "grpo"}},
+            "trained by grpo",
+            "Trained by GRPO, rewarded by rule for right answers to the full image.",
+            None,
+            id="grpo",
+        ),
+        pytest.param(
+            {"method": {"name": "dapo"}, "judge": {"url": "http://10.0.0.7/v1", "model": "m"}},
+            "trained by dapo",
+            "Trained by DAPO, rewarded by rule or by a judge for right answers to the full image.",
+            None,
+            id="judged",
+        ),
+    ],
+)
+def test_the_card_says_who_taught_and_what_it_saw(
+    sections: dict[str, dict[str, Any]],
+    title: str,
+    opening: str,
+    teacher: str | None,
+    full: Path,
+    tmp_path: Path,
+) -> None:
+    card = card_with(full, tmp_path, sections)
+    prose = card.partition("\n# ")[2].partition("\n| |")[0]
+    assert prose.partition("\n")[0].endswith(f", {title}")
+    assert opening in " ".join(prose.split())
+    rows = [line for line in card.splitlines() if line.startswith("| teacher |")]
+    assert rows == ([] if teacher is None else [f"| teacher | {teacher} |"])
+    # A card is public: it names no folder and no address of its writer.
+    for secret in ("someone", "/models", "private", "10.0.0.7", str(tmp_path)):
+        assert secret not in card
+
+
+def test_the_card_counts_requests_to_a_server_apart_from_calls(full: Path, tmp_path: Path) -> None:
+    assert "requests to the teacher" not in card_with(full, tmp_path / "none", {"teacher": SERVER})
+    run = Path(shutil.copytree(full, tmp_path / "served"))
+    journal = RequestJournal.resume(run / "teacher" / "requests.jsonl")
+    for row in range(3):
+        journal.write(0, row, "content", 700)
+    journal.write(1, 0, "content", 0)  # Its answer was stored already.
+    card = card_with(run, tmp_path, {"teacher": SERVER})
+    said = "3 in the whole run, repeats included; 2,100 tokens"
+    assert f"| requests to the teacher | {said} |" in card
+    totals = events_of(full)[-1]["totals"]
+    assert f"| teacher calls | {totals['calls']:,} of " in card
 
 
 @pytest.mark.parametrize("settings", [(), ("model.max_pixels=16384", "model.min_pixels=1024")])

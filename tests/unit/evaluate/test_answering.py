@@ -258,7 +258,7 @@ def test_memory_that_runs_out_halves_the_batches_and_repeats_no_answer(
     assert sizes[5:] == [1] * 6
     most = 0
     with pytest.raises(
-        OutOfMemory, match=r"even in its smallest batch.* Lower the size of pictures or"
+        OutOfMemory, match=r"even in its smallest batch.* Lower --max-pixels or --max-response-"
     ):
         next(answering.answers(pictures.questions))
 

@@ -47,6 +47,15 @@ def test_an_ablation_is_named_by_what_it_changes(tmp_path: Path, data: PreparedS
     assert list(names.values()) == ["learned-25", "learned-25, distill.use_overlap=false"]
 
 
+def test_another_teacher_is_named_without_the_folders_above_it(
+    tmp_path: Path, data: PreparedSet
+) -> None:
+    settings = {"teacher": {"path": "/home/someone/models/big"}}
+    other = read_run(synthetic_run(tmp_path / "b", data, settings=settings))
+    names = arm_names([run(tmp_path / "a", data), other])
+    assert names[arm_key(other)] == "learned-25, teacher.mode=frozen, teacher.path=…/models/big"
+
+
 def test_ablations_are_arms_of_their_own_and_seeds_are_not(
     tmp_path: Path, data: PreparedSet
 ) -> None:

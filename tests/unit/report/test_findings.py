@@ -10,11 +10,13 @@ from report_fixtures import evaluate, synthetic_run
 
 from bas_opd.data.records import PreparedSet
 from bas_opd.report.comparison import compare_runs
-from bas_opd.report.findings import not_run, result, stale_sentence
+from bas_opd.report.findings import budget_sentence, not_run, result, stale_sentence
 from bas_opd.report.pages.writing import write_report
 from bas_opd.report.run import read_run
 from bas_opd.run.verify import verify
+from bas_opd.serving.request_journal import RequestJournal
 
+LIMITS = "K limits the selected rows; teacher.retries limits the requests beyond one for each"
 STALE = "of other weights than this run's model"
 
 
@@ -116,3 +118,60 @@ def test_a_learning_policy_that_ranked_nothing_is_named_first(
 
 def test_a_card_shows_names_in_code_as_they_are_typed(path: Path) -> None:
     assert "(`run.keep_every`)" in card_of(path)
+
+
+def ask(path: Path, *, beyond: int = 0, stored: int = 0) -> int:
+    """Note requests for the selected rows of a run, and return how many rows those are.
+
+    In the first step `beyond` more are sent, and `stored` rows need none.
+    """
+    journal = RequestJournal.resume(path / "teacher" / "requests.jsonl")
+    steps = read_run(path).queries
+    for step in steps:
+        for place, row in enumerate(step.selected):
+            is_stored = step.step == 0 and place < stored
+            journal.write(step.step, row, f"content {row}", 0 if is_stored else 9)
+    for _ in range(beyond):
+        journal.write(0, steps[0].selected[-1], "content", 9)
+    journal.write(len(steps), 0, "content", 9)  # of a step that is not on record yet
+    return sum(len(step.selected) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "stored", "then"),
+    [
+        (0, 0, ""),
+        (2, 0, f" {LIMITS}, here 2."),
+        (0, 1, ""),
+    ],
+)
+def test_requests_to_a_server_are_counted_apart_from_rows(
+    beyond: int, stored: int, then: str, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    served = {"teacher": {"server": "http://localhost:1/v1", "model": "big"}}
+    path = synthetic_run(tmp_path / "served", pictures, steps=3, settings=served)
+    assert "equests" not in budget_sentence(read_run(path))
+    rows = ask(path, beyond=beyond, stored=stored)
+    sent = rows + beyond - stored
+    said = f" Requests are counted apart: {sent} requests for {rows} selected rows."
+    assert budget_sentence(read_run(path)).endswith(f"teacher is asked anything.{said}{then}")
+    assert f"{said}{then}" in words_of(page_of(path))
+    assert f"{said}{then}" in card_of(path)
+    own = synthetic_run(tmp_path / "own", pictures, steps=3, policy="random")
+    assert budget_sentence(read_run(own)).endswith("the teacher is asked anything.")
+    assert f"{said}{then}" in words_of(comparison_of(tmp_path / "both", path, own)[0])
+
+
+def test_a_page_names_another_teacher_and_no_folder_of_its_writer(
+    path: Path, pictures: PreparedSet, tmp_path: Path
+) -> None:
+    after = words_of(page_of(path)).partition("base model")[2]
+    assert " teacher " not in after.partition(" data ")[0]
+    folder = {"teacher": {"path": "/home/someone/models/big"}}
+    other = synthetic_run(tmp_path / "other", pictures, steps=3, settings=folder)
+    served = {"teacher": {"server": "http://localhost:1/v1", "model": "big"}}
+    third = synthetic_run(tmp_path / "third", pictures, steps=3, settings=served)
+    assert "teacher …/models/big, another model" in words_of(page_of(other))
+    assert "teacher big, behind a server" in words_of(page_of(third))
+    for text in (page_of(other), card_of(other), *comparison_of(tmp_path / "out", path, other)):
+        assert "someone" not in text

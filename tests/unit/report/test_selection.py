@@ -128,3 +128,5 @@ def test_a_drawn_step_shows_each_rollout_as_what_became_of_it() -> None:
         "no-crop",
     ]
     assert marks[0].size > marks[1].size
+    assert "8 rollouts of 2 questions. 7 rollouts can be asked about." in drawn.label
+    assert "cannot be asked" in [key.label for key in drawn.keys]

@@ -237,6 +237,8 @@ def test_a_hidden_round_shows_in_the_cursor(runs: dict[str, Path], tmp_path: Pat
         ("sft", "rows", [999]),
         ("sft", "per_prompt", 1),
         ("sft", "student_tokens is 1, but its rows make", 1),
+        ("sft", "student_prompt_tokens has one that is not from 1 to", [-107, 100, 100, 100]),
+        ("sft", "student_prompt_tokens and examples differ", [1]),
         ("sft-unfiltered", "rows", []),
         ("dapo", "is_valid", False),
     ],
@@ -250,6 +252,19 @@ def test_a_forged_number_is_refused(
         event[forged_field] = value
 
     assert any(field in problem for problem in forged(runs[name], tmp_path, forge))
+
+
+def test_a_step_of_sft_whose_prompts_are_left_out_is_refused(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "forged"
+    shutil.copytree(runs["sft"], copy)
+    events = events_of(copy)
+    last = [event for event in events if event["event"] == "step"][-1]
+    del last["student_prompt_tokens"]
+    rewrite(copy, events)
+    problems = [problem for check in verify(copy).checks for problem in check.problems]
+    assert any("student_prompt_tokens is missing, which earlier" in each for each in problems)
 
 
 @pytest.mark.parametrize("total", ["rollouts", "rewards", "deferred", "updates", "dropped_groups"])

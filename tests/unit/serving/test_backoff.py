@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from bas_opd.serving.backoff import SharedBackoff, Turn
 
 AT_ONCE = 8
@@ -35,7 +37,7 @@ def failures(backoff: SharedBackoff, *, limit: int, waves: int) -> int:
         failed += refuses
         for turn in turns:
             if refuses:
-                backoff.failed(turn, lambda _: 0.0, at_least=0.0)
+                backoff.failed(turn, lambda _: 0.0, at_least=0.0, is_too_many=True)
             else:
                 backoff.succeeded(turn)
             backoff.end(turn)
@@ -60,7 +62,7 @@ def test_failures_of_one_moment_lower_the_limit_once() -> None:
     backoff = SharedBackoff(AT_ONCE)
     turns = begun(backoff)
     for turn in turns:
-        backoff.failed(turn, lambda _: 0.0, at_least=0.0)
+        backoff.failed(turn, lambda _: 0.0, at_least=0.0, is_too_many=True)
         backoff.end(turn)
     assert backoff.failed_rounds == 1
     (probe,) = begun(backoff)
@@ -71,3 +73,25 @@ def test_failures_of_one_moment_lower_the_limit_once() -> None:
         backoff.succeeded(first)
     backoff.end(first)
     assert len(begun(backoff)) == AT_ONCE - 1
+
+
+def test_failures_that_have_other_reasons_do_not_lower_the_limit() -> None:
+    """One of 50 fails, whatever the number that is out: each costs a ramp from one to all."""
+    backoff, draw = SharedBackoff(AT_ONCE), random.Random(0)
+    out, times = list[Turn](), 0.0
+    for _ in range(5000):
+        out += begun_beside(backoff, out)
+        times += 1 / len(out)
+        turn = out.pop(draw.randrange(len(out)))
+        if draw.random() < 0.02:
+            backoff.failed(turn, lambda _: 0.0, at_least=0.0)
+        else:
+            backoff.succeeded(turn)
+        backoff.end(turn)
+    assert 5000 / times > 0.7 * AT_ONCE
+
+
+def begun_beside(backoff: SharedBackoff, out: list[Turn]) -> list[Turn]:
+    """Begin as many requests as may be out beside those of this and earlier rounds."""
+    current = sum(turn.round == backoff._round for turn in out)
+    return [backoff.begin(lambda: None) for _ in range(backoff._room - current)]

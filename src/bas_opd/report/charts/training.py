@@ -42,7 +42,7 @@ from bas_opd.report.selection import (
 from bas_opd.run.curves import CURVES, drawn_curves
 from bas_opd.run.record import GenerationRecord, QueryRecord
 from bas_opd.select.rules import PolicyRule
-from bas_opd.text import ends_of, percent
+from bas_opd.text import counted, ends_of, percent
 
 CELL = 14
 """Pixels of a page for each rollout, in both directions."""
@@ -51,7 +51,7 @@ STATES = {
     "every": "asked, as every candidate",
     "explored": "asked, drawn at random",
     "passed-over": "not asked",
-    "no-crop": "no crop, cannot be asked",
+    "no-crop": "cannot be asked",
 }
 SELECTION_CURVES = ("utility/ranked", "utility/explored")
 """Drawn together, where a page shows what was selected."""
@@ -508,6 +508,6 @@ def _sentence(step: QueryRecord, utility: dict[int, float | None], rule: PolicyR
     asked = f"{len(step.selected)}: {' and '.join(parts)}" if len(parts) > 1 else "".join(parts)
     return (
         f"Step {step.step + 1}: {len(step.examples) * step.per_prompt} rollouts of "
-        f"{len(step.examples)} questions, {len(step.candidates)} of them with a crop to ask about. "
-        f"The teacher was asked about {asked or 'none'}."
+        f"{len(step.examples)} questions. {counted(len(step.candidates), 'rollout')} can be "
+        f"asked about. The teacher was asked about {asked or 'none'}."
     )

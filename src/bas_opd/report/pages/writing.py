@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from bas_opd import __version__, disk
 from bas_opd.audit.summary import RANKINGS
 from bas_opd.config.loading import dump, flat
+from bas_opd.config.schema import TeacherConfig
 from bas_opd.errors import BasOpdError
 from bas_opd.evaluate.benchmarks.summary import EVERY_QUESTION
 from bas_opd.evaluate.results import RunEvaluation
 from bas_opd.files import write_text
-from bas_opd.report.arms import PATHS, default_settings
+from bas_opd.report.arms import FOLDERS, PATHS, default_settings, shortened
 from bas_opd.report.charts import training
 from bas_opd.report.charts.audits import audit_figures
 from bas_opd.report.comparison import (
@@ -247,9 +248,10 @@ def _environment(run: Run) -> dict[str, str]:
     versions = packages.items() if isinstance(packages, dict) else ()
     return {
         "settings hash": started.config_hash,
-        "base model": f"{_short(run.config.model.path)}, weights {started.base[:16]}",
-        "data": f"{_short(started.data.folder)}, {started.data.examples:,} examples, fingerprint "
-        f"{started.data.fingerprint[:16]}",
+        "base model": f"{shortened(run.config.model.path)}, weights {started.base[:16]}",
+        **_another_teacher(run.config.teacher),
+        "data": f"{shortened(started.data.folder)}, {started.data.examples:,} examples, "
+        f"fingerprint {started.data.fingerprint[:16]}",
         "device": f"{known.get('gpu') or started.device}, {started.precision}",
         "machine": f"{known.get('platform')}, {known.get('threads')} threads",
         "python": str(known.get("python")),
@@ -258,12 +260,19 @@ def _environment(run: Run) -> dict[str, str]:
     }
 
 
+def _another_teacher(teacher: TeacherConfig) -> dict[str, str]:
+    """Return which other model taught; nothing where the student's own network did."""
+    if teacher.path is not None:
+        return {"teacher": f"{shortened(teacher.path)}, another model"}
+    return {"teacher": f"{shortened(teacher.model)}, behind a server"} if teacher.server else {}
+
+
 def _settings(run: Run) -> list[tuple[str, str, str]]:
     """Return key, value and default of every setting; paths have no default."""
     defaults = default_settings()
     return [
-        (key, _short(value), "")
-        if key in PATHS and value
+        (key, shortened(value), "")
+        if key in FOLDERS and value
         else (key, _written(value), _written(defaults[key]))
         for key, value in flat(dump(run.config)).items()
     ]
@@ -281,9 +290,3 @@ def _differing_settings(runs: dict[str, Run]) -> dict[str, tuple[str, ...]]:
 
 def _written(value: Any) -> str:
     return "unset" if value is None else str(value)
-
-
-def _short(path: str) -> str:
-    """Return the end of a path: a page that is sent on shows no folders of its writer."""
-    parts = PurePath(path).parts
-    return "/".join(("…", *parts[-2:])) if len(parts) > 2 else path
