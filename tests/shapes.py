@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from PIL import Image, ImageDraw
 
@@ -75,6 +75,21 @@ def make_pictures(folder: Path, *, n: int, seed: int, size: Size = (256, 192)) -
             )
         writer.finish(source=f"generated pictures, seed {seed}")
     return PreparedSet.load(folder)
+
+
+def rewritten(source: Path, target: Path, *, spared: int = 0, **fields: Any) -> Path:
+    """Copy a prepared set with other fields in every row, but for the first few."""
+    examples = PreparedSet.load(source).examples
+    with staged_set(target) as writer:
+        for place, example in enumerate(examples):
+            image = writer.store(example.image.read_bytes(), name="p.png", place="images")
+            row = {"id": example.id, "image": image.name, "question": example.question}
+            box = example.crop.box if example.crop else None
+            crop = CropRow(box=box, area=0.1) if box else None
+            changed = fields if place >= spared else {}
+            writer.add(Row(**{**row, "answer": example.answer, "crop": crop, **changed}))
+        writer.finish(source="a copy")
+    return target
 
 
 def draw_sample(seed: int, index: int, size: Size) -> Sample:

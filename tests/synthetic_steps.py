@@ -10,6 +10,7 @@ from bas_opd.budget import exploration_quota, query_budget
 from bas_opd.config.schema import Config
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet
+from bas_opd.run.forecast import has_view
 from bas_opd.run.record import QueryRecord
 from bas_opd.select.rules import policy_rule
 from bas_opd.types import FEATURES
@@ -51,8 +52,7 @@ def _step(
     places = step_indices(len(data), config.rollout.prompts_per_step, config.run.seed, step)
     examples = [data.examples[place] for place in places]
     lengths = [draw.randint(2, 40) for _ in range(len(examples) * per_prompt)]
-    sees_all = config.method.name == "opsd"
-    rows = [r for r in range(len(lengths)) if sees_all or examples[r // per_prompt].has_crop]
+    rows = [r for r in range(len(lengths)) if has_view(config, examples[r // per_prompt])]
     worth = {row: draw.random() ** 3 / lengths[row] for row in rows}
     budget = query_budget(select.query_ratio, len(rows))
     scores: dict[int, float] = {}

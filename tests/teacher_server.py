@@ -39,8 +39,12 @@ class TeacherServer:
         self.max_model_len, self.version = max_model_len, version
         self.fault: Fault = no_fault
         self.max_logprobs = 10_000
+        self.is_text_only = False
+        """Whether its model knows no pictures."""
         self.sees = True
-        """Whether it takes pictures."""
+        """Whether it was started so that it takes pictures."""
+        self.vocabulary = len(self.model.head.weight)  # type: ignore[arg-type]
+        """How many token ids it says that its model predicts."""
         self.chooses = True
         """Whether it runs the model runner that scores chosen ids."""
         self.scores = True
@@ -52,7 +56,7 @@ class TeacherServer:
         self.answered: Counter[str] = Counter()
         """Content -> good answers that were sent whole."""
         self.bytes = b""
-        """All that came in."""
+        """All that came in: request lines, headers and bodies."""
         self.headers: list[dict[str, str]] = []
         self.closing = threading.Event()
         self.lock = threading.Lock()
@@ -77,12 +81,23 @@ class TeacherServer:
         """What it says of a request that it does not compute."""
         params = request["sampling_params"]
         wanted, k = params.get("prompt_logprob_token_ids"), params["prompt_logprobs"]
+        if self.is_text_only:
+            return "a-teacher is not a multimodal model"
         if not self.sees:
             return "At most 0 image(s) may be provided in one prompt."
         if k > self.max_logprobs:
             limit = f"which is greater than max allowed: {self.max_logprobs}"
             return f"Requested prompt logprobs of {k}, {limit}"
-        if wanted is None or self.version < "0.32":  # Such versions ignore what they do not know.
+        if self.version < "0.32":  # Such versions ignore what they do not know.
+            wanted = None
+        size = f"Vocabulary size: {self.vocabulary}"
+        if wanted is not None and max(map(max, wanted)) >= self.vocabulary:
+            return (
+                "prompt_logprob_token_ids contain out-of-vocab token ids (-1 pads a row). " + size
+            )
+        if beyond := [i for i in map(int, params.get("logit_bias", {})) if i >= self.vocabulary]:
+            return f"token_id(s) {beyond} in logit_bias contain out-of-vocab token ids. {size}"
+        if wanted is None:
             return None
         if not self.chooses:
             return "prompt_logprob_token_ids requires the V2 model runner"
@@ -192,9 +207,16 @@ class _Http(ThreadingHTTPServer):
 def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        raw_requestline: bytes
+
+        def _note(self, body: bytes = b"") -> None:
+            lines = "".join(f"{name}: {value}\n" for name, value in self.headers.items())
+            with server.lock:
+                server.bytes += self.raw_requestline + lines.encode("latin-1") + body + b"\n"
+                server.headers.append(dict(self.headers))
 
         def do_GET(self) -> None:
-            server.headers.append(dict(self.headers))
+            self._note()
             card = {"id": "a-teacher", "max_model_len": server.max_model_len}
             content = {"/v1/models": {"data": [card]}, "/version": {"version": server.version}}
             self._send(200, content[self.path])
@@ -202,9 +224,7 @@ def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             content = json.loads(raw)
-            with server.lock:
-                server.bytes += raw
-                server.headers.append(dict(self.headers))
+            self._note(raw)
             if self.path == "/tokenize":
                 ids = server.model.processor.tokenizer(content["prompt"], add_special_tokens=False)
                 self._send(200, {"tokens": [each + server.shift for each in ids["input_ids"]]})

@@ -36,7 +36,7 @@ class Stages:
     grade: GradeRows | None = None
     """Says which rollouts are right, where selection uses it; the paper's does not."""
     has_view: Callable[[Example], bool] = lambda example: example.has_crop
-    """Whether the teacher has a view of an example that the student has not."""
+    """Whether the teacher has a view of an example, so that it can be asked about it."""
 
 
 def train_step(

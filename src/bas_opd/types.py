@@ -217,7 +217,7 @@ class Rollouts:
     def candidates(
         self, has_view: Callable[[Example], bool] = lambda example: example.has_crop
     ) -> tuple[int, ...]:
-        """C: rows whose example has a privileged view and whose response has a valid token."""
+        """C: rows whose example the teacher has a view of and whose response has a valid token."""
         return tuple(
             row
             for row, length in enumerate(self.lengths.tolist())

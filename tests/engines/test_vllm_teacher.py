@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -17,14 +18,16 @@ import torch
 from run_fixtures import Silent, small_config
 from run_states import step_records
 from small_models import build_small_model
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from bas_opd.config import Config
 from bas_opd.data.records import PreparedSet
 from bas_opd.data.views import crop_view, full_view
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.errors import ConfigError
+from bas_opd.errors import ConfigError, ModelError
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.model.loading import open_model
+from bas_opd.model.processing import Processor
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.run import loop
 from bas_opd.run.verify import verify
@@ -251,6 +254,35 @@ def test_a_server_that_takes_no_pictures_is_named_before_the_run(
         pytest.raises(RefusedError, match=r"Serve a model that reads pictures"),
     ):
         loop.train(config(tmp_path / "run", small_qwen3vl, address), Silent())
+
+
+def test_a_teacher_that_reads_no_pictures_is_named_before_the_run(
+    teacher: Path, small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "build_method", None)  # The model is not loaded.
+    known = json.loads((teacher / "config.json").read_text())["text_config"]
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim")
+    settings = {name: known[name] for name in (*names, "num_attention_heads")}
+    text = Qwen3ForCausalLM(Qwen3Config(**settings, num_key_value_heads=2))
+    text.save_pretrained(tmp_path / "text")
+    AutoTokenizer.from_pretrained(teacher).save_pretrained(tmp_path / "text")
+    words = r"is not a multimodal model\. .*: serve a vision-language model"
+    with serving(tmp_path / "text", tmp_path / "log", "--enable-scale-out") as address:
+        for taught in ("teacher.support=auto", "teacher.support=student"):
+            settings = config(tmp_path / taught, small_qwen3vl, address, taught)
+            with pytest.raises(RefusedError, match=words):
+                loop.train(settings, Silent())
+
+
+@pytest.mark.parametrize("runner", ["url", "choosing"])
+@pytest.mark.parametrize("size", [303, 305])
+def test_a_teacher_with_another_vocabulary_is_named(
+    runner: str, size: int, small_qwen3vl: Path, request: pytest.FixtureRequest
+) -> None:
+    endpoint = Endpoint(url=request.getfixturevalue(runner), model="a-teacher")
+    sample = sample_request(Processor.load(small_qwen3vl), K)
+    with pytest.raises(ModelError, match=f"predicts 304 token ids and the model .* {size}, so"):
+        ScoringClient(endpoint, vocabulary=size).support("auto", sample)
 
 
 def test_a_server_without_its_endpoint_is_named_before_the_run(

@@ -13,11 +13,10 @@ import torch
 from baseline_fixtures import PRESETS, reward, reward_even_tokens, short_config
 from run_fixtures import Silent, events_of, stop_at
 from run_states import assert_same_end, final_state
+from shapes import rewritten
 
 from bas_opd.audit.subject import Request, Subject
 from bas_opd.config import Config
-from bas_opd.data.records import CropRow, PreparedSet, Row
-from bas_opd.data.writing import staged_set
 from bas_opd.errors import DataError, PreemptionError
 from bas_opd.report.pages.writing import write_report
 from bas_opd.rollout import Sampler
@@ -376,21 +375,6 @@ def test_a_run_of_bas_opd_records_nothing_of_other_methods(config: Make) -> None
     (step, *_) = [event for event in events_of(run) if event["event"] == "step"]
     assert not {"grades", "rewards", "rounds", "updates"} & step.keys()
     assert final_state(run)["ledger"]["updates"] == 3
-
-
-def rewritten(source: Path, target: Path, *, spared: int = 0, **fields: Any) -> Path:
-    """Copy a prepared set with other fields in every row, but for the first few."""
-    examples = PreparedSet.load(source).examples
-    with staged_set(target) as writer:
-        for place, example in enumerate(examples):
-            image = writer.store(example.image.read_bytes(), name="p.png", place="images")
-            row = {"id": example.id, "image": image.name, "question": example.question}
-            box = example.crop.box if example.crop else None
-            crop = CropRow(box=box, area=0.1) if box else None
-            changed = fields if place >= spared else {}
-            writer.add(Row(**{**row, "answer": example.answer, "crop": crop, **changed}))
-        writer.finish(source="a copy")
-    return target
 
 
 @pytest.mark.parametrize(

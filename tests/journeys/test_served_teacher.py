@@ -7,13 +7,15 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from baseline_fixtures import short_config
@@ -100,6 +102,16 @@ def whole(
     kept.fault, kept.max_logprobs, kept.chooses = no_fault, 10_000, True
     settings = tiny(small_qwen35, data.folder, output, *SETTINGS, *kept.settings())
     return loop.train(settings, Silent()).directory
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run that comes so far as to load its model."""
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("The model was loaded.")
+
+    monkeypatch.setattr(loop, "build_method", load)
 
 
 def train(config: Config) -> Path:
@@ -255,6 +267,21 @@ def asked_about(request: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
     return part["url"].partition(",")[2], tuple(request["token_ids"])
 
 
+def numbers_in(wire: str) -> list[list[int]]:
+    """Every list of numbers in it."""
+    found = re.findall(r"\d+(?:[\s,\[\]]+\d+)*", wire)
+    return [list(map(int, re.findall(r"\d+", each))) for each in found]
+
+
+def spaced(ids: Iterable[int]) -> str:
+    return f" {' '.join(map(str, ids))} "
+
+
+def spellings(text: str) -> set[str]:
+    """A text as it may be written in a request."""
+    return {text, json.dumps(text)[1:-1], quote(text), quote_plus(text)}
+
+
 def keep_draws(monkeypatch: pytest.MonkeyPatch) -> dict[int, Rollouts]:
     """Step -> what is drawn in it, once it is."""
     drawn: dict[int, Rollouts] = {}
@@ -275,18 +302,21 @@ def test_nothing_of_an_unselected_row_leaves_this_machine(
     run = train(config())
     processor = server.model.processor
     rows: dict[bool, set[tuple[str, tuple[int, ...]]]] = {True: set(), False: set()}
+    responses: dict[bool, set[str]] = {True: set(), False: set()}
     for step in steps_of(run):
         assert len(step.selected) <= step.budget
         rollouts = drawn[step.step]
         for row in range(len(rollouts.lengths)):
             example = rollouts.examples[rollouts.prompt_of(row)]
             assert example.id == step.examples[row // step.per_prompt]
-            if not example.has_crop:
-                assert row not in step.selected
-                continue
+            is_selected = row in step.selected
             response = rollouts.tokens[row, : int(rollouts.lengths[row])].tolist()
+            responses[is_selected].add(spaced(response))
+            if not example.has_crop:
+                assert not is_selected
+                continue
             ids = (*processor.prompt_ids(example.question), *response)
-            rows[row in step.selected].add((shown(server, open_crop(example)), ids))
+            rows[is_selected].add((shown(server, open_crop(example)), ids))
     assert {asked_about(request) for request in server.requests} == rows[True]
     # The same tokens may be drawn in a selected row, too.
     others = rows[False] - rows[True]
@@ -295,13 +325,22 @@ def test_nothing_of_an_unselected_row_leaves_this_machine(
     silent = {picture for picture, _ in others} - {picture for picture, _ in rows[True]}
     assert silent, "Some example must never be selected."
     assert not any(picture in wire for picture in silent)
-    prompts = "\n".join(processor.decode(request["token_ids"]) for request in server.requests)
+    lists = numbers_in(wire)
+    allowed = "".join(spaced(ids) for _, ids in rows[True])
+    # Shorter ones may be among the likeliest tokens of a selected row by chance.
+    secret = {ids for ids in responses[False] if ids.count(" ") > 4 and ids not in allowed}
+    assert secret, "Some response must be long and never selected."
+    sent_ids = "".join(map(spaced, lists))
+    assert not [ids for ids in secret if ids in sent_ids]
+    size = len(processor.tokenizer)
+    texts = "\n".join(processor.decode([n for n in ids if n < size]) for ids in lists)
     queried = {
         each.examples[row // each.per_prompt] for each in steps_of(run) for row in each.selected
     }
     asked = {each.question for each in data.examples if each.id in queried}
-    for example in data.examples:
-        assert example.question in asked or example.question not in prompts
+    unasked = {each.question for each in data.examples} - asked
+    assert unasked, "Some question must never be asked about."
+    assert not [each for text in unasked for each in spellings(text) if each in wire + texts]
     assert len(server.requests) <= selected_rows(run)
     assert {request["model"] for request in server.requests} == {"a-teacher"}
 
@@ -352,10 +391,15 @@ def test_failures_are_retried_charged_and_change_nothing(
 
 
 def test_an_answer_that_comes_twice_belongs_to_one_request(
-    config: Make, server: TeacherServer, whole: Path
+    small_qwen35: Path, data: PreparedSet, tmp_path: Path, server: TeacherServer, whole: Path
 ) -> None:
+    """With default settings."""
     server.fault = lambda number, _: "twice" if number % 3 == 0 else None
-    assert_same_end(train(config("run", "teacher.retries=99")), whole)
+    settings = (*OFTEN, "distill.k=20", *server.settings())
+    run = train(tiny(small_qwen35, data.folder, tmp_path / "run", *settings))
+    assert_same_end(run, whole)
+    assert sent(run) == len(server.requests)
+    assert verify(run).is_sound
 
 
 def test_a_server_that_stalls_has_failed_after_a_while(
@@ -477,16 +521,10 @@ def test_more_log_probs_than_the_server_gives_is_a_sentence(
         train(config())
 
 
+@pytest.mark.usefixtures("unloaded")
 def test_what_can_be_known_is_refused_before_the_model_is_loaded(
-    config: Make,
-    server: TeacherServer,
-    small_qwen35: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(*_: object, **__: object) -> None:
-        raise AssertionError("The model was loaded.")
-
-    monkeypatch.setattr(loop, "build_method", load)
     with pytest.raises(AccessError, match="serves 'a-teacher', not 'another'"):
         train(config("run", "teacher.model=another"))
     with pytest.raises(AccessError, match="could not be reached"):
@@ -524,6 +562,94 @@ def test_what_can_be_known_is_refused_before_the_model_is_loaded(
     with pytest.raises(AssertionError, match="The model was loaded"):
         train(config())
     assert not server.requests
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("version", ["0.28.0", "0.32.0"])
+@pytest.mark.parametrize("support", ["auto", "student", "teacher"])
+def test_a_text_only_teacher_is_refused_before_the_model_is_loaded(
+    support: str,
+    version: str,
+    config: Make,
+    server: TeacherServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.version = version
+    monkeypatch.setattr(server, "is_text_only", True)
+    words = r"is not a multimodal model\. The teacher is shown a picture with each row: serve a vis"
+    with pytest.raises(RefusedError, match=words):
+        train(config("run", f"teacher.support={support}"))
+    assert not server.requests
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("version", ["0.28.0", "0.32.0"])
+@pytest.mark.parametrize("support", ["auto", "student", "teacher"])
+@pytest.mark.parametrize("more", [-8, 8])
+def test_a_teacher_with_another_vocabulary_is_refused_before_the_model_is_loaded(
+    more: int,
+    support: str,
+    version: str,
+    config: Make,
+    server: TeacherServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = server.vocabulary
+    server.version = version
+    monkeypatch.setattr(server, "vocabulary", ours + more)
+    words = rf"'a-teacher' at .* predicts {ours + more} token ids and the model that .* {ours}, so"
+    with pytest.raises(ModelError, match=words):
+        train(config("run", f"teacher.support={support}"))
+    assert not server.requests
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_the_checks_before_a_run_send_nothing_of_its_data(
+    config: Make, server: TeacherServer, data: PreparedSet
+) -> None:
+    with pytest.raises(AssertionError, match="The model was loaded"):
+        train(config())
+    wire = server.bytes.decode()
+    processor, size = server.model.processor, len(server.model.processor.tokenizer)
+    texts = "\n".join(processor.decode([n for n in i if n < size]) for i in numbers_in(wire))
+    questions = {spelt for each in data.examples for spelt in spellings(each.question)}
+    assert not [each for each in questions if each in wire + texts]
+    bodies = [json.loads(line) for line in wire.splitlines() if line.startswith("{")]
+    samples = [each for each in bodies if "content_parts" in each]
+    assert len(samples) == 2
+    for sample in samples:
+        picture, ids = asked_about(sample)
+        assert ids == (*processor.prompt_ids("?"), 0)
+        assert Image.open(io.BytesIO(base64.b64decode(picture))).getextrema() == ((0, 0),) * 3
+    assert not server.requests
+
+
+def test_a_server_behind_a_proxy_that_drops_fields_is_compared_at_its_own_likeliest(
+    config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither sample is refused."""
+
+    def drop(request: dict[str, Any]) -> None:
+        for field in ("logit_bias", "prompt_logprob_token_ids", "prompt_logprob_start"):
+            request["sampling_params"].pop(field, None)
+
+    monkeypatch.setattr(server, "refusal", drop)
+    with pytest.raises(AccessError, match="does not count the places that are asked for"):
+        train(config("run", "teacher.support=student"))
+    run = train(config())
+    assert {step.support for step in steps_of(run)} == {"teacher"}
+    assert verify(run).is_sound
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("first", [b"/tokenize", b"logit_bias"])
+def test_a_server_that_fails_while_it_is_checked_is_refused(
+    first: bytes, config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample that is not answered leaves nothing unchecked in silence."""
+    while_away(server, monkeypatch, lambda: first in server.bytes)
+    with pytest.raises(AccessError, match=r"broke off the connection .* Check that it is up"):
+        train(config())
 
 
 def test_a_row_without_an_answer_is_dropped_on_record(config: Make, server: TeacherServer) -> None:

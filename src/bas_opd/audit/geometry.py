@@ -128,7 +128,7 @@ def _compare(subject: Subject, batch: PromptBatch, sums: list[Gradient]) -> Pair
     """Compare the two gradients of a batch, and add them to the sums; none if they are no pair."""
     stages = subject.method.stages
     rollouts = stages.policy.generate(batch)
-    features = rollout_features(rollouts, rollouts.candidates(), stages.grade)
+    features = rollout_features(rollouts, rollouts.candidates(stages.has_view), stages.grade)
     kind = subject.method.budget
     costs = query_costs(stages.teacher, rollouts, features.rows, kind)
     budget = step_budget(subject.method.query_ratio, features.rows, kind, costs)

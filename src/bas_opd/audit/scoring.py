@@ -38,8 +38,8 @@ def audit_utility(
     if not found:
         raise DataError(
             f"None of the {batches} batches from {data.folder} has a candidate with a finite "
-            "utility: no example has a crop, or no response a token. Ask for more with --batches, "
-            "or give a set with crops."
+            "utility: no example has what the teacher is shown (by default, a crop), or no "
+            "response has a token. Ask for more with --batches, or give another set."
         )
     return UtilityAudit(
         **subject.provenance(data, source), step=step, dropped=dropped, candidates=found
@@ -50,7 +50,7 @@ def score_batch(method: BasOpd, batch: PromptBatch, number: int) -> list[Candida
     """Sample the rollouts of a batch, and let the teacher score every candidate of it."""
     stages = method.stages
     rollouts = stages.policy.generate(batch)
-    candidates = rollout_features(rollouts, rollouts.candidates(), stages.grade)
+    candidates = rollout_features(rollouts, rollouts.candidates(stages.has_view), stages.grade)
     if not candidates.rows:
         return []
     utility = observed_utility(method, rollouts, candidates.rows)

@@ -55,6 +55,12 @@ class Subject:
         self.hooks = hooks or Hooks()
         self.identity = self.directory.read_identity()
         self.config = _config(self.directory, self.identity.config)
+        if self.teacher == "student" and self.config.teacher.view == "full":
+            raise DataError(
+                f"The teacher of the run in {self.run} saw the full image (teacher.view=full), as "
+                "the student does. With the student in its place every utility would be 0. Leave "
+                "out --teacher student; a run with a served teacher cannot be audited."
+            )
         self._data = request.data or Path(self.config.data.path)
         self._device, self._base = request.device, request.base or self.config.model.path
         self._method: BasOpd | None = None

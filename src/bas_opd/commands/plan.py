@@ -22,7 +22,7 @@ from bas_opd.config.loading import config_hash, dump
 from bas_opd.config.schema import Config, RunConfig
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import PromptLength, view_sizes
+from bas_opd.data.views import PromptLength, full_size
 from bas_opd.errors import ConfigError, DataError, ModelError, OutOfMemory
 from bas_opd.run.footprint import FP32, Memory, check_host, measure, more_room, wants_gpu
 from bas_opd.run.forecast import (
@@ -33,6 +33,7 @@ from bas_opd.run.forecast import (
     has_view,
     never_ranks,
     seldom_asks,
+    shown_size,
 )
 from bas_opd.run.record import total_tokens
 from bas_opd.run.state import build_method, prompt_lengths
@@ -40,7 +41,7 @@ from bas_opd.run.stored_answers import answers_bytes, assumed_response
 from bas_opd.types import BudgetKind, Example
 
 Lengths = Mapping[str, Sequence[int]]
-"""Example -> tokens of its prompt with the full image and, if there is one, with the crop."""
+"""Example -> tokens of the student's prompt and, if the teacher has a view of it, of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ def plan(
         unknown = str(error)
     lengths = None
     if length and has_pictures:
-        lengths = _lengths(batches, length, teacher_length or length)
+        lengths = _lengths(config, batches, length, teacher_length or length)
         check_lengths(config, data, length, teacher_length)
     seen = sorted(full for full, *_ in lengths.values()) if lengths else []
     budgets = [_budget(config, batch, lengths) for batch in batches]
@@ -201,19 +202,21 @@ def kept_steps(run: RunConfig, steps: int) -> list[int]:
     return [step for step in old if run.keep_every and step % run.keep_every == 0] + new
 
 
-def _lengths(batches: Batches, length: PromptLength, teacher: PromptLength) -> Lengths:
-    return {
-        e.id: [
-            of(size, e.question) for of, size in zip((length, teacher), view_sizes(e), strict=False)
-        ]
-        for e in {e.id: e for batch in batches for e in batch}.values()
-    }
+def _lengths(
+    config: Config, batches: Batches, length: PromptLength, teacher: PromptLength
+) -> Lengths:
+    def of(example: Example) -> Iterator[int]:
+        yield length(*full_size(example))
+        if has_view(config, example):
+            yield teacher(*shown_size(config, example))
+
+    return {e.id: list(of(e)) for e in {e.id: e for batch in batches for e in batch}.values()}
 
 
 def _budget(config: Config, batch: Sequence[Example], lengths: Lengths | None) -> tuple[int, int]:
     """Return K of a step in the unit of the budget, and how many calls it pays for.
 
-    In tokens both are estimates: every response has the assumed length, and every crop the mean.
+    In tokens both are estimates: every response has the assumed length, and every prompt the mean.
     """
     select = config.queries
     if select is None:
@@ -225,13 +228,13 @@ def _budget(config: Config, batch: Sequence[Example], lengths: Lengths | None) -
     if select.budget == "scored_tokens" or lengths is None:
         limit = query_budget(ratio, rows * response)
         return limit, limit // response
-    crops = [lengths[e.id][1] for e in batch if e.has_crop]
-    limit = query_budget(ratio, sum(crops) + rows * (response - 1))
-    if not crops:
+    prompts = [lengths[e.id][1] for e in batch if has_view(config, e)]
+    limit = query_budget(ratio, sum(prompts) + rows * (response - 1))
+    if not prompts:
         return limit, 0
     # Prompts are opened as long as the budget lasts, then their further rows fill what is left.
-    first, further = sum(crops) / len(crops) + response - 1, max(1, response - 1)
-    opened = min(len(crops), int(limit / first))
+    first, further = sum(prompts) / len(prompts) + response - 1, max(1, response - 1)
+    opened = min(len(prompts), int(limit / first))
     most = config.rollout.per_prompt * opened
     return limit, min(most, opened + int((limit - opened * first) / further))
 
@@ -243,8 +246,8 @@ def _touched(config: Config, rows: int, calls: int) -> float:
 
 
 def _warnings(config: Config, batches: Batches, lengths: Lengths | None) -> Iterator[str]:
-    crop_length = (lambda e: lengths[e.id][1]) if lengths else None
-    if notice := seldom_asks(config, batches, crop_length):
+    teacher_length = (lambda e: lengths[e.id][1]) if lengths else None
+    if notice := seldom_asks(config, batches, teacher_length):
         yield notice
     if notice := never_ranks(config, batches):
         yield notice
@@ -330,21 +333,16 @@ def _tokens(
     prefilled = 0
     for batch, budget in zip(batches, budgets, strict=True):
         prefilled += sum(lengths[e.id][0] for e in batch)
-        # OPSD's teacher sees the full image; the answer in its prompt is left out here.
-        candidates = [
-            (lengths[e.id][0], lengths[e.id][1 if config.needs_crops else 0])
-            for e in batch
-            if has_view(config, e)
-        ]
+        candidates = [lengths[e.id] for e in batch if has_view(config, e)]
         rows = per_prompt * len(candidates)
         read = budget * (response - 1)  # the last token is predicted, never read
         share = _touched(config, rows, budget)
         copies = share if config.optim.share_prompts else per_prompt * budget / max(rows, 1)
-        crops = sum(crop for _, crop in candidates)
+        views = sum(view for _, view in candidates)
         if config.teacher.server is None:
-            teacher += share * crops + read
+            teacher += share * views + read
         else:  # A server computes the prompt of each row, and one token more.
-            teacher += budget * (crops / max(1, len(candidates)) + response + 1)
+            teacher += budget * (views / max(1, len(candidates)) + response + 1)
             if config.teacher.support != "teacher":  # As far as the server can, which is not known.
                 rescored += share * sum(image for image, _ in candidates) + read
         student += copies * sum(image for image, _ in candidates) + read

@@ -17,7 +17,7 @@ from bas_opd.errors import ConfigError
 from bas_opd.rewards import Scale
 from bas_opd.select.rules import PolicyName, policy_rule
 from bas_opd.types import BudgetKind
-from bas_opd.validation import json_object
+from bas_opd.validation import extra_fields
 
 
 def _exact(value: Any) -> Any:
@@ -42,9 +42,9 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _json_object(text: str) -> str:
+def _extra_fields(text: str) -> str:
     try:
-        json_object(text)
+        extra_fields(text)
     except ValueError as error:
         raise ValueError(f"judge.extra {error}.") from None
     return text
@@ -428,6 +428,11 @@ class TeacherConfig(Section):
         description="Most that all requests of the run may cost, failed ones included. A run that "
         "reaches it stops with a checkpoint.",
     )
+    view: Literal["crop", "full"] = Field(
+        default="crop",
+        description="What the teacher sees with bas-opd: the crop (Sec. 2.1), or the full image as "
+        "the student does, which is not the paper's and needs another model (docs/teachers.md).",
+    )
     tau: float = Field(
         default=0.05,
         gt=0,
@@ -571,7 +576,7 @@ class JudgeConfig(Section):
         description="Most requests of the run; equal cases are asked once. Beyond it responses "
         "that no rule can read earn nothing.",
     )
-    extra: Annotated[str, AfterValidator(_json_object)] = Field(
+    extra: Annotated[str, AfterValidator(_extra_fields)] = Field(
         default="{}",
         description="Further fields of its requests as a JSON object in quotes, as to switch off "
         "thinking.",
@@ -726,6 +731,7 @@ USED_BY: dict[str, frozenset[str]] = {
     "distill.use_confidence": frozenset({"bas-opd"}),
     "distill.tokens_per_chunk": frozenset({"bas-opd", "opsd", "sft", "grpo", "dapo"}),
     "teacher": frozenset({"bas-opd", "opsd"}),
+    "teacher.view": frozenset({"bas-opd"}),
     "teacher.tokens_per_batch": frozenset({"bas-opd", "opsd", "grpo", "dapo"}),
     "grpo": frozenset({"grpo", "dapo"}),
     "dapo": frozenset({"dapo"}),
@@ -838,7 +844,9 @@ class Config(Section):
     @property
     def needs_crops(self) -> bool:
         """Whether the method learns from crops."""
-        return self.method.name in ("bas-opd", "sft")
+        if self.method.name == "bas-opd":
+            return self.teacher.view == "crop"
+        return self.method.name == "sft"
 
     @model_validator(mode="before")
     @classmethod
@@ -908,6 +916,16 @@ class Config(Section):
                 f"rollout.ahead is 1 and dapo.rounds is {self.dapo.rounds}, but how many batches a "
                 "step draws is known when they are graded, so the next one cannot be drawn before. "
                 "Set rollout.ahead=0 or dapo.rounds=1."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _another_model_sees_what_the_student_sees(self) -> Config:
+        if self.teacher.view == "full" and not self.teacher.is_another_model:
+            raise ValueError(
+                "teacher.view is full, but the teacher is the student's own network: both would "
+                "see the same image, and nothing would be learned. Set teacher.view=crop, or name "
+                "another model with teacher.path or teacher.server."
             )
         return self
 

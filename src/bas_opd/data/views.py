@@ -28,7 +28,7 @@ def full_view(example: Example) -> tuple[Image.Image, str]:
 
 
 def crop_view(example: Example) -> tuple[Image.Image, str]:
-    """Return the crop and the question: what the teacher sees."""
+    """Return the crop and the question: what the paper's teacher sees."""
     return open_crop(example), example.question
 
 
@@ -56,6 +56,11 @@ def crop_size(example: Example) -> tuple[Size, str]:
     if crop is not None and crop.box is not None:
         return box_size(crop.box), example.question
     raise DataError(f"Example {example.id!r} has no crop. Give it a box or a crop picture.")
+
+
+def full_size(example: Example) -> tuple[Size, str]:
+    """Return the size of the full image and the question."""
+    return image_size(example.image), example.question
 
 
 def check_prompts(

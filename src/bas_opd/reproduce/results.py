@@ -247,6 +247,7 @@ LATER = (
     ("teacher.model", ""),
     ("teacher.key_variable", ""),
     ("teacher.support", "auto"),
+    ("teacher.view", "crop"),
     ("teacher.at_once", 8),
     ("teacher.retries", 8),
     ("teacher.timeout_seconds", 300.0),

@@ -316,7 +316,7 @@ def _methods(arms: Arms) -> Iterator[str]:
         used = {"crops": config.needs_crops, "answers": config.needs_answers}
         known = [[getattr(cost, name) for cost in those] for name in METHOD_COUNTS]
         cells = ["-" if None in v else plus_minus(mean_interval(v), ",.0f") for v in known]
-        rows.append([arm, " and ".join(name for name in used if used[name]), *cells])
+        rows.append([arm, " and ".join(name for name in used if used[name]) or "-", *cells])
     yield markdown_table(["arm", "learns from", *METHOD_COUNTS.values()], rows)
 
 

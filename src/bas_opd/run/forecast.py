@@ -9,6 +9,7 @@ from pathlib import Path
 from bas_opd.answers import answer_key
 from bas_opd.budget import query_budget, smallest_ratio
 from bas_opd.config.schema import Config
+from bas_opd.data.images import Size
 from bas_opd.data.order import PromptStream, steps_per_epoch
 from bas_opd.data.records import PreparedSet, grades_by_last_word
 from bas_opd.data.views import (
@@ -17,6 +18,7 @@ from bas_opd.data.views import (
     check_prompts,
     crop_size,
     crop_sizes,
+    full_size,
     full_sizes,
     view_sizes,
 )
@@ -26,7 +28,7 @@ from bas_opd.text import counted
 from bas_opd.types import Crop, Example
 
 Batches = Sequence[Sequence[Example]]
-CropLength = Callable[[Example], int]
+TeacherLength = Callable[[Example], int]
 """Returns the tokens of the prompt that the teacher sees of an example."""
 
 
@@ -59,7 +61,7 @@ def check_lengths(
     if config.select.budget == "processed_tokens":
         batches = planned_batches(config, data, planned_steps(config, data))
         cost = teacher or length
-        check_queries(config, batches, lambda example: cost(*crop_size(example)))
+        check_queries(config, batches, lambda example: cost(*shown_size(config, example)))
 
 
 def check_data(config: Config, data: PreparedSet) -> None:
@@ -71,12 +73,12 @@ def check_data(config: Config, data: PreparedSet) -> None:
             "teacher could never be asked. Prepare the data with crop boxes or crop images."
         )
     if config.select.correctness and not any(
-        example.answer for example in examples if example.has_crop
+        example.answer for example in examples if has_view(config, example)
     ):
+        which = "example with a crop" if config.needs_crops else "example"
         raise DataError(
-            f"select.correctness is true, but no example with a crop in {data.folder} has an "
-            "answer to compare responses with. Prepare the data with answers, or set "
-            "select.correctness=false."
+            f"select.correctness is true, but no {which} in {data.folder} has an answer to compare "
+            "responses with. Prepare the data with answers, or set select.correctness=false."
         )
     if not config.needs_answers:
         return
@@ -149,10 +151,19 @@ def planned_batches(config: Config, data: PreparedSet, steps: int) -> list[tuple
 
 
 def has_view(config: Config, example: Example) -> bool:
-    """Return whether the teacher has a view of an example that the student has not."""
+    """Return whether the teacher has a view of an example, so that it can be asked about it."""
     if config.method.name == "opsd":
         return example.has_answer
+    if config.teacher.view == "full":
+        return True
     return example.has_crop and config.needs_crops
+
+
+def shown_size(config: Config, example: Example) -> tuple[Size, str]:
+    """Return the size of the picture that the teacher sees of an example, and the text."""
+    if config.method.name == "opsd":
+        return full_size(example)[0], answered(example)
+    return crop_size(example) if config.needs_crops else full_size(example)
 
 
 def candidate_counts(config: Config, batches: Batches) -> list[int]:
@@ -162,19 +173,21 @@ def candidate_counts(config: Config, batches: Batches) -> list[int]:
     return [config.rollout.per_prompt * sum(seen[id(e)] for e in batch) for batch in batches]
 
 
-def check_queries(config: Config, batches: Batches, crop_length: CropLength | None = None) -> None:
+def check_queries(
+    config: Config, batches: Batches, teacher_length: TeacherLength | None = None
+) -> None:
     """Refuse a budget that pays for no query at any step, however short or long responses are.
 
-    What prompts cost in processed tokens is known with `crop_length` only.
+    What prompts cost in processed tokens is known with `teacher_length` only.
     """
     if config.queries is None:
         return
     ratio = config.queries.query_ratio
-    shares = _shares(config, batches, crop_length)
+    shares = _shares(config, batches, teacher_length)
     if any(query_budget(ratio, full) >= least for least, full in shares):
         return
     if not shares:
-        return  # without any crop, which the check of the data names
+        return  # without any view, which the check of the data names
     needed = min(smallest_ratio(least, full) for least, full in shares)
     raise ConfigError(
         f"select.query_ratio is {ratio}, so K pays for no query at any step: the teacher would "
@@ -183,11 +196,13 @@ def check_queries(config: Config, batches: Batches, crop_length: CropLength | No
     )
 
 
-def seldom_asks(config: Config, batches: Batches, crop_length: CropLength | None = None) -> str:
+def seldom_asks(
+    config: Config, batches: Batches, teacher_length: TeacherLength | None = None
+) -> str:
     """Return in how many steps K pays for no query, if those are most; nothing otherwise."""
     if config.queries is None:
         return ""
-    shares = _shares(config, batches, crop_length)
+    shares = _shares(config, batches, teacher_length)
     ratio = config.queries.query_ratio
     empty = sum(n for (least, full), n in shares.items() if query_budget(ratio, full) < least)
     if 2 * empty <= shares.total():
@@ -199,18 +214,18 @@ def seldom_asks(config: Config, batches: Batches, crop_length: CropLength | None
 
 
 def _shares(
-    config: Config, batches: Batches, crop_length: CropLength | None
+    config: Config, batches: Batches, teacher_length: TeacherLength | None
 ) -> Counter[tuple[int, int]]:
     """Count steps by the least that a query costs, and the most that all of them can."""
     counts = candidate_counts(config, batches)
     longest = config.rollout.max_response_tokens
     if config.select.budget == "calls":
         return Counter((1, rows) for rows in counts if rows)
-    if config.select.budget == "scored_tokens" or crop_length is None:
+    if config.select.budget == "scored_tokens" or teacher_length is None:
         return Counter((1, rows * longest) for rows in counts if rows)
     shares = Counter[tuple[int, int]]()
     for rows, batch in zip(counts, batches, strict=True):
-        prompts = [crop_length(example) for example in batch if example.has_crop]
+        prompts = [teacher_length(example) for example in batch if has_view(config, example)]
         if full := sum(prompts) + rows * (longest - 1):
             shares[min(prompts, default=1), full] += 1
     return shares

@@ -198,6 +198,7 @@ def train(
                 run.hashes,
                 {
                     "prompts": [config.method.name, config.data.max_prompt_tokens, __version__],
+                    "view": config.teacher.view,
                     "budget": [config.select.model_dump(mode="json"), config.rollout.model_dump()],
                     "data": identity["dataset"],
                     "model": [config.model.model_dump(mode="json"), base],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from bas_opd.answers import answer_key
@@ -10,6 +11,7 @@ from bas_opd.config.schema import Config
 from bas_opd.data.order import step_indices
 from bas_opd.data.records import PreparedSet, grades_by_last_word
 from bas_opd.errors import DataError
+from bas_opd.run.forecast import has_view
 from bas_opd.run.record import PolicyRecord, QueryRecord, Started, StepRecord
 from bas_opd.types import Example
 
@@ -62,8 +64,9 @@ def order_check(config: Config, data: PreparedSet) -> Callable[[StepRecord], Ite
                 if tokens and can_learn(examples[row // step.per_prompt])
             }
             if set(step.candidates) != possible:
-                view = "an answer" if config.method.name == "opsd" else "a crop"
-                yield f"candidates are not the rows that have {view} and a response."
+                view = "an answer and " if config.method.name == "opsd" else ""
+                view = "a crop and " if config.needs_crops else view
+                yield f"candidates are not the rows that have {view}a response."
 
     return check
 
@@ -75,8 +78,8 @@ def _can_learn(config: Config, by_last_word: bool) -> Callable[[Example], bool]:
         return answer_key(example.question, example.answer, by_last_word=by_last_word) is not None
 
     return {
-        "bas-opd": lambda example: example.has_crop,
-        "opsd": lambda example: example.has_answer,
+        "bas-opd": partial(has_view, config),
+        "opsd": partial(has_view, config),
         "grpo": has_key,
         "dapo": has_key,
         "sft": lambda example: example.has_crop and (config.sft.keep == "all" or has_key(example)),

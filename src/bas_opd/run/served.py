@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from bas_opd.compute.world import World
 from bas_opd.config.schema import Config
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import answered, crop_size, full_sizes
 from bas_opd.model.processing import Processor, vocabulary_size
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.run.directory import RunDirectory
-from bas_opd.run.forecast import has_view
+from bas_opd.run.forecast import has_view, shown_size
 from bas_opd.serving.endpoint import STOP_SECONDS, Endpoint
 from bas_opd.serving.scoring import ScoringClient, probe_text
 from bas_opd.teacher.led import LedTeacher
@@ -100,12 +99,8 @@ def check_served(config: Config, processor: Processor, data: PreparedSet) -> Tea
 def _prompt_lengths(config: Config, processor: Processor, data: PreparedSet) -> Iterator[int]:
     """Yield the tokens of every prompt that the teacher may be shown."""
     for example in data.examples:
-        if not has_view(config, example):
-            continue
-        if config.needs_crops:
-            yield processor.prompt_length(*crop_size(example))
-        else:
-            yield processor.prompt_length(next(full_sizes(example)), answered(example))
+        if has_view(config, example):
+            yield processor.prompt_length(*shown_size(config, example))
 
 
 def _client(config: Config, processor: Processor) -> ScoringClient:

@@ -19,10 +19,9 @@ from bas_opd.compute.clock import Clock
 from bas_opd.compute.compiling import NEW_KERNELS, has_triton, is_fast, new_kernels
 from bas_opd.compute.world import World, launched_here
 from bas_opd.config.schema import Config, overlong_cache
-from bas_opd.data.images import image_size
 from bas_opd.data.order import PromptStream
 from bas_opd.data.records import grades_by_last_word, read_manifest
-from bas_opd.data.views import PromptLength, answer_view, crop_size, crop_view, full_view
+from bas_opd.data.views import PromptLength, answer_view, crop_view, full_size, full_view
 from bas_opd.distill.kernels import LARGEST_K
 from bas_opd.distill.loss import DistillSettings
 from bas_opd.errors import CheckpointError, ConfigError, ModelError
@@ -61,6 +60,7 @@ from bas_opd.run.checkpoint import Snapshot
 from bas_opd.run.directory import Identity, RunDirectory, changes
 from bas_opd.run.engines import sampling_settings, vllm_engine
 from bas_opd.run.footprint import more_room, wants_gpu
+from bas_opd.run.forecast import has_view, shown_size
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.packages import package_versions
 from bas_opd.run.ranks import in_turns
@@ -94,9 +94,10 @@ def build_method(
     asked. In a world of several processes the parameters are spread over them.
     """
     if config.teacher.server is not None and run is None:
+        other = "; an audit may use --teacher student" if config.teacher.view == "crop" else ""
         raise ConfigError(
             "This command would ask a served teacher (teacher.server) outside the budget of a run. "
-            "Only `bas-opd train` asks it; an audit may use --teacher student."
+            f"Only `bas-opd train` asks it{other}."
         )
     name, hooks, offload = config.method.name, hooks or Hooks(), config.optim.offload
     if config.teacher.path is not None:
@@ -134,7 +135,7 @@ def build_method(
         prompt = partial(encode, again, most=config.data.max_prompt_tokens)
 
         def length(example: Example) -> int:
-            return model.processor.prompt_length(image_size(example.image), example.question)
+            return model.processor.prompt_length(*full_size(example))
 
         if not config.rollout.overlap:
             return AheadEngine(sampler(full_view), prompt, length)
@@ -242,11 +243,14 @@ def build_method(
         stages=Stages(
             policy=policy(),
             selector=selector if world.size == 1 else LedSelector(selector, world),
-            teacher=teacher(crop_view, crop_size),
+            teacher=teacher(
+                crop_view if config.needs_crops else full_view, partial(shown_size, config)
+            ),
             learner=learner,
             objective=objective,
             clock=clock,
             grade=partial(_graded, model) if config.select.correctness else None,
+            has_view=partial(has_view, config),
         ),
     )
 

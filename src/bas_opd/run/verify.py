@@ -297,10 +297,17 @@ def _learning(outline: RunOutline, config: Config | None) -> StepProblems:
     if config is None or config.queries:
         return _nothing
     by_last_word = grades_by_last_word(outline.started.data.source if outline.started else "")
+    has_prompts = False
 
     def problems(step: StepRecord) -> Iterable[str]:
+        nonlocal has_prompts
         if isinstance(step, GenerationRecord) and config.method.name == "sft":
-            return generation_problems(step, config, by_last_word=by_last_word)
+            found = generation_problems(step, config, by_last_word=by_last_word)
+            if step.student_prompt_tokens is not None:
+                has_prompts = True
+            elif has_prompts:  # Steps of an earlier version, which a run may begin with, have none.
+                return (*found, "student_prompt_tokens is missing, which earlier steps have.")
+            return found
         if isinstance(step, PolicyRecord) and config.method.name != "sft":
             return policy_problems(step, config, by_last_word=by_last_word)
         return ()
@@ -621,6 +628,7 @@ class _Requests(_StepCheck):
         self._retries = max((each.retries for each in settings), default=0)
         self._price = config.teacher.price_per_million_tokens if config else None
         self._support = config.teacher.support if config else "auto"
+        self._sees_full = config is not None and config.teacher.view == "full"
         self._limit = max((each.spend_limit for each in settings if each.spend_limit), default=None)
         self._journal: RequestJournal | None = None
         try:
@@ -645,6 +653,11 @@ class _Requests(_StepCheck):
             yield f"{sent} requests were sent, more than {most}."
         if missing := set(step.scored) - self._journal.rows(step.step):
             yield f"row {min(missing)} was scored, but no request for it is on record."
+        if self._sees_full and set(step.scored) <= set(step.candidates):
+            # The student's prompt, once for each row.
+            prompts = sum(step.prompt_tokens[step.prompt_of[row]] for row in step.scored)
+            if step.processed_tokens != (due := prompts + step.tokens_of(step.scored)):
+                yield f"processed_tokens is {step.processed_tokens}, but its rows make {due}."
 
     def checks(self) -> Iterator[Check]:
         """Yield the check of a run with a served teacher."""

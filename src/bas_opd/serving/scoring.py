@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -38,6 +38,8 @@ OLDEST = (0, 28)
 CHOOSING = (0, 32)
 """The first version whose `prompt_logprob_token_ids` is known here."""
 SCORING = "/inference/v1/generate"
+NO_TOKEN = 2**31 - 1
+"""An id that no vocabulary has."""
 BYTES_PER_LOGPROB = 128
 """Most bytes of one log-prob in a reply."""
 EMPTY_SECONDS = 20.0
@@ -98,8 +100,8 @@ class ScoringRequest:
         content = [model, self.k, list(self.prompt), list(self.response), self.pixels]
         return hash_of(content if self.chosen is None else [*content, *self.chooser])
 
-    def body(self, model: str, request_id: str) -> bytes:
-        """Return the request as vLLM reads it."""
+    def body(self, model: str, request_id: str, **more: object) -> bytes:
+        """Return the request as vLLM reads it, with `more` sampling parameters."""
         url = f"data:image/png;base64,{base64.b64encode(self.image).decode()}"
         chosen: dict[str, Any] = {}
         if self.chosen is not None:  # The row of a place predicts the token after it.
@@ -116,6 +118,7 @@ class ScoringRequest:
                 "temperature": 0.0,
                 "detokenize": False,
                 **chosen,
+                **more,
             },
         }
         return json.dumps(content).encode("ascii")
@@ -219,38 +222,69 @@ class ScoringClient(ServerClient):
             )
 
     def support(self, asked: AskedSupport, sample: ScoringRequest) -> TeacherSupport:
-        """Return at whose likeliest tokens log-probs are asked for, given a sample to refuse."""
+        """Return at whose likeliest tokens log-probs are asked for.
+
+        `sample` has chosen ids for one place too many. Raise if the server refuses its picture or
+        its k, or has another vocabulary than the student.
+        """
+        self._check_vocabulary(replace(sample, chosen=None))
         version, number = self._version()
-        refusal = self._refusal_of(sample) if number >= CHOOSING else f"runs vLLM {version}"
-        if asked == "student" and refusal:
+        lack = self._lack(sample) if number >= CHOOSING else f"runs vLLM {version}"
+        if asked == "student" and lack:
             raise AccessError(
                 f"teacher.support is student, but {self.endpoint.url} gives no log-probs at chosen "
-                f"ids (prompt_logprob_token_ids): it {refusal}. Use vLLM 0.32 or newer with "
+                f"ids (prompt_logprob_token_ids): it {lack}. Use vLLM 0.32 or newer with "
                 "its second model runner (VLLM_USE_V2_MODEL_RUNNER=1), or set teacher.support=auto."
             )
-        return "teacher" if refusal or asked == "teacher" else "student"
+        return "teacher" if lack or asked == "teacher" else "student"
 
-    def _refusal_of(self, sample: ScoringRequest) -> str:
+    def _check_vocabulary(self, sample: ScoringRequest) -> None:
+        """Raise if the server refuses a sample, or says that its vocabulary has another size.
+
+        vLLM names the size when it refuses a bias of a token that is not in it.
+        """
+        end, ours = self.endpoint, self.vocabulary
+        refusal = self._refusal_of(sample, "logit_bias", logit_bias={NO_TOKEN: 0.0})
+        named = re.search(r"Vocabulary size: (\d+)", refusal)
+        if named and int(named[1]) != ours:
+            raise ModelError(
+                f"{end.model!r} at {end.url} predicts {int(named[1]):,} token ids and the model "
+                f"that it would teach {ours:,}, so their distributions cannot be compared. Use a "
+                "teacher with the same vocabulary (vocab_size in config.json)."
+            )
+
+    def _lack(self, sample: ScoringRequest) -> str:
         """Return why the server gives no log-probs at chosen ids; empty if it does.
 
-        The sample asks for one place too many, so it is refused in any case. For what, tells what
-        the server can do, and its model computes nothing. Raise if it refuses pictures or k.
+        vLLM counts the places only if it can score chosen ids.
         """
-        body = sample.body(self.endpoint.model, uuid4().hex)
+        refusal = self._refusal_of(sample, "prompt_logprob_")
+        if not refusal:
+            return "does not count the places that are asked for"
+        return "" if "scored rows" in refusal else refusal.rstrip(".")
+
+    def _refusal_of(self, sample: ScoringRequest, wrong: str, **more: object) -> str:
+        """Return how the server refuses the field `wrong` of a sample; empty if it does not.
+
+        vLLM refuses the sample in any case, and its model computes nothing. Raise if it is refused
+        for anything else: vLLM looks at the picture and at k before these fields.
+        """
+        end = self.endpoint
         try:
-            exchange(self._http, self.endpoint, f"{self.root}{SCORING}", body)
+            body = sample.body(end.model, uuid4().hex, **more)
+            exchange(self._http, end, f"{self.root}{SCORING}", body)
         except RequestFailure as failure:
             words = str(failure)
             if failure.status not in (400, 422):
                 raise AccessError(
-                    f"The teacher's server {self.endpoint.url} {words} (asked for {SCORING}). "
+                    f"The teacher's server {end.url} {words} (asked for {SCORING}). "
                     "Check that it is up, and that it reads pictures."
                 ) from None
-            if "max allowed" in words or "image" in words.lower():
-                advice = _advice(words, sample.k)
-                raise RefusedError(f"{self.endpoint.url} {words}. {advice}") from None
-            return "" if "scored rows" in words else words.rstrip(".")
-        return "does not count the places that are asked for"
+            if wrong in words:
+                return words
+            advice = _advice(words, sample.k)
+            raise RefusedError(f"{end.url} {words.rstrip('.')}. {advice}") from None
+        return ""
 
     def _version(self) -> tuple[str, tuple[int, int]]:
         """Return the version of the server, as it says and as numbers."""
@@ -313,7 +347,9 @@ class ScoringClient(ServerClient):
             return
         self._last = str(failure)
         seconds = partial(self._seconds_after, failure)
-        self._backoff.failed(turn, seconds, at_least=failure.retry_after)
+        self._backoff.failed(
+            turn, seconds, at_least=failure.retry_after, is_too_many=failure.status == 429
+        )
         self._check_sending()
 
     def _gone(self) -> ServerError:
@@ -332,9 +368,11 @@ def probe_text(decode: Callable[[list[int]], str], size: int, pieces: int = 4000
 
 
 def _advice(failure: str, k: int) -> str:
-    if "logprobs" in failure:
+    if "max allowed" in failure:
         return f"Serve the model with --max-logprobs {k}, or lower distill.k."
-    if "image" in failure.lower() or "multimodal" in failure.lower():
+    if "multimodal" in failure.lower():
+        return "The teacher is shown a picture with each row: serve a vision-language model."
+    if "image" in failure.lower():
         return "Serve a model that reads pictures, and allow one for each request."
     return "Check the model that is served, and its options."
 

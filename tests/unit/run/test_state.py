@@ -45,7 +45,7 @@ def defaults(stage: Any) -> dict[str, Any]:
         (RolloutConfig, SamplingSettings, NOT_SAMPLING),
         (SelectConfig, LearnedSelector, {"policy", "query_ratio", "budget", "correctness"}),
         (DistillConfig, DistillSettings, set()),
-        (TeacherConfig, SelfTeacher, {"path", "server", *SERVED}),
+        (TeacherConfig, SelfTeacher, {"path", "server", "view", *SERVED}),
         (OptimConfig, OptimizerSettings, set()),
         (LoraConfig, LoraSettings, {"rank"}),
     ],
