@@ -419,9 +419,9 @@ def test_other_kernels_are_named_when_a_run_resumes(
     stopped: Path, train: Train, whole: Path
 ) -> None:
     identity = json.loads((stopped / "run.json").read_text())
-    identity["environment"] |= {"new_kernels": ["race"]}
+    identity["environment"] |= {"triton": True}
     (stopped / "run.json").write_text(json.dumps(identity))
-    resumes_to(stopped, whole, train, sentence="new_kernels was ['race'], is now None")
+    resumes_to(stopped, whole, train, sentence="triton was True, is now None")
 
 
 def test_files_nested_too_deeply_are_a_sentence(stopped: Path, train: Train, whole: Path) -> None:

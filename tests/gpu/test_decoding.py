@@ -147,11 +147,10 @@ def test_a_sharded_model_decodes_by_graphs_within_a_phase(
 
 
 def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.delenv(compiling.NEW_KERNELS, raising=False)
     cpu = make_model(build_small_model(tmp_path / "model", linear_width=32))
-    assert delta.implementation(torch.device("cuda"), learns=False) == "chunked"
+    assert delta.implementation(torch.device("cuda"), learns=False) == "triton"
     model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=torch.float32)
     settings = SamplingSettings(max_response_tokens=12)
     batch = PromptBatch(step=0, examples=make_examples(tmp_path, 3))
@@ -174,13 +173,13 @@ def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_new_kernels_draw_in_a_graph_what_plain_ones_draw(
+def test_kernels_draw_in_a_graph_what_plain_operations_draw(
     precision: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = make_model(build_small_model(tmp_path / "model", linear_width=32))
     model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=precision)
     examples, settings = make_examples(tmp_path, 6), SamplingSettings(max_response_tokens=24)
-    plain, new = (Sampler(model, full_view, settings) for _ in range(2))
+    plain, with_kernels = (Sampler(model, full_view, settings) for _ in range(2))
     steps: list[int] = []
     fused = race.Race.fused
 
@@ -191,10 +190,10 @@ def test_new_kernels_draw_in_a_graph_what_plain_ones_draw(
     monkeypatch.setattr(race.Race, "fused", counted)
     for step in range(3):
         drawn = []
-        for sampler, kernels in ((plain, ""), (new, "all")):
-            monkeypatch.setenv(compiling.NEW_KERNELS, kernels)
+        for sampler, has_triton in ((plain, False), (with_kernels, True)):
+            monkeypatch.setattr(compiling, "has_triton", lambda has=has_triton: has)
             drawn.append(sampler.generate(PromptBatch(step=step, examples=examples)))
-            assert bool(steps) == (step > 0 or kernels == "all")
+            assert bool(steps) == (step > 0 or has_triton)
         own, other = drawn
         width = min(own.tokens.shape[1], other.tokens.shape[1])
         same = (own.tokens[:, :width] == other.tokens[:, :width]).all(1)
@@ -205,5 +204,5 @@ def test_new_kernels_draw_in_a_graph_what_plain_ones_draw(
         with torch.no_grad():  # The graph must see weights that change in place.
             for parameter in model.trainable().values():
                 parameter.mul_(1.05)
-    assert new._decode._steps
+    assert with_kernels._decode._steps
     assert len(steps) < 24  # Captured, not called for each token.

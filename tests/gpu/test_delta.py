@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
-from bas_opd.compute.compiling import NEW_KERNELS, has_triton
-from bas_opd.model import fused_delta
+from bas_opd.compute.compiling import has_triton
+from bas_opd.model import delta, fused_delta
 from bas_opd.model.delta import chunked_delta_rule, decoding_step, register_delta_rule
 from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
 
@@ -128,11 +128,13 @@ def test_the_kernels_give_what_the_chunks_give(
     exact = {name: x.float() for name, x in given.items()}
     found, expected = outcome(fused_delta_rule, given), outcome(chunked_delta_rule, exact)
     for name, ours, theirs in zip(("out", "last", *given), found, expected, strict=True):
-        # The gradient of a decay is 0 where a single token finds no state.
-        error = float((ours.float() - theirs).norm() / theirs.norm().clamp(min=1e-2))
+        # The gradient of a decay is 0 where a single token finds no state: larger terms cancel.
+        least = 1.0 if name == "g" else 1e-2
+        error = float((ours.float() - theirs).norm() / theirs.norm().clamp(min=least))
         assert error < (4e-3 if ours.dtype is torch.bfloat16 else 2e-5), name
         # One wrong tile of many would hardly change the norm.
-        worst = float((ours.float() - theirs).abs().max() / theirs.abs().max().clamp(min=1e-3))
+        largest = theirs.abs().max().clamp(min=least / 10)
+        worst = float((ours.float() - theirs).abs().max() / largest)
         assert worst < (8e-3 if ours.dtype is torch.bfloat16 else 1e-4), name
 
 
@@ -169,8 +171,8 @@ def test_the_kernels_give_the_same_bits_twice() -> None:
 
 
 @pytest.mark.usefixtures("_triton")
-def test_the_environment_chooses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NEW_KERNELS, "delta")
+def test_a_gpu_computes_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "_has_fla", lambda: False)
     register_delta_rule()
     given = layer(2, 100, torch.bfloat16, starts=False)
     rule: Any = modeling_qwen3_5.torch_chunk_gated_delta_rule

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bas_opd.compute.compiling import NEW_KERNELS
+from bas_opd.compute import compiling
+from bas_opd.compute.compiling import has_triton as triton_works
 from bas_opd.distill.divergence import Support
 from bas_opd.distill.explicit import Gradient, block_topk, compare
 from bas_opd.distill.kernels import block_summaries, scaled_softmax
@@ -18,6 +19,13 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 VOCABULARY = 248_320
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, *, has_triton: bool) -> None:
+    """Compute with our kernels, or as on a machine without Triton."""
+    if has_triton and not triton_works():
+        pytest.skip("needs Triton")
+    monkeypatch.setattr(compiling, "has_triton", lambda: has_triton)
 
 
 def logits(tokens: int, vocabulary: int, seed: int) -> Tensor:
@@ -44,12 +52,12 @@ def dense(gradient: Gradient, vocabulary: int) -> Tensor:
     return values.new_zeros(len(values), vocabulary).scatter_(-1, gradient.ids.cpu(), values)
 
 
-@pytest.mark.parametrize("new", ["", "loss"])
+@pytest.mark.parametrize("has_triton", [False, True])
 @pytest.mark.parametrize("support", ["tail", "renormalise"])
 def test_values_and_gradients_are_those_in_float64(
-    support: Support, new: str, monkeypatch: pytest.MonkeyPatch
+    support: Support, has_triton: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(NEW_KERNELS, new)
+    choose(monkeypatch, has_triton=has_triton)
     student = logits(48, VOCABULARY, 0)
     teacher = student + 0.3 * logits(48, VOCABULARY, 1)
     student[:8, 5] += 60.0  # saturated
@@ -69,8 +77,7 @@ def test_values_and_gradients_are_those_in_float64(
 
 @pytest.mark.parametrize("vocabulary", [151_936 + 5, VOCABULARY])
 @pytest.mark.parametrize("k", [1, 100, 128])
-def test_kernels_find_the_top_k(vocabulary: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NEW_KERNELS, "loss")
+def test_kernels_find_the_top_k(vocabulary: int, k: int) -> None:
     values = logits(300, vocabulary, 0)
     values[5] = values[5].round()  # ties
     values[6, 1000:1100] += 100.0
@@ -83,13 +90,13 @@ def test_kernels_find_the_top_k(vocabulary: int, k: int, monkeypatch: pytest.Mon
     assert torch.equal(index[5], first)
 
 
-@pytest.mark.parametrize("new", ["", "loss"])
+@pytest.mark.parametrize("has_triton", [False, True])
 @pytest.mark.parametrize("support", ["tail", "renormalise"])
 def test_a_logit_that_is_no_number_shows(
-    support: Support, new: str, monkeypatch: pytest.MonkeyPatch
+    support: Support, has_triton: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One among others that are large; the maximum of a GPU passes over it."""
-    monkeypatch.setenv(NEW_KERNELS, new)
+    choose(monkeypatch, has_triton=has_triton)
     student, teacher = logits(3, VOCABULARY, 0), logits(3, VOCABULARY, 1)
     student[1, 77_777] = torch.nan
     found = compare(student, teacher, DistillSettings(support=support))
@@ -106,8 +113,8 @@ def test_kernels_add_gradients_at_some_ids(width: int, monkeypatch: pytest.Monke
     ids = torch.cat([torch.arange(3, device="cuda").expand(700, 3), own], dim=-1)
     values = torch.randn(700, 100, generator=draws, device="cuda").bfloat16()
     grads: list[Tensor] = []
-    for new in ("", "loss", "loss"):
-        monkeypatch.setenv(NEW_KERNELS, new)
+    for has_triton in (False, True, True):
+        choose(monkeypatch, has_triton=has_triton)
         head = Head(nn.Parameter(weight.clone()), torch.bfloat16)
         back = head.backward(states, values, ids)
         assert head.weight.grad is not None

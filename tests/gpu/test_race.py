@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bas_opd.compute import compiling
 from bas_opd.rollout.draws import row_keys
 from bas_opd.rollout.race import Race
 
@@ -20,7 +21,7 @@ ROWS, VOCAB = 224, 248_320
 def test_the_fused_race_draws_and_measures_the_same(
     spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("BAS_OPD_NEW_KERNELS", raising=False)
+    monkeypatch.setattr(compiling, "has_triton", lambda: False)
     races = []
     for _ in range(2):
         race = Race(

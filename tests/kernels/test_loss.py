@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bas_opd.compute.compiling import NEW_KERNELS
 from bas_opd.distill import kernels
 from bas_opd.distill.divergence import Support
 from bas_opd.distill.explicit import block_topk, compare, rest_of
@@ -20,27 +19,12 @@ from bas_opd.model.head import Head
 VOCABULARIES = (64 * 7, 64 * 7 + 1, 3000, 64 * 130 - 1)
 
 
-class Looking(Tensor):
-    """A tensor of the CPU that says that it is on a GPU, and so do results from it."""
-
-    is_cuda = True  # type: ignore[assignment]
-
-
-@pytest.fixture(autouse=True)
-def triton_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tensors of the CPU reach the kernels."""
-    found = importlib.import_module("bas_opd.distill.triton_kernels")
-    monkeypatch.setattr(kernels, "_kernels", lambda: found)
-    monkeypatch.setattr(head, "has_triton", lambda: True)
-    monkeypatch.setenv(NEW_KERNELS, "loss")
-
-
-def on_kernels(function: Any, logits: Tensor, *given: Any) -> Any:
-    return function(logits.as_subclass(Looking), *given)
-
-
-def plain(tensor: Tensor) -> Tensor:
-    return tensor.as_subclass(Tensor)
+def on_kernels(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function where a CPU computes as a GPU with Triton does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (kernels, head):
+            patch.setattr(module, "has_kernels", lambda _: True)
+        return function(*given)
 
 
 def difficult(vocabulary: int, *, seed: int = 0) -> Tensor:
@@ -85,24 +69,24 @@ def test_gradients_of_the_rest(vocab: int, dtype: torch.dtype) -> None:
 def test_the_top_k_are_those_of_a_sort_and_the_first_of_equal_ones(vocabulary: int, k: int) -> None:
     logits = difficult(vocabulary)
     logits[6].clamp_(min=0.0)
-    assert kernels.has_kernels(logits.as_subclass(Looking), k)
+    assert on_kernels(kernels.can_fuse, logits, k)
     top, index = on_kernels(block_topk, logits, kernels.block_summaries(logits)[0], k)
     expected = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k].sort(-1).values
     # Zeros of both signs are equal to a sort, and not to the kernel.
     kept = [row for row in range(len(logits)) if row != 6]
-    assert torch.equal(plain(index)[kept], expected[kept])
-    assert torch.equal(plain(top), logits.gather(-1, plain(index)))
-    assert torch.equal(plain(top).sort(-1).values, logits.topk(k).values.sort(-1).values)
+    assert torch.equal(index[kept], expected[kept])
+    assert torch.equal(top, logits.gather(-1, index))
+    assert torch.equal(top.sort(-1).values, logits.topk(k).values.sort(-1).values)
 
 
 def test_many_tokens_are_chosen_from_many_blocks() -> None:
     logits = 3 * torch.randn(3, 64 * 130, generator=torch.Generator().manual_seed(0))
     for k in (100, 127, 128):
         _, index = on_kernels(block_topk, logits, kernels.block_summaries(logits)[0], k)
-        assert torch.equal(plain(index), logits.topk(k).indices.sort(-1).values)
-    assert not kernels.has_kernels(logits.as_subclass(Looking), 129)
-    assert not kernels.has_kernels(logits[:, : 64 * 9].as_subclass(Looking), 9)
-    assert not kernels.has_kernels(logits.double().as_subclass(Looking), 9)
+        assert torch.equal(index, logits.topk(k).indices.sort(-1).values)
+    assert not on_kernels(kernels.can_fuse, logits, 129)
+    assert not on_kernels(kernels.can_fuse, logits[:, : 64 * 9], 9)
+    assert not on_kernels(kernels.can_fuse, logits.double(), 9)
 
 
 def test_logits_that_are_not_numbers_are_chosen_within_the_vocabulary() -> None:
@@ -112,12 +96,12 @@ def test_logits_that_are_not_numbers_are_chosen_within_the_vocabulary() -> None:
     # One with its sign set is lower than all numbers, if its bits are compared as they are.
     logits[2].view(torch.int32)[7] = 0xFFC00000 - 2**32
     largest, _ = on_kernels(kernels.block_summaries, logits)
-    assert plain(largest)[:, 0].isnan().all()
+    assert largest[:, 0].isnan().all()
     top, index = on_kernels(block_topk, logits, largest, 8)
-    assert plain(index).amin() >= 0
-    assert plain(index).amax() < logits.shape[-1]
-    assert plain(index)[1:, 0].tolist() == [7, 7]
-    assert plain(top)[1:, 0].isnan().all()
+    assert index.amin() >= 0
+    assert index.amax() < logits.shape[-1]
+    assert index[1:, 0].tolist() == [7, 7]
+    assert top[1:, 0].isnan().all()
 
 
 def test_logits_may_be_part_of_others() -> None:
@@ -125,10 +109,10 @@ def test_logits_may_be_part_of_others() -> None:
     part = wide[:, :900]
     largest, summed = kernels.block_summaries(part)
     top, index = on_kernels(block_topk, part, largest, 5)
-    assert torch.equal(plain(top).sort(-1).values, part.topk(5).values.sort(-1).values)
-    expected = part.scatter(-1, plain(index), -torch.inf).logsumexp(-1)
-    found = on_kernels(rest_of, part, summed, plain(index))
-    assert torch.allclose(plain(found), expected, rtol=1e-6, atol=1e-5)
+    assert torch.equal(top.sort(-1).values, part.topk(5).values.sort(-1).values)
+    expected = part.scatter(-1, index, -torch.inf).logsumexp(-1)
+    found = on_kernels(rest_of, part, summed, index)
+    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -141,7 +125,7 @@ def test_the_rest_is_the_log_sum_exp_of_all_other_logits(vocabulary: int) -> Non
         index[3] = torch.arange(k)
         others = logits.scatter(-1, index, -torch.inf)
         overwritten = logits.clone()
-        found = plain(on_kernels(rest_of, overwritten, summed, index))
+        found = on_kernels(rest_of, overwritten, summed, index)
         assert torch.equal(overwritten, others)
         assert torch.allclose(found, others.logsumexp(-1), rtol=1e-6, atol=1e-5)
 
@@ -154,18 +138,19 @@ def test_a_chunk_is_compared_as_in_plain_pytorch(support: Support, alpha: float,
     student = 4 * torch.randn(12, vocabulary, generator=torch.Generator().manual_seed(0))
     teacher = student + torch.randn(12, vocabulary, generator=torch.Generator().manual_seed(1))
     student[2:5, 9] += 40.0
-    results: list[dict[str, Tensor]] = []
-    for kind in (Tensor, Looking):
-        ours = student.clone().as_subclass(kind)
-        found = compare(ours, teacher.clone().as_subclass(kind), settings)
+
+    def results() -> dict[str, Tensor]:
+        ours = student.clone()
+        found = compare(ours, teacher.clone(), settings)
         gradient = found.gradient(ours, 0.5, torch.float32)
-        values = plain(gradient.values)
+        values = gradient.values
         if gradient.ids is not None:
-            values = torch.zeros_like(student).scatter_(-1, plain(gradient.ids), values)
-        of_each = {"divergence": found.divergence, "utility": found.utility, "gradient": values}
-        results.append({name: plain(value) for name, value in of_each.items()})
-    for name, expected in results[0].items():
-        assert torch.allclose(results[1][name], expected, rtol=1e-4, atol=1e-8), name
+            values = torch.zeros_like(student).scatter_(-1, gradient.ids, values)
+        return {"divergence": found.divergence, "utility": found.utility, "gradient": values}
+
+    ours = on_kernels(results)
+    for name, expected in results().items():
+        assert torch.allclose(ours[name], expected, rtol=1e-4, atol=1e-8), name
 
 
 @pytest.mark.parametrize("width", [24, 256, 1030])
@@ -180,13 +165,13 @@ def test_gradients_at_some_ids_reach_states_and_weights(width: int, is_trained: 
     ids[:, 0] = torch.where((ids == 0).any(-1), ids[:, 0], 0)  # which every token has
     ids = ids.T.contiguous().T
     before = torch.randn(vocabulary, width, generator=draws)
-    found: list[tuple[Tensor, Tensor | None]] = []
-    for kind in (Tensor, Looking):
+
+    def gradients() -> tuple[Tensor, Tensor | None]:
         parameter = nn.Parameter(weight.clone(), requires_grad=is_trained)
         parameter.grad = before.clone() if is_trained else None
-        back = Head(parameter, torch.bfloat16).backward(states, values.as_subclass(kind), ids)
-        found.append((plain(back), parameter.grad))
-    (expected, of_weights), (back, gradient) = found
+        return Head(parameter, torch.bfloat16).backward(states, values, ids), parameter.grad
+
+    (expected, of_weights), (back, gradient) = gradients(), on_kernels(gradients)
     assert torch.allclose(back, expected, rtol=1e-4, atol=1e-4)
     assert (gradient is not None) == is_trained
     if gradient is not None and of_weights is not None:
@@ -202,6 +187,6 @@ def test_other_weights_and_many_ids_are_left_to_products(odd: str) -> None:
     weight = weight.bfloat16() if odd == "bfloat16" else weight
     k = 130 if odd == "many" else 5
     values = torch.randn(4, k, generator=draws).bfloat16()
-    assert not Head(nn.Parameter(weight), torch.bfloat16)._has_kernels(values.as_subclass(Looking))
+    assert not on_kernels(Head(nn.Parameter(weight), torch.bfloat16)._has_kernels, values)
     usual = Head(nn.Parameter(torch.randn(300, 24)), torch.bfloat16)
-    assert usual._has_kernels(values[:, :5].as_subclass(Looking))
+    assert on_kernels(usual._has_kernels, values[:, :5])

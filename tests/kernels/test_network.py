@@ -10,7 +10,6 @@ import pytest
 import torch
 from stage_fixtures import make_examples, make_model
 
-from bas_opd.compute.compiling import NEW_KERNELS
 from bas_opd.data.views import full_view
 from bas_opd.model import fused
 from bas_opd.model.loading import LoraSettings
@@ -34,10 +33,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             return run(*given)
 
         monkeypatch.setattr(owner, name, counted)
-    for module in (fused, race):
-        monkeypatch.setattr(module, "is_fast", lambda _: True)
-        monkeypatch.setattr(module, "has_triton", lambda: True)
     return found
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
+    for module in (fused, race):
+        monkeypatch.setattr(module, "has_kernels", lambda _: kernels)
 
 
 @pytest.mark.parametrize("has_fixed_caches", [True, False])
@@ -52,15 +53,15 @@ def test_a_sampler_draws_the_same_with_the_kernels(
     batch = PromptBatch(step=1, examples=make_examples(tmp_path, 2))
     settings = SamplingSettings(max_response_tokens=8, per_prompt=3)
 
-    def drawn(kernels: str) -> Rollouts:
-        monkeypatch.setenv(NEW_KERNELS, kernels)
+    def drawn(*, kernels: bool) -> Rollouts:
+        choose(monkeypatch, kernels=kernels)
         sampler = Sampler(model, full_view, settings)
         sampler.use_graphs = has_fixed_caches
         return sampler.generate(batch)
 
-    plain = drawn("")
+    plain = drawn(kernels=False)
     assert not calls
-    found = drawn("filter,race")
+    found = drawn(kernels=True)
     assert set(calls) == {"apply", "filter_step", "fused"}
     assert torch.equal(found.tokens, plain.tokens)
     assert torch.allclose(found.logprobs, plain.logprobs, atol=1e-5)
@@ -79,14 +80,14 @@ def test_a_network_learns_the_same_with_the_filters(
     network.train()
     ids = torch.randint(5, 60, (2, 40), generator=torch.Generator().manual_seed(0))
     found = []
-    for kernels in ("", "filter"):
-        monkeypatch.setenv(NEW_KERNELS, kernels)
+    for kernels in (False, True):
+        choose(monkeypatch, kernels=kernels)
         network.zero_grad()
         network(input_ids=ids, use_cache=False).logits.float().square().mean().backward()
         found.append(
             {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
         )
-        assert bool(calls["apply"]) == bool(kernels)
+        assert bool(calls["apply"]) == kernels
     assert found[0].keys() == found[1].keys()
     assert any("conv1d" in name for name in found[0]) == (rank == 0)
     for name, gradient in found[0].items():

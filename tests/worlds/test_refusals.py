@@ -78,12 +78,12 @@ def test_ranks_with_other_packages(train: Train, tmp_path: Path) -> None:
 
 def test_ranks_with_other_kernels(train: Train, tmp_path: Path) -> None:
     def newer() -> None:
-        now = {**loop.environment(), "new_kernels": ["race"]}
+        now = {**loop.environment(), "triton": True}
         pytest.MonkeyPatch().setattr(loop, "environment", lambda: now)
 
     ended = train(2, tmp_path / "run", fault=on_rank_1(newer))
-    refused(ended, 2, "has other new kernels than the leader on")
-    refused(ended, 2, ": ['race'] where the leader has [].")
+    refused(ended, 2, "has other kernels than the leader on")
+    refused(ended, 2, ": True where the leader has False.")
 
 
 def test_ranks_with_other_settings(train: Train, tmp_path: Path) -> None:

@@ -6,19 +6,13 @@ import functools
 import importlib
 import importlib.util
 import logging
-import os
 from contextlib import AbstractContextManager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bas_opd.errors import ConfigError
-
 Kernels = Literal["auto", "reference"]
-NewKernel = Literal["delta", "filter", "loss", "race"]
-"""Linear attention in chunks, its filters, the top-k of the loss, and the drawing of tokens."""
-NEW_KERNELS = "BAS_OPD_NEW_KERNELS"
 _chosen: Kernels = "auto"
 
 
@@ -33,24 +27,9 @@ def is_fast(device: torch.device) -> bool:
     return device.type == "cuda" and _chosen == "auto"
 
 
-def tries_new(kernel: NewKernel) -> bool:
-    """Whether kernels are used that have run in Triton's interpreter, and on no GPU yet.
-
-    The environment names them: some, with commas between, or `all`.
-    """
-    named = os.environ.get(NEW_KERNELS, "")
-    chosen = {each.strip() for each in named.split(",")} - {""}
-    if unknown := chosen - {"all", *get_args(NewKernel)}:
-        raise ConfigError(
-            f"{NEW_KERNELS} names kernels that do not exist: {', '.join(sorted(unknown))}. Set it "
-            f"to all or to some of {', '.join(get_args(NewKernel))}, with commas between."
-        )
-    return bool(chosen & {"all", kernel})
-
-
-def new_kernels() -> list[NewKernel]:
-    """Return those that the environment names."""
-    return [kernel for kernel in get_args(NewKernel) if tries_new(kernel)]
+def has_kernels(device: torch.device) -> bool:
+    """Whether a device computes with our Triton kernels."""
+    return is_fast(device) and has_triton()
 
 
 def launching_on(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -21,9 +21,9 @@ from bas_opd.distill.divergence import LOG_ZERO, jensen_shannon, mixture, renorm
 from bas_opd.distill.kernels import (
     BLOCK,
     block_summaries,
+    can_fuse,
     fused_rest,
     fused_topk,
-    has_kernels,
     scaled_softmax,
 )
 from bas_opd.distill.loss import DistillSettings
@@ -113,7 +113,7 @@ def block_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]
 
     `largest` are the largest logits of each block.
     """
-    if has_kernels(logits, k):
+    if can_fuse(logits, k):
         return fused_topk(logits, largest, k)
     if largest.shape[-1] <= k:
         index = logits.topk(k, dim=-1, sorted=False).indices
@@ -130,7 +130,7 @@ def rest_of(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
     Ids ascend. The log-sum-exps of blocks are those before.
     """
     logits.scatter_(-1, index, float("-inf"))
-    if has_kernels(logits, index.shape[-1]):
+    if can_fuse(logits, index.shape[-1]):
         return fused_rest(logits, summed, index)
     touched = index // BLOCK
     again = torch.zeros_like(touched, dtype=torch.bool)

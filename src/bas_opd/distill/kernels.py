@@ -7,12 +7,13 @@ here, the others in `explicit`.
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, launching_on, tries_new
+from bas_opd.compute.compiling import has_kernels, launching_on
 
 BLOCK = 64
 """Neighbouring logits that are summarised together."""
@@ -26,9 +27,9 @@ LARGEST_K = 128
 
 def block_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest logit of each block, and the log-sum-exp of each: `[token, block]`."""
-    kernels = _kernels() if logits.is_cuda else None
-    if kernels is None:
+    if not has_kernels(logits.device):
         return _plain_summaries(logits)
+    kernels = _kernels()
     tokens, vocabulary = logits.shape
     blocks = -(-vocabulary // BLOCK)
     largest, summed = (logits.new_empty(tokens, blocks) for _ in range(2))
@@ -41,23 +42,21 @@ def block_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def scaled_softmax(logits: Tensor, normaliser: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Return scale * exp(logits - normaliser), both `[token]`, in another dtype."""
-    kernels = _kernels() if logits.is_cuda else None
-    if kernels is None:
+    if not has_kernels(logits.device):
         return torch.exp(logits - normaliser[:, None]).mul_(scale[:, None]).to(dtype)
     tokens, vocabulary = logits.shape
     out = torch.empty(logits.shape, dtype=dtype, device=logits.device)
     with launching_on(logits):
-        kernels.scale_softmax[(tokens, -(-vocabulary // COLUMNS))](
+        _kernels().scale_softmax[(tokens, -(-vocabulary // COLUMNS))](
             logits, normaliser, scale, out, logits.stride(0), vocabulary, width=COLUMNS
         )
     return out
 
 
-def has_kernels(logits: Tensor, k: int) -> bool:
-    """Whether kernels find the top-k and sum up the rest."""
-    if not logits.is_cuda or logits.dtype is not torch.float32 or not tries_new("loss"):
-        return False
-    return k <= LARGEST_K and k * BLOCK < logits.shape[-1] and _kernels() is not None
+def can_fuse(logits: Tensor, k: int) -> bool:
+    """Whether kernels find the top-k, compare it and sum up the rest."""
+    fits = k <= LARGEST_K and k * BLOCK < logits.shape[-1]
+    return fits and logits.dtype is torch.float32 and has_kernels(logits.device)
 
 
 def fused_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -116,9 +115,4 @@ def _plain_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _kernels() -> Any:
-    """Return the kernels; None without Triton."""
-    if not has_triton():
-        return None
-    from bas_opd.distill import triton_kernels
-
-    return triton_kernels
+    return importlib.import_module("bas_opd.distill.triton_kernels")

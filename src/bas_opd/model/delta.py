@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, is_fast, launching_on, tries_new
+from bas_opd.compute.compiling import has_kernels, is_fast, launching_on
 from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fused_delta_rule
 from bas_opd.model.replacing import qwen35_layers, replace, standing_for
 
@@ -163,18 +163,17 @@ def register_delta_rule() -> None:
 def implementation(device: torch.device, *, learns: bool) -> str:
     """Return what computes linear attention: `reference`, `chunked`, `triton` or `fla`.
 
-    On a CPU, or with reference kernels, it is transformers' reference. On a GPU it is our own
-    Triton kernels where the environment asks for them, or flash-linear-attention where it is
-    installed and sound; its backward pass is not on Hopper with Triton before 3.7.1.
+    On a CPU, or with reference kernels, it is transformers' reference. On a GPU it is
+    flash-linear-attention where it is installed and sound, which its backward pass is not on Hopper
+    with Triton before 3.7.1. Else it is our own Triton kernels, or chunks where Triton fails.
     """
     if not is_fast(device):
         return "reference"
-    if tries_new("delta") and has_triton():
-        return "triton"
+    own = "triton" if has_kernels(device) else "chunked"
     if not _has_fla():
-        return "chunked"
+        return own
     is_hopper = torch.cuda.get_device_capability(device)[0] == 9
-    return "chunked" if learns and is_hopper and _triton() < FIRST_SOUND_TRITON else "fla"
+    return own if learns and is_hopper and _triton() < FIRST_SOUND_TRITON else "fla"
 
 
 @functools.cache
@@ -283,11 +282,10 @@ def can_decode_in_place(query: Tensor, value: Tensor, states: Tensor) -> bool:
     """Whether the kernel fits: a GPU with Triton, one token, and widths that tiles divide."""
     width, wide = query.shape[-1], value.shape[-1]
     return (
-        is_fast(states.device)
-        and query.shape[1] == 1
+        query.shape[1] == 1
         and states.dtype is torch.float32
         and states.is_contiguous()
         and width & (width - 1) == 0
         and wide % TILE == 0
-        and has_triton()
+        and has_kernels(states.device)
     )

@@ -13,10 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from bas_opd.compute.clock import Clock
 from bas_opd.errors import DataError
@@ -91,7 +93,18 @@ class ViewEncoder:
 
     def _look(self, example: Example) -> tuple[Pixels, str]:
         image, text = self.view(example)
-        return self.processor.look(image), text
+        pixels = self.processor.look(image)
+        return replace(pixels, values=_pinned(pixels.values)), text
+
+
+def _pinned(values: Tensor) -> Tensor:
+    """Return a tensor from which a GPU copies by itself; the same where there is none to use."""
+    if not torch.cuda.is_initialized():
+        return values
+    try:
+        return values.pin_memory()
+    except RuntimeError:  # The system pins no more memory.
+        return values
 
 
 class Ahead(Generic[Seen]):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bas_opd.compute.compiling import has_triton, is_fast, tries_new
+from bas_opd.compute.compiling import has_kernels, is_fast
 from bas_opd.model.convolution import CausalFilter, filter_step
 from bas_opd.model.replacing import qwen35_layers, replace
 
@@ -26,6 +26,7 @@ def register_fused_parts() -> None:
     replace(gated, "forward", _choosing_norm(gated_norm))
     replace(module, "causal_conv1d_fn", _choosing_filter)
     replace(module, "causal_conv1d_update", _choosing_filter_step)
+    replace(module, "get_vision_attention_seqlens", _choosing_lengths)
 
 
 def centred_norm(norm: Any, x: Tensor) -> Tensor:
@@ -50,6 +51,16 @@ def _choosing_norm(fused: Callable[..., Tensor]) -> Callable[[Any], Any]:
         return run
 
     return choosing
+
+
+def _choosing_lengths(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the places of pictures on the host, where each layer of the vision tower reads them."""
+
+    def run(grid: Tensor, *inputs: Any, **options: Any) -> Any:
+        places, longest = reference(grid, *inputs, **options)
+        return places.cpu() if is_fast(grid.device) else places, longest
+
+    return run
 
 
 def _choosing_filter(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -100,8 +111,7 @@ def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Ten
 
 def _filters(inputs: Tensor, taps: Tensor) -> bool:
     """Whether our own kernels filter these inputs; Triton wants a power of two of taps."""
-    is_new = is_fast(inputs.device) and tries_new("filter") and has_triton()
-    return is_new and _is_power(taps.shape[1])
+    return _is_power(taps.shape[1]) and has_kernels(inputs.device)
 
 
 def _is_power(size: int) -> bool:

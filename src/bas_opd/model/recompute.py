@@ -23,13 +23,15 @@ from bas_opd.model.cache import untouched
 
 def recompute_layers(network: nn.Module) -> None:
     """Let every layer keep only its input for the backward pass, and compute the rest again."""
-    for module in network.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            # As a method: a copy of the network must not compute with the layers of the original.
-            module.forward = MethodType(_recomputed(type(module).forward), module)
+    for stack in network.modules():
+        if isinstance(stack, nn.ModuleList):
+            for place, layer in enumerate(stack):
+                if isinstance(layer, GradientCheckpointingLayer):
+                    # As a method: a copy of the network must not compute with the original's.
+                    layer.forward = MethodType(_recomputed(type(layer).forward, place), layer)
 
 
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputed(forward: Callable[..., Any], place: int) -> Callable[..., Any]:
     def run(
         layer: nn.Module,
         hidden: Tensor,
@@ -51,16 +53,16 @@ def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
         def compute(states: Tensor) -> Any:
             nonlocal is_first
             own = copy.copy(before)
-            own.layers = [untouched(layer) for layer in before.layers]
+            own.layers = list(before.layers)
+            own.layers[place] = untouched(before.layers[place])
             found = forward(layer, states, *args, past_key_values=own, **kwargs)
             if is_first:
-                first.extend(own.layers)
+                first.append(own.layers[place])
                 is_first = False
             return found
 
         found = checkpoint(compute, hidden, use_reentrant=False)
-        past_key_values.layers = list(first)
-        first.clear()
+        past_key_values.layers[place] = first.pop()
         return found
 
     return run

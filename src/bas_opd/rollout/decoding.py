@@ -431,11 +431,11 @@ def _size(prefix: Prefix, rows: int, capacity: int) -> int:
 
 
 def _capacity(tokens: int) -> int:
-    """Round up to 64, 96, 128, 192, 256 and so on, so that few sizes occur."""
-    size = 64
-    while size < tokens:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return size
+    """Round up to 64, 80, 96, 112, 128, 160, 192 and so on, so that few sizes occur."""
+    step = 16
+    while 8 * step <= tokens:
+        step *= 2
+    return max(4 * step, -(-tokens // step) * step)
 
 
 def _few(rows: int) -> int:

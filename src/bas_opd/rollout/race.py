@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_triton, is_fast, launching_on, tries_new
+from bas_opd.compute.compiling import has_kernels, launching_on
 from bas_opd.rollout.draws import race_noise
 
 WIDTH = 4096
@@ -89,7 +89,7 @@ class Race:
 
     def _is_fused(self, logits: Tensor) -> bool:
         is_plain = self.top_p >= 1.0 and logits.dtype is torch.float32
-        return is_plain and is_fast(logits.device) and tries_new("race") and has_triton()
+        return is_plain and has_kernels(logits.device)
 
     def log_distribution(self, logits: Tensor) -> Tensor:
         """Return log p_old: what a token is really drawn from, in fp32."""

@@ -92,7 +92,7 @@ def check_ranks(identity: Mapping[str, Any], run: RunDirectory, world: World) ->
     def facts() -> dict[str, Any]:
         owner = run.path / OWNER
         return {
-            "new kernels": identity["environment"].get("new_kernels", []),
+            "kernels": identity["environment"].get("triton", False),
             "data": [identity["dataset"]["fingerprint"], identity["dataset"]["examples"]],
             "run directory": owner.read_text("utf-8") if owner.exists() else "absent",
             "host": socket.gethostname(),
@@ -203,7 +203,7 @@ def _apart(
             for name in sorted(names)
             if first[what].get(name) != other[what].get(name)
         )
-    elif what in ("python", "devices", "new kernels"):
+    elif what in ("python", "devices", "kernels"):
         shown = f": {other[what]} where the leader has {first[what]}"
     return (
         f"{place} has other {what} than the leader on {first['host']}{shown}. Give all processes "

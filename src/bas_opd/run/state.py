@@ -16,7 +16,7 @@ from torch import Tensor
 from bas_opd.algorithm import Stages
 from bas_opd.answers import grade
 from bas_opd.compute.clock import Clock
-from bas_opd.compute.compiling import NEW_KERNELS, has_triton, is_fast, new_kernels
+from bas_opd.compute.compiling import has_kernels, has_triton, is_fast
 from bas_opd.compute.world import World, launched_here
 from bas_opd.config.schema import Config, overlong_cache
 from bas_opd.data.order import PromptStream
@@ -74,7 +74,7 @@ from bas_opd.types import Example, Grade, Hooks, Part, Rollouts, TeacherSupport,
 
 FROZEN: dict[str, Any] = {"frozen": True, "gradient_checkpointing": False}
 """How a model is loaded that is never trained."""
-ROUNDING = ("gpu", "cpu", "instructions", "threads", "linear_attention", "new_kernels")
+ROUNDING = ("gpu", "cpu", "instructions", "threads", "linear_attention", "triton")
 """Parts of the environment that change how sums are rounded."""
 
 
@@ -486,7 +486,7 @@ def gpu_kernels() -> dict[str, Any]:
         "learning": implementation(device, learns=True),
         "sampling": implementation(device, learns=False),
     }
-    return {"linear_attention": kinds, "new_kernels": new_kernels() if has_triton() else []}
+    return {"linear_attention": kinds, "triton": has_triton()}
 
 
 def slow_paths(config: Config, model: VisionLanguageModel) -> list[str]:
@@ -499,15 +499,17 @@ def slow_paths(config: Config, model: VisionLanguageModel) -> list[str]:
             "The head of this model does more than multiply, as with adapters or a bias, so logits "
             "and the loss are computed in float32, which takes about ten times as long."
         )
-    unused = {
-        "loss": config.distill.k > LARGEST_K and f"distill.k is above {LARGEST_K}",
-        "race": config.rollout.top_p < 1 and "rollout.top_p is below 1",
-    }
-    said += [
-        f"{NEW_KERNELS} asks for {kernel}, which is not used: {reason}."
-        for kernel, reason in unused.items()
-        if reason and kernel in new_kernels()
-    ]
+    if has_kernels(model.device):
+        if config.distill.k > LARGEST_K:
+            said.append(
+                f"distill.k is {config.distill.k:,}, and the kernels of the loss take at most "
+                f"{LARGEST_K}, so it is computed by slower PyTorch operations."
+            )
+        if config.rollout.top_p < 1:
+            said.append(
+                "rollout.top_p is below 1, which the kernels that draw tokens do not compute, so "
+                "they are drawn by slower PyTorch operations."
+            )
     return said
 
 

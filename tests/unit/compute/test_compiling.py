@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from bas_opd.compute import compiling
-from bas_opd.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -49,20 +48,14 @@ def test_triton_launches_where_a_tensor_is() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("named", "chosen"),
-    [("", []), ("all", ["delta", "filter", "loss", "race"]), (" race,delta ", ["delta", "race"])],
-)
-def test_the_environment_names_new_kernels(
-    monkeypatch: pytest.MonkeyPatch, named: str, chosen: list[str]
+def test_a_device_has_kernels_if_it_is_fast_and_triton_works(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(compiling.NEW_KERNELS, raising=False)
-    assert compiling.new_kernels() == []
-    monkeypatch.setenv(compiling.NEW_KERNELS, named)
-    assert compiling.new_kernels() == chosen
-
-
-def test_a_kernel_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiling.NEW_KERNELS, "race,1")
-    with pytest.raises(ConfigError, match=r"do not exist: 1\. Set it to all or to some"):
-        compiling.tries_new("race")
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    for works in (True, False):
+        monkeypatch.setattr(compiling, "has_triton", lambda works=works: works)
+        monkeypatch.setattr(compiling, "_chosen", "auto")
+        assert compiling.has_kernels(gpu) == works
+        assert not compiling.has_kernels(cpu)
+        monkeypatch.setattr(compiling, "_chosen", "reference")
+        assert not compiling.has_kernels(gpu)

@@ -78,13 +78,14 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
         monkeypatch.setattr(delta, "_has_fla", lambda: fla)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
         monkeypatch.setattr(delta, "_triton", lambda: triton)
+        monkeypatch.setattr(compiling, "has_triton", lambda: bool(triton))
         gpu = torch.device("cuda")
         return implementation(gpu, learns=True), implementation(gpu, learns=False)
 
-    monkeypatch.delenv(compiling.NEW_KERNELS, raising=False)
     assert implementation(torch.device("cpu"), learns=True) == "reference"
-    assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("chunked", "chunked")
-    assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("chunked", "fla")
+    assert machine(fla=False, capability=9, triton=()) == ("chunked", "chunked")
+    assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("triton", "triton")
+    assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("triton", "fla")
     assert machine(fla=True, capability=9, triton=(3, 7, 1)) == ("fla", "fla")
     assert machine(fla=True, capability=8, triton=(3, 6, 0)) == ("fla", "fla")
     monkeypatch.setattr(compiling, "_chosen", "reference")
@@ -118,20 +119,6 @@ def test_flash_linear_attention_counts_only_if_it_can_be_imported(
     assert [delta._has_fla() for _ in range(2)] == [usable] * 2
     assert sum("no such symbol" in each.getMessage() for each in caplog.records) == said
     delta._has_fla.cache_clear()
-
-
-def test_the_environment_chooses_the_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiling.NEW_KERNELS, "race,delta")
-    monkeypatch.setattr(delta, "_has_fla", lambda: False)
-    monkeypatch.setattr(delta, "has_triton", lambda: True)
-    gpu = torch.device("cuda")
-    assert implementation(torch.device("cpu"), learns=True) == "reference"
-    assert implementation(gpu, learns=True) == "triton"
-    monkeypatch.setattr(delta, "has_triton", lambda: False)
-    assert implementation(gpu, learns=True) == "chunked"
-    monkeypatch.setattr(delta, "has_triton", lambda: True)
-    monkeypatch.setenv(compiling.NEW_KERNELS, "race")
-    assert implementation(gpu, learns=True) == "chunked"
 
 
 @pytest.mark.parametrize("fits", [True, False])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from stage_fixtures import make_examples
+from torch import Tensor
 
 from bas_opd.compute.clock import Clock
 from bas_opd.data.views import full_view
@@ -105,6 +106,29 @@ def test_where_no_thread_can_start_pictures_are_opened_when_they_are_needed(
         )
     assert sorted(view.names) == sorted(example.id for example in examples)
     assert any(is_main for _, is_main in view.opened) == (allowed == 0)
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_pictures_are_pinned_where_a_gpu_copies_them_and_memory_allows_it(
+    pins: bool, processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Tensor] = []
+
+    def pinned(values: Tensor) -> Tensor:
+        asked.append(values)
+        if not pins:
+            raise RuntimeError("CUDA error: OS call failed or operation not supported")
+        return values.clone()
+
+    monkeypatch.setattr(Tensor, "pin_memory", pinned)
+    (example,) = make_examples(tmp_path, 1)
+    expected = ViewEncoder(processor, full_view)(example).pixel_values
+    assert not asked
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    found = ViewEncoder(processor, full_view)(example).pixel_values
+    assert len(asked) == 1
+    assert (found is asked[0]) == (not pins)
+    assert torch.equal(found, expected)
 
 
 def test_the_next_batch_is_opened_while_the_loop_does_something_else(

@@ -69,7 +69,7 @@ def test_a_cpu_computes_as_transformers_does(monkeypatch: pytest.MonkeyPatch) ->
     assert called == ["fused"]
 
 
-def test_filters_are_transformers_own_until_new_kernels_are_tried(
+def test_filters_are_transformers_own_without_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     register_fused_parts()
@@ -77,13 +77,10 @@ def test_filters_are_transformers_own_until_new_kernels_are_tried(
     x, weight = torch.randn(2, 6, 5), torch.randn(6, 4)
     called: list[int] = []
     monkeypatch.setattr(fused.CausalFilter, "apply", lambda *given: called.append(1) or given[0])
-    monkeypatch.setattr(fused, "is_fast", lambda device: True)
-    monkeypatch.setattr(fused, "has_triton", lambda: True)
-    monkeypatch.delenv("BAS_OPD_NEW_KERNELS", raising=False)
     expected = run.reference(x, weight, activation="silu")
     assert torch.equal(run(x, weight, activation="silu"), expected)
-    monkeypatch.setenv("BAS_OPD_NEW_KERNELS", "filter")
     assert not called
+    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
     run(x, weight, activation="silu")
     assert called == [1]
     # Other activations and other numbers of taps are left to transformers, and so are rows packed
@@ -107,9 +104,7 @@ def test_steps_of_filters_are_transformers_own_where_the_kernel_does_not_fit(
     run: Any = modeling_qwen3_5.causal_conv1d_update
     called: list[int] = []
     monkeypatch.setattr(fused, "filter_step", lambda x, *_: called.append(1) or x)
-    monkeypatch.setattr(fused, "is_fast", lambda device: True)
-    monkeypatch.setattr(fused, "has_triton", lambda: True)
-    monkeypatch.setenv("BAS_OPD_NEW_KERNELS", "filter")
+    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
     x, states, weight = torch.randn(2, 6, 1), torch.randn(2, 6, 4), torch.randn(6, 4)
     with torch.no_grad():
         run(x, states, weight, None, "silu")
@@ -128,6 +123,24 @@ def test_steps_of_filters_are_transformers_own_where_the_kernel_does_not_fit(
             assert torch.equal(ours, theirs)
     run(x, states.clone(), weight, None, "silu")  # Its backward pass is that of the reference.
     assert called == [1]
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_places_of_pictures_are_read_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, has_gpu: bool
+) -> None:
+    """Each layer of the vision tower reads them: on a GPU each would wait for it."""
+    register_fused_parts()
+    run: Any = modeling_qwen3_5.get_vision_attention_seqlens
+    grid = torch.tensor([[1, 4, 6], [1, 2, 2]])
+    read: list[torch.device] = []
+    monkeypatch.setattr(Tensor, "cpu", lambda x: read.append(x.device) or x)
+    monkeypatch.setattr(fused, "is_fast", lambda device: has_gpu)
+    config = modeling_qwen3_5.Qwen3_5VisionConfig()
+    places, _ = run(grid, config, kwargs={})
+    assert torch.equal(places, run.reference(grid, config, kwargs={})[0])
+    assert places.tolist() == [0, 24, 28]
+    assert bool(read) == has_gpu
 
 
 def test_a_version_of_transformers_without_the_parts_is_left_alone(

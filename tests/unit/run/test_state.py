@@ -11,7 +11,6 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from bas_opd.compute.compiling import NEW_KERNELS
 from bas_opd.config.schema import (
     SERVED,
     Config,
@@ -65,7 +64,6 @@ def float_or_same(value: Any) -> Any:
 
 
 def test_kernels_are_on_record_where_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NEW_KERNELS, "race")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert state.gpu_kernels() == {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -74,7 +72,7 @@ def test_kernels_are_on_record_where_they_compute(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(state, "has_triton", lambda has=has_triton: has)
         assert state.gpu_kernels() == {
             "linear_attention": {"learning": "chunked", "sampling": "fla"},
-            "new_kernels": ["race"] if has_triton else [],
+            "triton": has_triton,
         }
 
 
@@ -85,11 +83,11 @@ def test_kernels_are_on_record_where_they_compute(monkeypatch: pytest.MonkeyPatc
 def test_a_run_without_kernels_of_its_own_names_none(
     device: str, kernels: str, has_them: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "gpu_kernels", lambda: {"new_kernels": ["race"]})
+    monkeypatch.setattr(loop, "gpu_kernels", lambda: {"triton": True})
     given = {"path": "model", "device": device, "kernels": kernels}
     config = Config.model_validate({"model": given, "data": {"path": "data"}})
     data: Any = SimpleNamespace(fingerprint="", examples=())
-    assert ("new_kernels" in loop.identity_of(config, data, 1)["environment"]) == has_them
+    assert ("triton" in loop.identity_of(config, data, 1)["environment"]) == has_them
 
 
 def test_what_keeps_a_run_from_the_fast_paths_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +100,7 @@ def test_what_keeps_a_run_from_the_fast_paths_is_said(monkeypatch: pytest.Monkey
         model: Any = SimpleNamespace(device=device, fast_head=head, precision=precision)
         return state.slow_paths(config, model)
 
-    monkeypatch.setenv(NEW_KERNELS, "loss,race")
+    monkeypatch.setattr(state, "has_kernels", lambda device: device.type == "cuda")
     device = torch.device("cpu")
     assert said(head=None, k=129, top_p=0.9) == []
     device = torch.device("cuda")
@@ -111,7 +109,7 @@ def test_what_keeps_a_run_from_the_fast_paths_is_said(monkeypatch: pytest.Monkey
     (found,) = said(head=None)
     assert "computed in float32" in found
     loss, race = said(head=object(), k=129, top_p=0.9)
-    assert "asks for loss, which is not used: distill.k is above 128" in loss
-    assert "asks for race, which is not used: rollout.top_p is below 1" in race
-    monkeypatch.delenv(NEW_KERNELS)
+    assert "distill.k is 129, and the kernels of the loss take at most 128" in loss
+    assert "rollout.top_p is below 1" in race
+    monkeypatch.setattr(state, "has_kernels", lambda device: False)
     assert said(head=object(), k=129, top_p=0.9) == []

@@ -1,0 +1,68 @@
+"""How the prompts of a step are dealt to processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bas_opd.model.batches import PromptGroup, shares
+from bas_opd.types import DistantPrompt
+
+Size = tuple[int, int, int]
+"""Tokens of a prompt, its rows, and tokens of the longest."""
+SIZES = st.lists(st.tuples(st.integers(1, 8192), st.integers(1, 8), st.integers(1, 1024)))
+
+
+def never() -> Any:
+    raise AssertionError("Only lengths count.")
+
+
+def groups_of(sizes: Sequence[Size]) -> list[PromptGroup]:
+    return [
+        PromptGroup(
+            number=number,
+            prompt=DistantPrompt(length, never),
+            rows=tuple(range(8 * number, 8 * number + rows)),
+            longest=longest,
+        )
+        for number, (length, rows, longest) in enumerate(sizes)
+    ]
+
+
+def assert_balanced(dealt: Sequence[Sequence[PromptGroup]]) -> None:
+    """No process has more than the mean and the largest group."""
+    costs = [[group.tokens_of_all_rows for group in share] for share in dealt]
+    largest = max((cost for share in costs for cost in share), default=0)
+    assert max(map(sum, costs)) <= sum(map(sum, costs)) / len(dealt) + largest
+
+
+@given(SIZES, st.integers(1, 9))
+def test_every_group_is_dealt_once_and_no_process_has_much_more(
+    sizes: list[Size], count: int
+) -> None:
+    groups = groups_of(sizes)
+    dealt = shares(groups, count)
+    assert len(dealt) == count
+    assert sorted(group.number for share in dealt for group in share) == list(range(len(groups)))
+    assert_balanced(dealt)
+
+
+@given(SIZES, st.integers(1, 9))
+def test_the_deal_depends_on_nothing_but_the_groups(sizes: list[Size], count: int) -> None:
+    groups = groups_of(sizes)
+    shuffled = random.Random(count).sample(groups, len(groups))
+    dealt, again = ([{g.number for g in share} for share in shares(each, count)]
+                    for each in (groups, shuffled))  # fmt: skip
+    assert dealt == again
+
+
+def test_dealt_in_turn_they_would_not_be_balanced() -> None:
+    groups = groups_of([(8000, 8, 100), (100, 1, 10)] * 8)
+    assert_balanced(shares(groups, 2))
+    with pytest.raises(AssertionError):
+        assert_balanced([groups[rank::2] for rank in range(2)])
