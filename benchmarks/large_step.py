@@ -88,7 +88,8 @@ def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
     examples = []
     for i in range(n):
         path = folder / f"{i}.png"
-        Image.effect_noise((side, side), 60 + i).convert("RGB").save(path)
+        # Noise hardly compresses, so PNG's usual effort would take most of the start.
+        Image.effect_noise((side, side), 60 + i).convert("RGB").save(path, compress_level=1)
         box = (100.0, 100.0, 100.0 + side // 3, 100.0 + side // 3)
         crop = Crop(area=1 / 9, box=box)
         examples.append(Example(id=str(path), image=path, question="What is it?", crop=crop))
@@ -243,7 +244,8 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-        write_numbers(arguments, {"parameters": parameters, "steps": rows})
+            # After each step, since a machine may be lent for a short time.
+            write_numbers(arguments, {"parameters": parameters, "steps": rows})
         if arguments.profile:  # Counting its millions of events takes minutes.
             with profiled(Path(arguments.profile)):
                 train_step(stages, batch_of(arguments.steps), Decimal(arguments.ratio))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -89,7 +90,7 @@ def pictures(folder: Path, n: int, side: int) -> tuple[Example, ...]:
     for i in range(n):
         path = folder / f"{i}.png"
         noise = Image.effect_noise((side, side), 60 + i).convert("RGB")
-        disk.by_library(path, noise.save, path)
+        disk.by_library(path, partial(noise.save, compress_level=1), path)
         box = (side / 4, side / 4, side * 3 / 4, side * 3 / 4)
         question = "What is the color of the sign?" + " Look twice." * (i % 3)
         examples.append(
