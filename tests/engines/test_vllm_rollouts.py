@@ -102,21 +102,49 @@ def test_weights_that_were_not_loaded_stop_the_run(beside: Beside, batch: Prompt
         beside.engine.generate(batch)
 
 
-@pytest.mark.parametrize("lost", ["visual", "embed_tokens", "layers.3.mlp.down_proj"])
-def test_one_weight_that_was_not_loaded_stops_the_run(
-    lost: str, beside: Beside, batch: PromptBatch, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("old", "named"),
+    [
+        ("visual", "visual."),
+        ("embed_tokens", "embed_tokens.weight"),
+        ("layers.3.mlp.down_proj", "layers.3.mlp.down_proj.weight"),
+        ("layers.2.mlp.up_proj", "layers.2.mlp.gate_up_proj.weight"),
+        ("layers.1.self_attn.k_proj.weight", "layers.1.self_attn.qkv_proj.weight"),
+    ],
+)
+def test_one_weight_that_stays_old_stops_the_run(
+    old: str, named: str, beside: Beside, batch: PromptBatch
 ) -> None:
+    """By its values, and in float32 by the log-probs too."""
     beside.sync()
     beside.train()
-    everything = vllm_engine.plain_weights
+    with beside.keeping(old):
+        with pytest.raises(ModelError, match=rf"student's weights: [\w.]*{named}"):
+            beside.sync()
+        beside.sync_unchecked()
+    with pytest.raises(ModelError, match="are not those of the student"):
+        beside.engine.generate(batch)
+
+
+@pytest.mark.parametrize("lost", ["visual", "layers.3.mlp.down_proj", "layers.2.mlp.up_proj"])
+def test_one_weight_that_vllm_leaves_out_stops_the_run(lost: str, beside: Beside) -> None:
+    beside.sync()
+    beside.train()
+    with beside.losing(lost), pytest.raises(ModelError, match="is not what was sent"):
+        beside.sync()
+
+
+def test_a_weight_that_is_not_sent_stops_the_run(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything, lost = vllm_engine.plain_weights, "layers.3.mlp.down_proj.weight"
 
     def incomplete(network: Any, named: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         return ((name, weight) for name, weight in everything(network, named) if lost not in name)
 
     monkeypatch.setattr(vllm_engine, "plain_weights", incomplete)
-    beside.sync()
-    with pytest.raises(ModelError, match="are not those of the student"):
-        beside.engine.generate(batch)
+    with pytest.raises(ModelError, match=lost):
+        beside.sync()
 
 
 def test_a_head_that_keeps_its_old_weights_stops_the_run(
@@ -126,11 +154,14 @@ def test_a_head_that_keeps_its_old_weights_stops_the_run(
     beside.sync()
     beside.train()
     monkeypatch.setattr(vllm_engine, "_pack_heads", lambda _: None)
-    beside.sync()
     if "lm_head.weight" not in beside.model.trainable():
+        with pytest.raises(ModelError, match=r"weights: language_model\.lm_head\.weight is not"):
+            beside.sync()
+        beside.sync_unchecked()
         with pytest.raises(ModelError, match="are not those of the student"):
             beside.engine.generate(batch)
     else:
+        beside.sync()
         beside.engine.generate(batch)
 
 
@@ -194,6 +225,7 @@ def test_between_steps_it_sleeps_and_wakes_for_new_weights_and_then_for_its_cach
         assert calls == [
             ("wake_up", ["weights"]),
             ("collective_rpc", "reload_weights"),
+            ("collective_rpc", "apply_model"),
             ("collective_rpc", "apply_model"),
             ("wake_up", ["kv_cache"]),
             ("reset_prefix_cache",),

@@ -40,6 +40,9 @@ class StandIn:
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
         for weight in self.model.trainable().values():
             weight.data.normal_()
+        network: Any = self.model.network
+        network.packed_modules_mapping = {}  # It has the names of the student.
+        network.hf_to_vllm_mapper = SimpleNamespace(map_name=lambda name: name)
 
     @torch.no_grad()
     def collective_rpc(self, name: str, kwargs: dict[str, Any]) -> None:
@@ -48,8 +51,8 @@ class StandIn:
         loaded = {name: own[name].copy_(weight) for name, weight in kwargs["weights_iterator"]}
         assert loaded.keys() == own.keys()
 
-    def apply_model(self, change: object) -> None:
-        """Do nothing: its head is no copy."""
+    def apply_model(self, work: Callable[[Any], Any]) -> list[Any]:
+        return [work(self.model.network)]
 
     def reset_prefix_cache(self) -> None:
         """Do nothing: it has none."""
@@ -72,7 +75,9 @@ def stand_in(_: int = 0) -> None:
     module: Any = vllm_engine
     module.check_vllm = lambda: "0.32.0"
     groups = SimpleNamespace(
-        cleanup_dist_env_and_memory=lambda: None, destroy_distributed_environment=lambda: None
+        cleanup_dist_env_and_memory=lambda: None,
+        destroy_distributed_environment=lambda: None,
+        ParallelLMHead=type("Head", (), {}),  # Its own head computes with no copy.
     )
     module._vllm = lambda _: groups
 
@@ -189,6 +194,34 @@ def test_weights_that_do_not_arrive_on_one_rank_are_the_sentence_of_all(
     again = train(2, tmp_path / "run", VLLM, large, fault=stand_in)
     assert [each.code for each in again] == [0, 0], again
     assert_sound(tmp_path / "run")
+
+
+def test_a_weight_that_does_not_arrive_on_one_rank_is_the_sentence_of_all(
+    train: Train, drawn: dict[int, Path], tmp_path: Path
+) -> None:
+    """After a small step, which log-probs would not show."""
+
+    def lose() -> None:
+        load, calls = StandIn.collective_rpc, iter(range(9))
+
+        def incomplete(engine: StandIn, name: str, kwargs: dict[str, Any]) -> None:
+            own = dict(engine.model.network.named_parameters())
+            lost = next(name for name in own if name.endswith("layers.1.mlp.up_proj.weight"))
+            before = own[lost].detach().clone()
+            load(engine, name, kwargs)
+            if next(calls) == 2:
+                own[lost].data.copy_(before)
+
+        patch: Any = StandIn
+        patch.collective_rpc = incomplete
+
+    ended = train(2, tmp_path / "run", VLLM, fault=on(1, lose))
+    assert_ended(ended, 1, "vLLM on rank 1 does not hold version 2 of the student's weights: ")
+    assert "layers.1.mlp.up_proj.weight is not what was sent" in " ".join(ended[0].output.split())
+    assert len(steps_of(tmp_path / "run")) == 2
+    again = train(2, tmp_path / "run", VLLM, fault=stand_in)
+    assert [each.code for each in again] == [0, 0], again
+    assert_same_end(tmp_path / "run", drawn[2])
 
 
 def test_a_signal_to_one_engine_stops_all_and_the_run_resumes_to_the_same_end(

@@ -6,8 +6,9 @@ vLLM computes the logits. A logits processor runs the race of `race` on them, me
 entropy, and leaves vLLM no other token than the winner. So in fp32 the draws are the sampler's. A
 prompt's image and tokens are computed once for all its rollouts, by the prefix cache.
 
-Weights are copied into vLLM before a step samples, under a version. The trainer then rescores a few
-rows: another log-prob means that weights did not arrive, and the run stops.
+Weights are copied into vLLM before a step samples, under a version, and what it then holds is
+compared with what was sent. The trainer rescores a few rows of what was drawn. The run stops where
+a weight or a log-prob is another.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from bas_opd.rollout.sampler import (
     dealt,
     encode,
 )
+from bas_opd.rollout.vllm_weights import counted, wrong_weights
 from bas_opd.types import EngineReport, Example, Hooks, Part, Prompt, PromptBatch, Rollouts
 
 SUPPORTED = ">=0.32,<0.33"
@@ -150,16 +152,25 @@ class VllmEngine:
         # Of a sharded model `named` are some rows; the gathered network has all.
         whole = named if self.model.shards is None else {}
         with self.model.gathered():
-            self.world.each(lambda: self._load(whole))
+            self.world.each(lambda: self._load(whole, version))
         self.version = version
 
-    def _load(self, named: Mapping[str, Tensor]) -> None:
+    def _load(self, named: Mapping[str, Tensor], version: int) -> None:
         engine = self.engine
         if self._sleeps:
             engine.wake_up(["weights"])
-        weights = plain_weights(self.model.network, named)
+        sent, precision = dict[str, int](), self.model.precision
+        weights = counted(plain_weights(self.model.network, named), sent, precision)
         engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         engine.apply_model(_pack_heads)
+        (wrong,) = engine.apply_model(lambda model: wrong_weights(model, sent, precision, _head()))
+        if wrong:
+            others = f" (and {len(wrong) - 1} others)" if len(wrong) > 1 else ""
+            raise ModelError(
+                f"vLLM{self._place} does not hold version {version} of the student's weights: "
+                f"{wrong[0]}{others} is not what was sent. Set rollout.engine=sampler in a new "
+                "run.output."
+            )
         if self._sleeps:
             engine.wake_up(["kv_cache"])
             if engine.is_sleeping():  # It would accept every prompt, and never compute one.
@@ -425,11 +436,15 @@ def _processor(race: Race) -> Any:
     return AddressedDraws
 
 
+def _head() -> type:
+    """Return vLLM's class of heads."""
+    return _vllm("model_executor.layers.vocab_parallel_embedding").ParallelLMHead
+
+
 def _pack_heads(model: Any) -> None:
     """Let heads see new weights: on a CPU a tied one computes with a packed copy of its own."""
-    head = _vllm("model_executor.layers.vocab_parallel_embedding").ParallelLMHead
     for module in model.modules():
-        if isinstance(module, head):
+        if isinstance(module, _head()):
             module.quant_method.process_weights_after_loading(module)
 
 
