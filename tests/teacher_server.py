@@ -8,9 +8,11 @@ import io
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,20 @@ import numpy
 import torch
 from PIL import Image
 from serving_fixtures import served
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from bas_opd.model.loading import open_model
+from bas_opd.serving.scoring import ScoringRequest
+from bas_opd.teacher.server_teacher import _pixels
 from bas_opd.types import Prompt
 
 Fault = Callable[[int, dict[str, Any]], str | None]
 """Of a request's number and content: what goes wrong with it, if anything."""
+
+
+STEPS, PROMPTS = 16, 16
+"""The most that any run here has, prompts in each step."""
 
 
 def no_fault(_: int, __: dict[str, Any]) -> None:
@@ -51,6 +60,8 @@ class TeacherServer:
         """Whether it was started with --enable-scale-out."""
         self.shift = 0
         """What is added to the ids of its tokenizer."""
+        self.tokenizer: Tokenizer = self.model.processor.tokenizer.backend_tokenizer
+        """As vLLM's, it reads special tokens in a text, whatever `add_special_tokens` says."""
         self.requests: list[dict[str, Any]] = []
         """Contents of all requests to score."""
         self.answered: Counter[str] = Counter()
@@ -76,6 +87,31 @@ class TeacherServer:
     def key(self, request: dict[str, Any]) -> str:
         content = [request[name] for name in ("token_ids", "content_parts", "sampling_params")]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def asked_for(self, charged: Iterable[str]) -> list[str]:
+        """The names of the contents of all requests, by what was sent; each must be charged."""
+        known, names = set(charged), []
+        for request in self.requests:
+            (name,) = self._stored_as(request) & known
+            names.append(name)
+        return names
+
+    def _stored_as(self, request: dict[str, Any]) -> set[str]:
+        """The names that its answer may be stored under, one for each prompt of each step."""
+        params, ids = request["sampling_params"], request["token_ids"]
+        length = params["prompt_logprob_start"] + 1
+        start = length - (self.prompt(request).length - len(ids))
+        asked = ScoringRequest(
+            prompt=tuple(ids[:start]),
+            response=tuple(ids[start:]),
+            image=b"",
+            pixels=_pixels(picture_of(request)),
+            prompt_length=length,
+            k=params["prompt_logprobs"],
+            chosen=numpy.array(params["prompt_logprob_token_ids"], dtype=numpy.int32),
+        )
+        choosers = product(range(STEPS), range(PROMPTS))
+        return {replace(asked, chooser=each).key(request["model"]) for each in choosers}
 
     def refusal(self, request: dict[str, Any]) -> str | None:
         """What it says of a request that it does not compute."""
@@ -112,9 +148,7 @@ class TeacherServer:
     def prompt(self, request: dict[str, Any]) -> Prompt:
         """What the model reads: the image token stands for all of a picture."""
         processor = self.model.processor
-        url = request["content_parts"][0]["url"]
-        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
-        features = processor.images(images=image, return_tensors="pt")
+        features = processor.images(images=picture_of(request), return_tensors="pt")
         grid = features["image_grid_thw"]
         size = int(grid.prod()) // processor.images.merge_size**2
         ids = torch.tensor(processor._expand(request["token_ids"], size))
@@ -189,6 +223,11 @@ class TeacherServer:
         }
 
 
+def picture_of(request: dict[str, Any]) -> Image.Image:
+    url = request["content_parts"][0]["url"]
+    return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+
+
 def as_numpy_file(values: Tensor) -> str:
     """Values as vLLM sends arrays."""
     file = io.BytesIO()
@@ -226,8 +265,9 @@ def _handler(server: TeacherServer) -> type[BaseHTTPRequestHandler]:
             content = json.loads(raw)
             self._note(raw)
             if self.path == "/tokenize":
-                ids = server.model.processor.tokenizer(content["prompt"], add_special_tokens=False)
-                self._send(200, {"tokens": [each + server.shift for each in ids["input_ids"]]})
+                more = content.get("add_special_tokens", True)
+                ids = server.tokenizer.encode(content["prompt"], add_special_tokens=more).ids
+                self._send(200, {"tokens": [each + server.shift for each in ids]})
                 return
             assert self.path == "/inference/v1/generate"
             if not server.scores:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -25,25 +26,30 @@ from run_states import assert_same_end
 from shapes import make_pictures
 from small_models import build_small_model
 from teacher_server import TeacherServer, no_fault
+from tokenizers import Tokenizer
 
 from bas_opd.config import Config, load_config, preset
 from bas_opd.data.images import open_crop, open_image
 from bas_opd.data.records import PreparedSet
-from bas_opd.data.views import answered
+from bas_opd.data.views import answered, crop_size
 from bas_opd.errors import ConfigError, ModelError, PreemptionError
 from bas_opd.report.costs import token_parts
 from bas_opd.report.run import read_and_verify
 from bas_opd.rollout.sampler import Sampler
 from bas_opd.run import loop
 from bas_opd.run.checkpoint import published
+from bas_opd.run.forecast import planned_steps
 from bas_opd.run.history import read_history
+from bas_opd.run.served import check_spending
 from bas_opd.run.verify import verify
 from bas_opd.serving.client import AccessError, RefusedError, ServerError, SpendingLimitError
-from bas_opd.serving.request_journal import read_requests
-from bas_opd.serving.scoring import AnswerError
+from bas_opd.serving.request_journal import RequestJournal, read_requests, without_retries
+from bas_opd.serving.scoring import AnswerError, probe_text
+from bas_opd.teacher.server_teacher import Limits
 from bas_opd.types import PromptBatch, Rollouts
 
 SETTINGS = (*OFTEN, "distill.k=20", "teacher.at_once=2", "teacher.retries=2")
+PRICE = "teacher.price_per_million_tokens=1000"
 Make = Callable[..., Config]
 
 
@@ -565,6 +571,46 @@ def test_what_can_be_known_is_refused_before_the_model_is_loaded(
 
 
 @pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"<|im_start|>": "<|im_end|>", "<|im_end|>": "<|im_start|>"},
+        {"<|video_pad|>": "<|other|>"},
+        {"<think>": "<other>"},
+    ],
+    ids=["exchanged", "a special token missing", "another added token missing"],
+)
+def test_a_teacher_with_other_added_tokens_is_refused_before_the_model_is_loaded(
+    named: dict[str, str], config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.loads(server.tokenizer.to_str())
+    for token in content["added_tokens"]:
+        token["content"] = named.get(token["content"], token["content"])
+    monkeypatch.setattr(server, "tokenizer", Tokenizer.from_str(json.dumps(content)))
+    # The pieces of a large vocabulary miss most added tokens.
+    pieces = partial(probe_text, pieces=2)
+    monkeypatch.setattr("bas_opd.run.served.probe_text", pieces)
+    with pytest.raises(ModelError, match="has another tokenizer than the model"):
+        train(config())
+    assert not server.requests
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_a_server_that_puts_a_token_before_texts_is_asked_not_to(
+    config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.loads(server.tokenizer.to_str())
+    start, number = "<|endoftext|>", server.tokenizer.token_to_id("<|endoftext|>")
+    processor = content["post_processor"]
+    processor["single"].insert(0, {"SpecialToken": {"id": start, "type_id": 0}})
+    processor["special_tokens"] = {start: {"id": start, "ids": [number], "tokens": [start]}}
+    monkeypatch.setattr(server, "tokenizer", Tokenizer.from_str(json.dumps(content)))
+    assert server.tokenizer.encode("?").ids[0] == number
+    with pytest.raises(AssertionError, match="The model was loaded"):
+        train(config())
+
+
+@pytest.mark.usefixtures("unloaded")
 @pytest.mark.parametrize("version", ["0.28.0", "0.32.0"])
 @pytest.mark.parametrize("support", ["auto", "student", "teacher"])
 def test_a_text_only_teacher_is_refused_before_the_model_is_loaded(
@@ -674,17 +720,16 @@ def test_a_spend_limit_stops_before_it_is_passed_and_the_run_resumes(
 ) -> None:
     journal = read_requests(whole / "teacher" / "requests.jsonl")
     assert journal is not None
-    price = "teacher.price_per_million_tokens=1000"
     limit = Decimal(journal.tokens * 6 // 10) / 1000
     with pytest.raises(SpendingLimitError, match=r"above the limit of .*teacher\.spend_limit"):
-        train(config("run", price, f"teacher.spend_limit={limit}"))
+        train(config("run", PRICE, f"teacher.spend_limit={limit}"))
     run = Path(config().run.output or "")
     spent = read_requests(run / "teacher" / "requests.jsonl")
     assert spent is not None
     assert 0 < spent.tokens * Decimal("0.001") <= limit
     assert published(run / "checkpoints")
     assert verify(run, unfinished=True).is_sound
-    enough = train(config("run", price, "teacher.spend_limit=9999"))
+    enough = train(config("run", PRICE, "teacher.spend_limit=9999"))
     assert_same_end(enough, whole)
     assert sent(enough) == len(server.requests) == sent(whole)
     assert verify(enough).is_sound
@@ -706,6 +751,105 @@ def test_more_requests_than_allowed_do_not_pass_verification(
     path.unlink()
     problems = [each for check in verify(run).checks for each in check.problems]
     assert any("the journal of requests is missing" in each for each in problems)
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_a_limit_that_pays_for_no_request_is_refused_before_anything_is_asked_or_loaded(
+    config: Make, server: TeacherServer, data: PreparedSet
+) -> None:
+    from bas_opd.commands.doctor import examine
+    from bas_opd.commands.plan import plan
+
+    processor = server.model.processor
+    sizes = [crop_size(each) for each in data.examples if each.has_crop]
+    least = Decimal(min(processor.prompt_length(*each) for each in sizes) + 2) / 1000
+    enough, short = (f"teacher.spend_limit={each}" for each in (least, least - Decimal("1e-9")))
+    words = rf"costs at least {least} \(\d+ tokens\), but teacher\.spend_limit is .* never be asked"
+    with pytest.raises(ConfigError, match=words):
+        train(config("run", PRICE, short))
+    with pytest.raises(ConfigError, match=words):
+        plan(config("run", PRICE, short))
+    (finding,) = [each for each in examine(config("run", PRICE, short)) if each.what == "teacher"]
+    assert re.search(words, finding.text)
+    assert not server.bytes
+    assert plan(config("run", PRICE, enough))
+    with pytest.raises(AssertionError, match="The model was loaded"):
+        train(config("run", PRICE, enough))
+
+
+def test_a_run_that_has_spent_its_limit_is_refused_before_its_model_is_loaded(
+    config: Make, server: TeacherServer, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(config("run", "run.steps=2", PRICE, "teacher.spend_limit=9999"))
+    spent = read_requests(run / "teacher" / "requests.jsonl")
+    assert spent is not None
+    cost, heard = Decimal(spent.tokens) / 1000, len(server.bytes)
+    limit = f"teacher.spend_limit={cost}"
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("The model was loaded.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "build_method", load)
+        words = (
+            rf"so far cost {cost:f} \({spent.tokens:,} tokens\) and another costs at least .*\. Run"
+        )
+        with pytest.raises(ConfigError, match=words):
+            train(config("run", PRICE, limit))
+        assert len(server.bytes) == heard
+        with pytest.raises(AssertionError, match="The model was loaded"):
+            loop.train(config("run", PRICE, limit, "run.seed=9"), Silent(), overwrite=True)
+    assert_same_end(train(config("run", PRICE, "teacher.spend_limit=9999")), whole)
+
+
+def test_a_run_whose_last_answers_may_be_stored_needs_no_higher_limit(
+    config: Make, data: PreparedSet, tmp_path: Path
+) -> None:
+    settings, path = config("run", PRICE, "teacher.spend_limit=1"), tmp_path / "requests.jsonl"
+    last = planned_steps(settings, data) - 1
+    journal = RequestJournal.resume(path)
+    journal.write(last - 1, 0, "a", 990)
+    with pytest.raises(ConfigError, match="to resume"):
+        check_spending(settings, data, 9, path)
+    journal.write(last, 0, "b", 10)
+    check_spending(settings, data, 9, path)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_budget_in_tokens_holds_for_requests_too_and_is_recounted(
+    retries: int, config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[Limits] = []
+
+    def noted(**settings: Any) -> Limits:
+        limits.append(Limits(**settings))
+        return limits[-1]
+
+    monkeypatch.setattr("bas_opd.run.served.Limits", noted)
+    bad = set[tuple[str, tuple[int, ...]]]()
+
+    def always_some(number: int, content: dict[str, Any]) -> str | None:
+        bad.update({asked_about(content)} if number % 5 == 1 else ())
+        return "500" if asked_about(content) in bad else None
+
+    server.fault = always_some
+    settings = ("select.budget=scored_tokens", f"teacher.retries={retries}")
+    run = train(config("run", *settings))
+    assert {each.in_tokens for each in limits} == {True}
+    path = run / "teacher" / "requests.jsonl"
+    header, *lines = (json.loads(line) for line in path.read_text().splitlines())
+    for step in steps_of(run):
+        tokens = [each["response_tokens"] for each in lines if each["step"] == step.step]
+        assert any(tokens)
+        assert without_retries(tokens, retries) <= step.budget
+    assert any(step.dropped for step in steps_of(run))
+    assert verify(run).is_sound
+    lines[-1]["tokens"] += 1000
+    lines[-1]["response_tokens"] += 1000
+    forged = [header, *lines, *([lines[-1]] * retries)]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in forged))
+    problems = [each for check in verify(run).checks for each in check.problems]
+    assert any("response tokens were sent, more than" in each for each in problems)
 
 
 def killed(config: Config, server: TeacherServer, at: int, *, after: float | None = None) -> None:
@@ -732,21 +876,38 @@ def killed(config: Config, server: TeacherServer, at: int, *, after: float | Non
     assert os.WIFSIGNALED(status), "The run ended before it was killed."
 
 
+def stored_by(run: Path) -> set[str]:
+    """The names of the answers that a run has."""
+    return {path.stem for path in (run / "teacher" / "answers").glob("*.safetensors")}
+
+
+def lines_of(run: Path) -> list[dict[str, Any]]:
+    """The journal's lines about requests; a kill may have cut its last one short."""
+    text = (run / "teacher" / "requests.jsonl").read_text()
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return [each for each in map(json.loads, lines) if each.get("tokens")]
+
+
+def train_again(config: Config, server: TeacherServer) -> Path:
+    """Resume a run, which asks for no answer that it has: neither its journal nor the server
+    knows of such a request."""
+    run = Path(config.run.output or "")
+    stored, before, heard = stored_by(run), len(lines_of(run)), len(server.requests)
+    train(config)
+    charged = [each["key"] for each in lines_of(run)]
+    assert not stored & set(charged[before:])
+    assert not stored & set(server.asked_for(charged)[heard:])
+    return run
+
+
 @pytest.mark.parametrize("at", [0, 3, 6, 11])
 def test_a_kill_while_requests_are_out_repeats_only_what_has_no_answer(
     at: int, config: Make, server: TeacherServer, whole: Path
 ) -> None:
     killed(config(), server, at)
     run = Path(config().run.output or "")
-    stored = {path.stem for path in (run / "teacher" / "answers").glob("*.safetensors")}
-    journal = read_requests(run / "teacher" / "requests.jsonl")
-    assert journal is not None
-    assert journal.requests.total() >= at + 1, "A request was not charged before it was sent."
-    path = run / "teacher" / "requests.jsonl"
-    before = len(path.read_text().splitlines())
-    assert_same_end(train(config()), whole)
-    again = [json.loads(line) for line in path.read_text().splitlines()[before:]]
-    assert not {each["key"] for each in again if each.get("tokens")} & stored
+    assert len(lines_of(run)) >= at + 1, "A request was not charged before it was sent."
+    assert_same_end(train_again(config(), server), whole)
     found = verify(run)
     assert found.is_sound, found
 
@@ -758,14 +919,9 @@ def test_a_kill_at_a_random_moment_loses_no_stored_answer(
     """While requests are out, while answers are stored, while the student learns from them."""
     moments = random.Random(seed)
     killed(config(), server, moments.randrange(9), after=moments.expovariate(50))
-    run = Path(config().run.output or "")
-    path = run / "teacher" / "requests.jsonl"
-    stored = {each.stem for each in (run / "teacher" / "answers").glob("*.safetensors")}
-    before = len(path.read_text().splitlines())
+    run = train_again(config(), server)
+    assert_same_end(run, whole)
     # A request that was out is repeated: at most as many were out as may be at once.
-    assert_same_end(train(config()), whole)
-    again = [json.loads(line) for line in path.read_text().splitlines()[before:]]
-    assert not {each["key"] for each in again if each.get("tokens")} & stored
     assert sent(run) <= sent(whole) + config().teacher.at_once
     assert verify(run).is_sound
 

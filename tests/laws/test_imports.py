@@ -181,14 +181,18 @@ ALONE = """
 import importlib, json, runpy, sys
 from importlib.machinery import PathFinder
 
-hidden, modules = map(set, json.loads(sys.argv[1]))
+hidden, modules, commands = json.loads(sys.argv[1])
 
 
 class Finder:
     \"\"\"Finds what the others find, but for what is hidden.\"\"\"
 
     others = tuple(sys.meta_path)
-    find_distributions = PathFinder.find_distributions
+
+    @classmethod
+    def find_distributions(cls, *context):
+        found = PathFinder.find_distributions(*context)
+        return (each for each in found if each.metadata["Name"].replace("-", "_") not in hidden)
 
     @classmethod
     def find_spec(cls, name, *place):
@@ -199,18 +203,22 @@ class Finder:
 
 sys.meta_path[:] = [Finder]
 missing = {}
-for module in sorted(modules):
+for module in modules:
     try:
         importlib.import_module(f"bas_opd.{module}")
     except ImportError as error:
         missing[module] = str(error)
 print(json.dumps(missing))
-sys.argv = ["bas-opd", "--help"]
-runpy.run_module("bas_opd", run_name="__main__")
+for command in commands:
+    sys.argv = ["bas-opd", command]
+    try:
+        runpy.run_module("bas_opd", run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, (command, end.code)
 """
-"""Imports modules where some packages are not installed, and then shows the help."""
-OTHERS = {"requests", "triton", "verl"}
-"""Packages that some module needs, and that come with none of ours."""
+"""Imports modules where some packages are not installed, and then runs commands."""
+OTHERS = {"bitsandbytes", "fla", "liger_kernel", "requests", "torchvision", "triton", "verl"}
+"""Packages that some module may use, and that come with none of ours."""
 NEED_TRITON = {
     "compute.triton_trial",
     "distill.triton_kernels",
@@ -229,8 +237,9 @@ def test_every_extra_is_optional() -> None:
     extras = {re.split(r"[^\w-]", each)[0] for each in wanted}
     assert {"peft", "trl", "vllm"} <= extras
     inner = sorted(NAMES - {"", "__main__"})
+    commands = ["--help", "doctor"]
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, json.dumps([sorted(extras | OTHERS), inner])],
+        [sys.executable, "-c", ALONE, json.dumps([sorted(extras | OTHERS), inner, commands])],
         capture_output=True,
         text=True,
         check=False,
@@ -241,6 +250,8 @@ def test_every_extra_is_optional() -> None:
     assert missing.keys() == NEED_TRITON | NEED_A_TRAINER, missing
     assert all("Install it" in missing[module] for module in NEED_A_TRAINER)
     assert "Usage: bas-opd" in shown
+    found = {line.split()[1] for line in shown.splitlines() if "not installed" in line}
+    assert extras <= found, "doctor"
 
 
 def test_a_cycle_is_found() -> None:

@@ -152,7 +152,7 @@ def test_a_kill_while_requests_are_out_repeats_only_what_has_no_answer(
     assert ended[1 - killed].code not in (0, -signal.SIGKILL)
     server.fault = no_fault
     stored = {path.stem for path in (run / "teacher" / "answers").glob("*.safetensors")}
-    before = len(lines_of(run))
+    before, heard = len(lines_of(run)), len(server.requests)
     # All that arrived was charged before, and of a killed leader maybe one that never left it.
     assert journal_of(run).requests.total() >= len(server.requests) >= at + 1
     again = train(2, run, *settings())
@@ -160,6 +160,8 @@ def test_a_kill_while_requests_are_out_repeats_only_what_has_no_answer(
     assert_same_end(run, taught[2][0])
     assert_sound(run)
     assert not {line["key"] for line in lines_of(run)[before:] if line["tokens"]} & stored
+    charged = [line["key"] for line in lines_of(run) if line["tokens"]]
+    assert not set(server.asked_for(charged)[heard:]) & stored
     assert journal_of(run).requests.total() >= len(server.requests)
 
 

@@ -261,10 +261,12 @@ def _host_memory(config: Config) -> str:
 
 
 def _served(config: Config, data: PreparedSet) -> str:
+    from bas_opd.run.directory import RunDirectory
     from bas_opd.run.served import check_served
     from bas_opd.run.state import load_processors
 
-    support = check_served(config, load_processors(config)[0], data)
+    run = RunDirectory(path=Path(config.run.output or "runs/run"))
+    support = check_served(config, load_processors(config)[0], data, run.requests)
     place = f"{config.teacher.model} at {config.teacher.server}"
     return f"{place}, compared at the likeliest tokens of the {support}"
 

@@ -36,6 +36,7 @@ from bas_opd.run.forecast import (
     shown_size,
 )
 from bas_opd.run.record import total_tokens
+from bas_opd.run.served import check_spending
 from bas_opd.run.state import build_method, prompt_lengths
 from bas_opd.run.stored_answers import answers_bytes, assumed_response
 from bas_opd.types import BudgetKind, Example
@@ -144,6 +145,8 @@ def plan(
     if length and has_pictures:
         lengths = _lengths(config, batches, length, teacher_length or length)
         check_lengths(config, data, length, teacher_length)
+        shown = (teacher for _, *views in lengths.values() for teacher in views)
+        check_spending(config, data, min(shown, default=0))
     seen = sorted(full for full, *_ in lengths.values()) if lengths else []
     budgets = [_budget(config, batch, lengths) for batch in batches]
     calls = [calls for _, calls in budgets]

@@ -78,6 +78,7 @@ class Resumed(Record):
     steps: int | None = None
     config: dict[str, Any] | None = None
     config_hash: str | None = None
+    environment: dict[str, Any] | None = None
     accepted_changes: dict[str, str] = Field(default_factory=dict)
 
 
@@ -186,6 +187,10 @@ class StepRecord(Record):
     """Steps that were taken before the weights that drew the rollouts; None: all before it."""
     importance: ImportanceRecord | None = None
     """Where tokens had importance weights."""
+    student_tokens_of_ranks: list[int] | None = None
+    """Of `student_tokens`, what each of several processes computed."""
+    idle_passes: int | None = None
+    """Passes of processes without rows, where passes have exchanges."""
 
     def slim(self, **changes: Any) -> Self:
         """Return what pages show of it: they keep every step of a run."""

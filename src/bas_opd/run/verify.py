@@ -37,7 +37,8 @@ from bas_opd.run.record import GenerationRecord, PolicyRecord, QueryRecord, Resu
 from bas_opd.run.regrading import generation_problems, policy_problems
 from bas_opd.run.replaying import Replay, selection_check
 from bas_opd.select.rules import PolicyRule, policy_rule
-from bas_opd.serving.request_journal import RequestJournal, read_requests
+from bas_opd.serving.request_journal import RequestJournal, read_requests, without_retries
+from bas_opd.text import counted, listed
 from bas_opd.types import FEATURES, TeacherSupport
 from bas_opd.validation import first_problem
 
@@ -113,6 +114,7 @@ def verify(
 
     foreign, learned = _StepCheck(_foreign(config)), _StepCheck(_learning(outline, config))
     order, cost = _StepCheck(_order()), _StepCheck(_cost)
+    ranks = _StepCheck(_ranks(outline))
     examples = _StepCheck(order_check(config, found) if config and found else _nothing)
     budget, selection = _StepCheck(_nothing), _StepCheck(_nothing)
     drawn = _StepCheck(_drawing(outline, config) if config else _nothing)
@@ -123,8 +125,9 @@ def verify(
     checkpoints = published(outline.directory.checkpoints) if files else []
     sums = _Sums(at=frozenset(map(step_of, checkpoints)))
     for step in outline.read_steps(damage.append) if steps is None else steps:
-        for check in (foreign, order, examples, drawn, learned, budget, selection, cost, requests):
+        for check in (foreign, order, examples, drawn, learned, budget, selection, cost, ranks):
             check.add(step)
+        requests.add(step)
         sums.add(step)
 
     taken = sums.ledger.steps
@@ -151,6 +154,7 @@ def verify(
         checks.append(_check("learning", learned.problems, _learning_note(config)))
     checks += [
         _check("cost", cost.problems, "calls and tokens" if select else "tokens"),
+        *_processes(outline, ranks.problems),
         _check("totals", _ledger(outline, sums.ledger), "sums of the steps"),
         *(_journal(outline, sums.ledger) if select else ()),
         *requests.checks(),
@@ -599,6 +603,50 @@ def _fed(step: QueryRecord, rows: Sequence[int]) -> tuple[int, int]:
     return read + least, read + most
 
 
+def _sizes(outline: RunOutline) -> Iterator[tuple[int, int | None]]:
+    """Yield each step from which on there were so many processes; older runs do not say."""
+    for opening in (outline.started, *outline.resumed):
+        if opening is not None:
+            step = opening.step if isinstance(opening, Resumed) else 0
+            found = (opening.environment or {}).get("processes", 1)
+            is_known = opening.environment is not None and isinstance(found, int)
+            yield step, found if is_known else None
+
+
+def _ranks(outline: RunOutline) -> StepProblems:
+    """What the processes computed together is what the step says; see `learn/learner.py`."""
+    sizes = list(_sizes(outline))
+
+    def problems(step: StepRecord) -> Iterator[str]:
+        size = next((size for first, size in reversed(sizes) if first <= step.step), None)
+        tokens, idle = step.student_tokens_of_ranks, step.idle_passes
+        if size is not None:
+            expected = size if size > 1 and step.student_tokens else 0
+            if len(tokens or ()) != expected:
+                yield (
+                    f"student_tokens_of_ranks has {len(tokens or ())} numbers, but there were "
+                    f"{counted(size, 'process', 'processes')}."
+                )
+        if tokens and (sum(tokens) != step.student_tokens or min(tokens) < 0):
+            yield (
+                f"student_tokens_of_ranks is {tokens}, but student_tokens is {step.student_tokens}."
+            )
+        if idle is None:
+            return
+        least = (tokens or ()).count(0)
+        if idle < least or (idle and size == 1):
+            yield f"idle_passes is {idle}, but {least} of {size} processes had no tokens."
+
+    return problems
+
+
+def _processes(outline: RunOutline, problems: Sequence[str]) -> Iterator[Check]:
+    """Yield the check of a run that had several processes."""
+    sizes = {size or 1 for _, size in _sizes(outline)}
+    if problems or sizes - {1}:
+        yield _check("processes", problems, f"tokens of {listed([*map(str, sorted(sizes))])}")
+
+
 def _journal(outline: RunOutline, ledger: Ledger) -> Iterator[Check]:
     """Compare the calls that were made with those that are charged, where there is a journal."""
     try:
@@ -626,6 +674,8 @@ class _Requests(_StepCheck):
         # The limits may be raised when a run is resumed.
         settings = [each.teacher for each in _configs(outline)] if self._is_served else []
         self._retries = max((each.retries for each in settings), default=0)
+        select = config.queries if config else None
+        self._in_tokens = select is not None and select.budget == "scored_tokens"
         self._price = config.teacher.price_per_million_tokens if config else None
         self._support = config.teacher.support if config else "auto"
         self._sees_full = config is not None and config.teacher.view == "full"
@@ -651,6 +701,13 @@ class _Requests(_StepCheck):
         sent, most = self._journal.requests[step.step], len(step.selected) + self._retries
         if sent > most:
             yield f"{sent} requests were sent, more than {most}."
+        if self._in_tokens:
+            sent = without_retries(self._journal.response_tokens(step.step), self._retries)
+            if sent > (most := step.tokens_of(step.selected)):
+                yield (
+                    f"{sent} response tokens were sent, more than {most}, without those of "
+                    f"{self._retries} requests (teacher.retries)."
+                )
         if missing := set(step.scored) - self._journal.rows(step.step):
             yield f"row {min(missing)} was scored, but no request for it is on record."
         if self._sees_full and set(step.scored) <= set(step.candidates):

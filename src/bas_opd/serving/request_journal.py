@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,16 @@ from bas_opd import disk
 from bas_opd.errors import DataError
 from bas_opd.files import append_json, drop_cut_line
 
-SCHEMA_VERSION = 1
-FIELDS: Mapping[str, type] = {"step": int, "row": int, "key": str, "tokens": int}
-"""Of a line: `key` is the hash of what was asked, and `tokens` are what the request is charged.
+SCHEMA_VERSION = 2
+FIELDS: Mapping[str, type] = {
+    "step": int,
+    "row": int,
+    "key": str,
+    "tokens": int,
+    "response_tokens": int,
+}
+"""Of a line: `key` is the hash of what was asked, and `tokens` are what the request is charged, of
+which `response_tokens` are those of the response. Lines of version 1 lack these.
 0 tokens: nothing was sent, because the answer to the same content was stored already."""
 
 
@@ -31,6 +38,9 @@ class RequestJournal:
         """Charged for all requests."""
         self.requests: Counter[int] = Counter()
         """Step -> requests that were sent for it."""
+        self.version = 0
+        """Of the newest lines."""
+        self._response_tokens: dict[int, list[int]] = {}
         self._rows: dict[int, set[tuple[int, str]]] = {}
         self._asked: set[tuple[int, str]] = set()
 
@@ -40,18 +50,23 @@ class RequestJournal:
         journal = cls(path, check=check)
         if path.exists() and drop_cut_line(path, check):
             journal.read()
-        else:
+        if journal.version < SCHEMA_VERSION:  # It is new, or an older version began it.
             check()
             disk.make_folder(path.parent, exist_ok=True)
             append_json(path, {"schema_version": SCHEMA_VERSION})
             disk.sync(path.parent)
         return journal
 
-    def write(self, step: int, row: int, key: str, tokens: int) -> None:
+    def write(self, step: int, row: int, key: str, tokens: int, response_tokens: int = 0) -> None:
         """Charge a request that is about to be sent, or note with 0 tokens that none is needed."""
         self._check()
-        append_json(self._path, {"step": step, "row": row, "key": key, "tokens": tokens})
-        self._count(step, row, key, tokens)
+        values = (step, row, key, tokens, response_tokens)
+        append_json(self._path, dict(zip(FIELDS, values, strict=True)))
+        self._count(*values)
+
+    def response_tokens(self, step: int) -> Sequence[int]:
+        """Return the response tokens of each request of a step; 0 where they are not on record."""
+        return self._response_tokens.get(step, ())
 
     def was_asked(self, step: int, key: str) -> bool:
         """Return whether a request for this content was sent in a step."""
@@ -72,15 +87,23 @@ class RequestJournal:
                 if not line.endswith(b"\n"):
                     break  # It is being written, or a kill cut it short.
                 entry = _parse(line, f"{self._path}:{number}")
-                if "schema_version" not in entry:
+                if "schema_version" in entry:
+                    self.version = entry["schema_version"]
+                else:
                     self._count(**entry)
 
-    def _count(self, step: int, row: int, key: str, tokens: int) -> None:
+    def _count(self, step: int, row: int, key: str, tokens: int, response_tokens: int) -> None:
         self._rows.setdefault(step, set()).add((row, key))
         self.tokens += tokens
         if tokens:
             self.requests[step] += 1
+            self._response_tokens.setdefault(step, []).append(response_tokens)
             self._asked.add((step, key))
+
+
+def without_retries(tokens: Iterable[int], retries: int) -> int:
+    """Return the tokens of requests together, but for the longest, which count as retries."""
+    return sum(sorted(tokens, reverse=True)[retries:])
 
 
 def read_requests(path: Path) -> RequestJournal | None:
@@ -103,6 +126,8 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         if version > SCHEMA_VERSION:
             raise DataError(f"{where} was written by a newer bas-opd. Install that version.")
         return entry
-    if {name: type(value) for name, value in entry.items()} != FIELDS or entry["tokens"] < 0:
+    entry = {"response_tokens": 0, **entry}
+    is_line = {name: type(value) for name, value in entry.items()} == FIELDS
+    if not is_line or not 0 <= entry["response_tokens"] <= entry["tokens"]:
         raise DataError(f"{where} is no line of a journal of requests. Restore the file.")
     return entry

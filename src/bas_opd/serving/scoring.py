@@ -14,7 +14,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -361,10 +361,16 @@ class ScoringClient(ServerClient):
         )
 
 
-def probe_text(decode: Callable[[list[int]], str], size: int, pieces: int = 4000) -> str:
-    """Return a text whose tokens are spread over a vocabulary of some size."""
+def probe_text(
+    decode: Callable[[list[int]], str], size: int, added: Iterable[str], pieces: int = 4000
+) -> str:
+    """Return a text whose tokens are spread over a vocabulary of some size.
+
+    All `added` tokens are in it, such as `<|im_end|>` and `<think>`: `decode` leaves out special
+    ones, and few of the others are among the pieces.
+    """
     words = (decode([number]) for number in range(0, size, max(1, size // pieces)))
-    return TEXT + " ".join(word for word in words if word and "\ufffd" not in word)
+    return TEXT + " ".join([*(word for word in words if word and "\ufffd" not in word), *added])
 
 
 def _advice(failure: str, k: int) -> str:

@@ -22,7 +22,7 @@ from bas_opd.errors import DataError
 from bas_opd.files import write_bytes
 from bas_opd.model.processing import Processor
 from bas_opd.serving.client import SpendingLimitError
-from bas_opd.serving.request_journal import RequestJournal
+from bas_opd.serving.request_journal import RequestJournal, without_retries
 from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
 from bas_opd.teacher.student_pass import Likeliest
 from bas_opd.types import BudgetKind, Costs, Hooks, Part, Rollouts, TeacherSupport, View
@@ -145,6 +145,9 @@ class Limits:
 
     retries: int = 8
     """Further requests of a step, for those that failed or were out at a kill."""
+    in_tokens: bool = False
+    """Whether requests, but for `retries` of them, also have at most as many response tokens as the
+    selected rows."""
     price: Decimal | None = None
     """Of a million tokens."""
     spend_limit: Decimal | None = None
@@ -214,7 +217,8 @@ class ServedTeacher:
         """Return what the server says of `rows` (Alg. 1, line 11); no rows, no request.
 
         With the student's `likeliest` tokens it is asked about these. A step sends at most one
-        request for each of `rows`, and `retries` more over all resumes.
+        request for each of `rows`, and `retries` more over all resumes. Where the budget is in
+        tokens, those of all but `retries` requests are at most those of `rows`.
         A row without an answer is dropped, if the server answers others.
         """
         if not rows:
@@ -235,12 +239,13 @@ class ServedTeacher:
             self.hooks.asked(step, calls)
         for row in new:
             self.journal.write(step, row, keys[row], 0)
-        budget = _StepBudget(self, step, limit=len(rows) + self.limits.retries)
-        budget.begin({key: asked[row].charged for key, row in missing.items()})
+        lengths = [len(asked[row].response) for row in rows]
+        budget = _StepBudget(self, step, requests=len(rows), response_tokens=sum(lengths))
+        budget.begin({key: asked[row] for key, row in missing.items()})
 
         def ask(key: str) -> TopLogprobs | None:
             row = missing[key]
-            charge = lambda: budget.charge(row, key, asked[row].charged)  # noqa: E731
+            charge = lambda: budget.charge(row, key, asked[row])  # noqa: E731
             answer = self.client.score(asked[row], charge)
             return None if answer is None else self._store(key, answer, asked[row])
 
@@ -254,11 +259,12 @@ class ServedTeacher:
         if dropped := len(rows) - len(answers):
             if not answers:
                 self.client.check_failures()  # Nothing shows that it answers other rows.
+            of_tokens = f" with {sum(lengths)} tokens in all" if self.limits.in_tokens else ""
             self.hooks.notice(
                 f"Step {step}: {dropped} of {len(rows)} selected rows have no answer and are "
                 f"dropped, since the step has sent {self.journal.requests[step]} requests: one for "
-                f"each row and {self.limits.retries} more (teacher.retries), those before a resume "
-                "included."
+                f"each row{of_tokens} and {self.limits.retries} more (teacher.retries), those "
+                "before a resume included."
             )
         return ServedScores(
             answers=answers,
@@ -352,27 +358,45 @@ def _pixels(image: Image.Image) -> str:
 class _StepBudget:
     """Decides before each request of a step whether it may be sent, and charges it."""
 
-    def __init__(self, teacher: ServedTeacher, step: int, *, limit: int) -> None:
-        self._journal, self._limits = teacher.journal, teacher.limits
-        self._step, self._limit = step, limit
-        self._unasked: set[str] = set()
+    def __init__(
+        self, teacher: ServedTeacher, step: int, *, requests: int, response_tokens: int
+    ) -> None:
+        """The limits are without those of `retries`."""
+        self._journal, self._limits, self._step = teacher.journal, teacher.limits, step
+        self._requests, self._response_tokens = requests, response_tokens
+        self._unasked: dict[str, int] = {}  # Content -> tokens of its response.
         self._lock = threading.Lock()
 
-    def begin(self, missing: Mapping[str, int]) -> None:
-        """Take the contents to ask for and their tokens; raise if they cost more than is left."""
-        self._unasked = {key for key in missing if not self._journal.was_asked(self._step, key)}
-        self._limits.check(self._journal.tokens, sum(missing.values()))
+    def begin(self, missing: Mapping[str, ScoringRequest]) -> None:
+        """Take the contents to ask for; raise if they cost more than is left."""
+        self._unasked = {
+            key: len(asked.response)
+            for key, asked in missing.items()
+            if not self._journal.was_asked(self._step, key)
+        }
+        self._limits.check(self._journal.tokens, sum(each.charged for each in missing.values()))
 
-    def charge(self, row: int, key: str, tokens: int) -> bool:
+    def charge(self, row: int, key: str, asked: ScoringRequest) -> bool:
         """Return whether a request may be sent; then it is charged.
 
         A repeated request leaves enough for those that were never sent.
         """
         with self._lock:
-            kept = 0 if key in self._unasked else len(self._unasked)
-            if self._journal.requests[self._step] + kept >= self._limit:
+            is_new = self._unasked.pop(key, None) is not None
+            kept = () if is_new else self._unasked.values()
+            tokens = len(asked.response)
+            if not self._has_room((*kept, tokens)):
                 return False
-            self._limits.check(self._journal.tokens, tokens)
-            self._journal.write(self._step, row, key, tokens)
-            self._unasked.discard(key)
+            self._limits.check(self._journal.tokens, asked.charged)
+            self._journal.write(self._step, row, key, asked.charged, tokens)
             return True
+
+    def _has_room(self, more: Sequence[int]) -> bool:
+        """Return whether requests with so many response tokens each may be sent, too."""
+        sent = (*self._journal.response_tokens(self._step), *more)
+        retries = self._limits.retries
+        if len(sent) > self._requests + retries:
+            return False
+        return not self._limits.in_tokens or (
+            without_retries(sent, retries) <= self._response_tokens
+        )

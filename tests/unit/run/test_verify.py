@@ -489,6 +489,56 @@ def test_a_change_is_found_and_named_though_the_chain_was_recomputed(
     assert any(problem.startswith(sentence) for problem in found[check]), found
 
 
+def as_of_two_processes(events: Events) -> None:
+    """Say that two processes took each step, from the second on, one of them without rows."""
+    events.insert(2, {"event": "resumed", "step": 1, "environment": {"processes": 2}})
+    for number in range(1, 5):
+        step = step_of(events, number)
+        step["student_tokens_of_ranks"] = [step["student_tokens"], 0]
+        step["idle_passes"] = 1
+
+
+def test_the_tokens_of_several_processes_are_sound(run: Path) -> None:
+    events = events_of(run)
+    as_of_two_processes(events)
+    rewrite(run, events)
+    assert problems(verify(run)) == {}
+    notes = {check.name: check.note for check in verify(run).checks}
+    assert notes["processes"] == "tokens of 1 and 2"
+
+
+@pytest.mark.parametrize(
+    ("tamper", "sentence"),
+    [
+        (change(2, student_tokens_of_ranks=[1, 0]), "student_tokens_of_ranks is [1, 0], but"),
+        (change(2, student_tokens_of_ranks=None), "student_tokens_of_ranks has 0 numbers, but"),
+        (lengthen("student_tokens_of_ranks"), "student_tokens_of_ranks has 3 numbers, but there"),
+        (change(2, idle_passes=-1), "idle_passes is -1, but 1 of 2 processes had no tokens"),
+        (change(2, idle_passes=0), "idle_passes is 0, but 1 of 2 processes had no tokens"),
+        (lambda e: e[2]["environment"].clear(), "student_tokens_of_ranks has 2 numbers, but there"),
+    ],
+)
+def test_forged_tokens_of_processes_are_found(
+    run: Path, tamper: Callable[[Events], None], sentence: str
+) -> None:
+    events = events_of(run)
+    as_of_two_processes(events)
+    tamper(events)
+    rewrite(run, events)
+    found = problems(verify(run))
+    assert list(found) == ["processes"]
+    assert any(each.startswith(f"step 2: {sentence}") for each in found["processes"]), found
+
+
+def test_a_process_that_takes_from_another_is_found(run: Path) -> None:
+    events = events_of(run)
+    as_of_two_processes(events)
+    step = step_of(events, 2)
+    step["student_tokens_of_ranks"] = [step["student_tokens"] + 1, -1]
+    rewrite(run, events)
+    assert "student_tokens_of_ranks is" in problems(verify(run))["processes"][0]
+
+
 def test_other_settings_with_their_own_hash_are_another_run(run: Path) -> None:
     events = events_of(run)
     events[0]["config"]["select"]["query_ratio"] = "0.5"

@@ -24,7 +24,7 @@ from bas_opd.errors import DataError
 from bas_opd.files import hash_of
 from bas_opd.serving.client import ServerError, SpendingLimitError
 from bas_opd.serving.endpoint import Endpoint
-from bas_opd.serving.request_journal import RequestJournal, read_requests
+from bas_opd.serving.request_journal import RequestJournal, read_requests, without_retries
 from bas_opd.serving.scoring import Answer, ScoringClient, ScoringRequest
 from bas_opd.teacher import server_teacher
 from bas_opd.teacher.server_teacher import Limits, ServedTeacher, TopLogprobs
@@ -322,6 +322,65 @@ def test_a_row_that_fails_by_itself_is_dropped_whenever_it_is_asked_and_others_a
     assert len(server.requests) == 5 + 3
 
 
+@pytest.mark.parametrize(
+    ("in_tokens", "retries", "fails", "sent"),
+    [
+        (False, 0, 9, [1, 9, 9]),
+        (True, 0, 9, [1, 9]),
+        (True, 1, 9, [1, 9, 9]),
+        (True, 0, 1, [1, 1, 9]),
+    ],
+)
+def test_a_request_that_a_shared_answer_leaves_over_is_no_way_around_a_budget_in_tokens(
+    in_tokens: bool, retries: int, fails: int, sent: list[int],
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Two rows of one token share their content, and a third has nine: 11 in all."""
+    student = make_model(small_qwen35)
+    rollouts, rows = draw(student, make_examples(tmp_path)), (0, 1, 4)
+    rollouts.tokens[1] = rollouts.tokens[0]
+    rollouts.lengths[list(rows)] = torch.tensor([1, 1, 9])
+    ends = [rollouts.tokens[row, : int(rollouts.lengths[row])].tolist() for row in (0, 4)]
+
+    def tokens(content: dict[str, Any]) -> int:
+        """Of the response, which is one of two."""
+        (found,) = [len(end) for end in ends if content["token_ids"][-len(end) :] == end]
+        return found
+
+    server.requests = []
+    server.fault = lambda _, content: "500" if tokens(content) == fails else None
+    options = {"retries": retries, "in_tokens": in_tokens}
+    kept = teacher_of(server, tmp_path, student, **options).score(rollouts, rows).rows
+    assert kept == ((0, 1) if fails == 9 else (4,))
+    assert sorted(map(tokens, server.requests)) == sent
+    server.fault = no_fault
+    again = teacher_of(server, tmp_path, student, **options).score(rollouts, rows)
+    assert again.rows == kept
+    assert len(server.requests) == len(sent)
+    journal = read_requests(tmp_path / "teacher" / "requests.jsonl")
+    assert journal is not None
+    assert sorted(journal.response_tokens(rollouts.step)) == sent
+    assert (without_retries(sent, retries) <= 11) == in_tokens
+
+
+def test_a_row_that_has_no_room_leaves_what_there_is_to_others(
+    server: TeacherServer, small_qwen35: Path, tmp_path: Path
+) -> None:
+    """A step is drawn again with other tokens, after requests with 9 and with 5 response tokens."""
+    student = make_model(small_qwen35)
+    rollouts, rows = draw(student, make_examples(tmp_path)), (4, 0, 1)
+    rollouts.tokens[1] = rollouts.tokens[0]
+    rollouts.lengths[list(rows)] = torch.tensor([5, 1, 1])
+    teacher = teacher_of(server, tmp_path, student, in_tokens=True, retries=1)
+    for key, tokens in (("before", 9), ("before that", 5)):
+        teacher.journal.write(rollouts.step, 4, key, 20, tokens)
+    server.requests = []
+    server.fault = lambda number, _: "500" if number == 0 else None
+    assert teacher.score(rollouts, rows).rows == (0, 1)
+    server.fault = no_fault
+    assert list(teacher.journal.response_tokens(rollouts.step)) == [9, 5, 1, 1]
+
+
 def test_of_a_server_that_answers_nothing_no_row_is_dropped(
     server: TeacherServer, small_qwen35: Path, tmp_path: Path
 ) -> None:
@@ -385,13 +444,35 @@ def test_a_step_that_draws_other_tokens_asks_as_far_as_its_requests_go(
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", "[1]", '{"step": 1, "row": 2, "key": "k", "tokens": -1}', "{"]
+    "line",
+    [
+        "{}",
+        "[1]",
+        '{"step": 1, "row": 2, "key": "k", "tokens": -1}',
+        '{"step": 1, "row": 2, "key": "k", "tokens": 5, "response_tokens": 6}',
+        "{",
+    ],
 )
 def test_a_damaged_journal_is_a_sentence(line: str, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(f'{{"schema_version": 1}}\n{line}\n')
     with pytest.raises(DataError, match=r"requests\.jsonl:2 .*Restore the file"):
         read_requests(path)
+
+
+def test_a_journal_of_before_is_continued_and_says_that_it_has_newer_lines(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    old = '{"step": 0, "row": 4, "key": "k", "tokens": 70}'
+    path.write_text(f'{{"schema_version": 1}}\n{old}\n')
+    journal = RequestJournal.resume(path)
+    journal.write(0, 5, "l", 30, 9)
+    assert (journal.tokens, journal.requests[0]) == (100, 2)
+    assert list(journal.response_tokens(0)) == [0, 9]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["schema_version"] for each in lines if "schema_version" in each] == [1, 2]
+    again = RequestJournal.resume(path)
+    assert (again.tokens, list(again.response_tokens(0))) == (100, [0, 9])
+    assert len(path.read_text().splitlines()) == 4
 
 
 def test_a_line_that_a_kill_cut_short_is_dropped(tmp_path: Path) -> None:
