@@ -131,12 +131,13 @@ def test_places_of_pictures_are_read_on_the_host(
 ) -> None:
     """Each layer of the vision tower reads them: on a GPU each would wait for it."""
     register_fused_parts()
-    run: Any = modeling_qwen3_5.get_vision_attention_seqlens
+    qwen: Any = modeling_qwen3_5
+    run = qwen.get_vision_attention_seqlens
     grid = torch.tensor([[1, 4, 6], [1, 2, 2]])
     read: list[torch.device] = []
     monkeypatch.setattr(Tensor, "cpu", lambda x: read.append(x.device) or x)
     monkeypatch.setattr(fused, "is_fast", lambda device: has_gpu)
-    config = modeling_qwen3_5.Qwen3_5VisionConfig()
+    config = qwen.Qwen3_5VisionConfig()
     places, _ = run(grid, config, kwargs={})
     assert torch.equal(places, run.reference(grid, config, kwargs={})[0])
     assert places.tolist() == [0, 24, 28]
