@@ -2,6 +2,7 @@
 PYTHON ?= python3
 JOBS ?= auto
 SOAK_SECONDS ?= 3600
+SOAK_PROCESSES ?= 1
 FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
 TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
@@ -45,8 +46,8 @@ test: $(READY) ## Run the tests, but for the long ones
 faults: $(READY) ## Kill, starve and damage real runs
 	$(BIN)/python -m pytest -n $(JOBS) tests/faults
 
-soak: $(READY) ## Let runs fail in every way for SOAK_SECONDS
-	PYTHONPATH=tests $(BIN)/python tests/faults/soak.py --seconds $(SOAK_SECONDS)
+soak: $(READY) ## Let runs of SOAK_PROCESSES fail in every way for SOAK_SECONDS
+	PYTHONPATH=tests $(BIN)/python tests/faults/soak.py --seconds $(SOAK_SECONDS) --processes $(SOAK_PROCESSES)
 
 fuzz: $(READY) ## Search for files that no reader expects, for FUZZ_SECONDS
 	PYTHONPATH=tests $(BIN)/python tests/faults/fuzz.py --seconds $(FUZZ_SECONDS)
@@ -124,8 +125,8 @@ release: $(READY) ## Build the wheel, install it into an empty environment and r
 	venv/bin/bas-opd verify runs/tiny --draws; \
 	venv/bin/bas-opd demo --folder $(CURDIR)/build; echo "$$wheel works."
 
-performance: $(READY) ## Render docs/performance.md from the files in docs/results/bench
-	$(BIN)/python -m bas_opd.bench.page docs/performance.md
+performance: $(READY) ## Render the tables of docs/performance.md and docs/scale.md from docs/results/bench
+	$(BIN)/python -m bas_opd.bench.page docs/performance.md docs/scale.md
 
 bench: $(READY) ## Measure the speed ratios
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from bas_opd.compute.parent import started_by_main_thread
 from bas_opd.run.manifest import published
 
 SECONDS = 240
@@ -39,8 +41,7 @@ def torchrun(
 def workers_of(agent: subprocess.Popen[str]) -> dict[int, int]:
     """Rank -> process id of the workers that an agent has started."""
     found = {}
-    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()
-    for pid in map(int, children.split()):
+    for pid in started_by_main_thread(agent.pid):
         told = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         ranks = [each.removeprefix("RANK=") for each in told if each.startswith("RANK=")]
         found |= {int(rank): pid for rank in ranks}
@@ -48,8 +49,17 @@ def workers_of(agent: subprocess.Popen[str]) -> dict[int, int]:
 
 
 def wait_for_checkpoint(run: Path, agent: subprocess.Popen[str]) -> None:
+    _wait(agent, lambda: bool(published(run / "checkpoints")))
+
+
+def wait_for_a_step(run: Path, agent: subprocess.Popen[str]) -> None:
+    """Return once the teacher was asked."""
+    _wait(agent, (run / "calls.jsonl").exists)
+
+
+def _wait(agent: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not published(run / "checkpoints"):
+    while not is_there():
         assert time.monotonic() < deadline
         assert agent.poll() is None, agent.communicate()[0]
         time.sleep(0.02)

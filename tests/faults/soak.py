@@ -4,6 +4,9 @@ Training, resuming, exporting and evaluating: each fault hits a command in a pla
 command is then repeated, and must end as the undisturbed one. Every call to the disk fails in every
 way, the disk is full from it on, and the power fails at it, in random order, with random kills,
 stops and second starts between them. Prints one line.
+
+With `--processes 3` it trains in three processes instead, and kills or stops one of them at random
+moments, with and without layers that are gathered one by one.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from shapes import make_pictures
 from small_models import build_small_model
 from test_evaluation import asking
 from test_evaluation import assert_same_end as assert_same_answers
+from worlds.ranks import Ranks, train_in_world
 
 from bas_opd.rollout import Sampler
 from bas_opd.run.checkpoint import is_intact, published
@@ -68,6 +72,10 @@ class Job:
             last = self.run(place)
             assert last.code == 0, last.output
         self.compare(place, self.whole)
+
+
+Trial = tuple[str, Job, Callable[[Path], None]]
+"""A kind of fault, the job that it hits, and one of that kind."""
 
 
 class Soak:
@@ -125,8 +133,8 @@ class Soak:
         calls = count_calls(partial(job.run, job.whole))
         self._jobs[job] = calls, time.monotonic() - started
 
-    def trials(self) -> Iterator[tuple[str, Job, Callable[[Path], None]]]:
-        """Yield a kind of fault, the job that it hits, and one of that kind; endless."""
+    def trials(self) -> Iterator[Trial]:
+        """Yield faults, endless."""
         faults = [
             (job, number, kind)
             for job, (calls, _) in self._jobs.items()
@@ -145,7 +153,7 @@ class Soak:
                 if place % len(KINDS) == 0:
                     yield from self._random(self._draw.choice(list(self._jobs)))
 
-    def _random(self, job: Job) -> Iterator[tuple[str, Job, Callable[[Path], None]]]:
+    def _random(self, job: Job) -> Iterator[Trial]:
         yield "kills", job, partial(self._signal, job, signal.SIGKILL)
         yield "stops", job, partial(self._signal, job, signal.SIGTERM)
         yield "second starts", job, partial(self._twice, job)
@@ -175,6 +183,64 @@ class Soak:
         time.sleep(self._draw.uniform(0, self._jobs[job][1]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedJob(Job):
+    """Training in several processes."""
+
+    size: int
+
+    def run(self, place: Path, fault: Fault | None = None) -> Ended:
+        assert fault is None
+        ended = self.start_ranks(place).wait()
+        output = "\n".join(each.output for each in ended)
+        return Ended(code=max(abs(each.code) for each in ended), output=output)
+
+    def start_ranks(self, place: Path) -> Ranks:
+        return train_in_world(self.size, [str(word) for word in self.words(place)])
+
+
+class Worlds:
+    """Runs of several processes, one of which gets a signal."""
+
+    def __init__(self, home: Path, seed: int, size: int) -> None:
+        self._draw = random.Random(seed)
+        model = build_small_model(home / "model", hidden=16)
+        data = make_pictures(home / "data", n=8, seed=1, size=(96, 96)).folder
+        paths = (f"model.path={model}", f"data.path={data}", "shard.timeout_minutes=1")
+        self._jobs: dict[SharedJob, float] = {}
+        """Each with its seconds."""
+        for name, reshard in (("training", "false"), ("training by layers", "true")):
+            words = ("train", TINY, *paths, *SETTINGS, f"shard.reshard={reshard}")
+            job = SharedJob(
+                name=name,
+                words=lambda run, words=words: (*words, f"run.output={run}"),
+                compare=assert_same_end,
+                whole=home / name,
+                size=size,
+            )
+            started = time.monotonic()
+            undisturbed = job.run(job.whole)
+            assert undisturbed.code == 0, undisturbed.output
+            self._jobs[job] = time.monotonic() - started
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield faults, endless."""
+        kinds = {"kills": signal.SIGKILL, "stops": signal.SIGTERM}
+        while True:
+            name, job = self._draw.choice(list(kinds)), self._draw.choice(list(self._jobs))
+            yield name, job, partial(self._signal, job, kinds[name])
+
+    def _signal(self, job: SharedJob, number: signal.Signals, place: Path) -> None:
+        for _ in range(self._draw.randint(1, 3)):
+            ranks = job.start_ranks(place)
+            time.sleep(self._draw.uniform(0, self._jobs[job]))
+            ranks.send(self._draw.randrange(job.size), number)
+            ended = ranks.wait()
+            assert all("Traceback" not in each.output for each in ended), ended
+            # It may have ended before, or have come to its end.
+            assert all(each.code for each in ended) or not any(each.code > 0 for each in ended)
+
+
 def _assert_explained(ended: Ended) -> None:
     assert "Traceback" not in ended.output, ended.output
     assert ended.code in (0, *FAILURES), ended
@@ -194,9 +260,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    options.add_argument("--processes", type=int, default=1)
     chosen = options.parse_args()
     home = Path(tempfile.mkdtemp(prefix="soak-"))
-    soak, done, jobs = Soak(home, chosen.seed), Counter[str](), Counter[str]()
+    if chosen.processes > 1:
+        soak = Worlds(home, chosen.seed, chosen.processes)
+    else:
+        soak = Soak(home, chosen.seed)
+    done, jobs = Counter[str](), Counter[str]()
     end = time.monotonic() + chosen.seconds
     for number, (name, job, trial) in enumerate(soak.trials()):
         if time.monotonic() > end:

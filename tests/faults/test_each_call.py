@@ -78,11 +78,15 @@ def test_the_power_may_fail_at_any_call(
 
 
 @pytest.mark.slow
-def test_the_soak_says_in_one_line_what_it_did() -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_the_soak_says_in_one_line_what_it_did(processes: str) -> None:
     """`make soak`, for a few faults."""
     tests = Path(__file__).parents[1]
     soak = subprocess.run(
-        [sys.executable, tests / "faults" / "soak.py", "--seconds", "5"],
+        [
+            *(sys.executable, tests / "faults" / "soak.py"),
+            *("--seconds", "5", "--processes", processes),
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, *sys.path)))},
         capture_output=True,
         text=True,

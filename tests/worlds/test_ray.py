@@ -215,7 +215,7 @@ def test_each_rank_is_told_how_many_are_on_its_machine() -> None:
 
 
 def test_a_rank_whose_actor_has_gone_already_does_not_start() -> None:
-    code = "from bas_opd.run.ray_ranks import end_with_parent; end_with_parent({}); print('runs')"
+    code = "from bas_opd.compute.parent import end_with_parent; end_with_parent({}); print('runs')"
     for parent, said in ((os.getpid(), "runs\n"), (1 << 30, "")):
         words = [sys.executable, "-c", code.format(parent)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)

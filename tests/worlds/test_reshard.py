@@ -458,22 +458,23 @@ def _fail_once(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> N
 
 
 def _with_full_memory(
-    case: Case, owner: Any, name: str, call: int, limit: int, world: World
-) -> Found:
-    """Take a step in which the memory of the last rank is full once, and all end at one limit."""
+    case: Case, owner: Any, name: str, call: int, limit: int, world: World,
+    *, rank: int | None = None, replicas: int = 1,
+) -> Found:  # fmt: skip
+    """Take a step in which the memory of one rank, else the last, is full once; all adapt alike."""
     with pytest.MonkeyPatch.context() as patch:
         accumulate = Learner.accumulate
 
         def armed(learner: Learner, *arguments: Any) -> Any:
             patch.setattr(Learner, "accumulate", accumulate)
-            if world.rank == world.size - 1:
+            if world.rank == (world.size - 1 if rank is None else rank):
                 _fail_once(owner, name, call, patch)
             passed = accumulate(learner, *arguments)
             assert learner.tokens_per_micro_batch == limit
             return passed
 
         patch.setattr(Learner, "accumulate", armed)
-        return take_step(case, world)
+        return take_step(case, world.replicated(replicas))
 
 
 @pytest.mark.parametrize(
@@ -492,6 +493,20 @@ def test_all_try_smaller_batches_wherever_in_a_pass_the_memory_of_one_is_full(
 ) -> None:
     full = partial(_with_full_memory, case, owner, name, call, case.limit // 2)
     for found in in_world(2, full):
+        assert_same_step(found, alone)
+
+
+@pytest.mark.parametrize(
+    ("size", "rank", "replicas"), [(3, 0, 1), (4, 2, 2)], ids=["the leader", "groups"]
+)
+def test_so_they_do_when_it_is_that_of_the_leader_or_in_groups(
+    size: int, rank: int, replicas: int, case: Case, alone: Found
+) -> None:
+    full = partial(
+        _with_full_memory, case, LayerPass, "_take_gradients", 3, case.limit // 2,
+        rank=rank, replicas=replicas,
+    )  # fmt: skip
+    for found in in_world(size, full):
         assert_same_step(found, alone)
 
 
@@ -680,7 +695,7 @@ def test_a_run_is_that_of_one_process_and_records_its_idle_passes(
     assert any(step["idle_passes"] for step in steps_of(resharded[size])) == (size == 3)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 2), (2, 1), (1, 3), (3, 1)])
 def test_it_resumes_what_was_saved_without_and_the_other_way_round(
     before: int, after: int, stopped: dict[int, Path], train: Train, whole: dict[int, Path],
     tmp_path: Path,

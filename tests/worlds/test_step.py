@@ -281,11 +281,12 @@ def _own_part(world: World, parts: Tensor) -> Callable[[], Tensor]:
     return lambda: parts[world.rank]
 
 
+@pytest.mark.parametrize("reshard", [False, True], ids=["gathered", "by layer"])
 @pytest.mark.parametrize("mistake", ["mean per rank", "mean over ranks", "no sum"])
 def test_a_mistake_in_the_sum_over_processes_shows(
-    mistake: str, folder: Path, pictures: tuple[Example, ...]
+    mistake: str, reshard: bool, folder: Path, pictures: tuple[Example, ...]
 ) -> None:
-    case = Case(folder=folder, examples=pictures)
+    case = Case(folder=folder, examples=pictures, reshard=reshard)
     alone = take_step(case, World())
     wrong: Callable[[World], Found] = {
         "mean per rank": partial(take_step, replace(case, per_rank_mean=True)),
@@ -302,17 +303,20 @@ def _with_students_weights(
     return act(shards, None, **options)
 
 
+@pytest.mark.parametrize("reshard", [False, True], ids=["gathered", "by layer"])
 def test_a_teacher_whose_weights_do_not_reach_the_network_would_show(
-    folder: Path, pictures: tuple[Example, ...]
+    reshard: bool, folder: Path, pictures: tuple[Example, ...]
 ) -> None:
-    case = Case(folder=folder, examples=pictures)
+    case = Case(folder=folder, examples=pictures, reshard=reshard)
     alone = take_step(case, World())
     wrong = partial(_with_mistake, Shards, "gathered", _with_students_weights, case)
     found = in_world(2, wrong)[0]
     assert difference(alone.gradients, found.gradients) > 100 * TOLERANCE
 
 
-def _give_up_then_step(case: Case, world: World, keeps: bool = False) -> Found:
+def _give_up_then_step(
+    case: Case, world: World, *, rank: int = 1, replicas: int = 1, keeps: bool = False
+) -> Found:
     """Take a step after one that was given up between the head's backward and the network's."""
     objective, calls = Distillation.__call__, 0
 
@@ -325,19 +329,25 @@ def _give_up_then_step(case: Case, world: World, keeps: bool = False) -> Found:
         raise MemoryError("The memory of one process is full.")
 
     with pytest.MonkeyPatch.context() as patch:
-        if world.rank == world.size - 1:
+        if world.rank == rank:
             patch.setattr(Distillation, "__call__", interrupted)
         if keeps:
             patch.setattr(Shards, "drop_gradients", lambda _: None)
-        return take_step(case, world)
+        return take_step(case, world.replicated(replicas))
 
 
+@pytest.mark.parametrize(
+    ("size", "rank", "replicas"),
+    [(2, 1, 1), (2, 0, 1), (3, 2, 1), (4, 2, 2)],
+    ids=["two", "the leader", "three", "groups"],
+)
 def test_all_try_smaller_batches_when_the_memory_of_one_is_full_in_the_students_pass(
-    folder: Path, pictures: tuple[Example, ...]
+    size: int, rank: int, replicas: int, folder: Path, pictures: tuple[Example, ...]
 ) -> None:
     case = Case(folder=folder, examples=pictures)
     alone = take_step(case, World())
-    for found in in_world(2, partial(_give_up_then_step, case)):
+    work = partial(_give_up_then_step, case, rank=rank, replicas=replicas)
+    for found in in_world(size, work):
         assert difference(alone.gradients, found.gradients) < TOLERANCE
 
 

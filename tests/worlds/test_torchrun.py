@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from ranks import Words, free_port
 from run_states import assert_same_end
-from torchrun import SECONDS, torchrun, wait_for_checkpoint, workers_of
+from torchrun import SECONDS, torchrun, wait_for_a_step, wait_for_checkpoint, workers_of
 
+from bas_opd.run.directory import RunDirectory
 from bas_opd.run.manifest import published
 
 
@@ -49,6 +49,38 @@ def test_so_it_does_with_two_agents_as_on_two_machines(
     assert_same_end(run, whole[2])
 
 
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_signal_to_one_of_two_agents_stops_all_with_a_checkpoint(
+    target: int, words: Words, tmp_path: Path
+) -> None:
+    run, place = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-id", "run")
+    each = ("--nnodes", "2", "--nproc-per-node", "1", *meeting)
+    long = words(run, "run.steps=500", "run.checkpoint_every=1000")
+    agents = [torchrun(long, agent=each) for _ in range(2)]
+    wait_for_a_step(run, agents[0])
+    agents[target].send_signal(signal.SIGTERM)
+    outputs = [agent.communicate(timeout=SECONDS)[0] for agent in agents]
+    assert all(agent.returncode for agent in agents), outputs
+    assert "".join(outputs).count("Stopped by SIGTERM after step") == 1, outputs
+    assert published(run / "checkpoints")
+
+
+def test_processes_whose_agent_is_killed_stop_with_a_checkpoint_and_leave_the_lock(
+    words: Words, tmp_path: Path
+) -> None:
+    """The system sends them SIGTERM."""
+    run = tmp_path / "run"
+    agent = torchrun(words(run, "run.steps=500", "run.checkpoint_every=1000"))
+    wait_for_a_step(run, agent)
+    agent.kill()
+    output, _ = agent.communicate(timeout=SECONDS)  # All have ended that could print.
+    assert output.count("Stopped by SIGTERM after step") == 1
+    assert published(run / "checkpoints")
+    with RunDirectory.held(run):
+        pass
+
+
 def test_an_attempt_that_shares_a_store_does_not_read_of_the_one_before(
     words: Words, tmp_path: Path
 ) -> None:
@@ -70,11 +102,7 @@ def test_a_signal_to_the_agent_stops_all_with_a_checkpoint(
     """The agent hands it on, so workers that get it too hear it twice."""
     run = tmp_path / "run"
     agent = torchrun(words(run, "run.steps=500", "run.checkpoint_every=1000"))
-    deadline = time.monotonic() + SECONDS
-    while not (run / "calls.jsonl").exists():
-        assert time.monotonic() < deadline
-        assert agent.poll() is None, agent.communicate()[0]
-        time.sleep(0.02)
+    wait_for_a_step(run, agent)
     for pid in workers_of(agent).values() if also_workers else ():
         os.kill(pid, signal.SIGTERM)
     agent.send_signal(signal.SIGTERM)

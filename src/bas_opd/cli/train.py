@@ -98,9 +98,11 @@ def train(
     ] = False,
 ) -> None:
     """Train a model from a config. Run the same command again to resume."""
+    from bas_opd.compute.parent import stop_with_agent
     from bas_opd.compute.world import telling_others
     from bas_opd.config import load_config
 
+    stop_with_agent()
     with telling_others():
         settings = load_config(config, overrides or ())
     if ray is not None:

@@ -156,7 +156,10 @@ def train(
                 console.message(notice)
         support: TeacherSupport = "teacher"
         if config.teacher.server is not None:
-            support = world.led(lambda: check_served(config, load_processors(config)[0], data))
+            sent = None if replaces else run.requests
+            support = world.led(
+                lambda: check_served(config, load_processors(config)[0], data, sent)
+            )
             console.message(f"The teacher is compared at the likeliest tokens of the {support}.")
         if config.rollout.engine == "vllm":
             world.each(lambda: check_engine(config, load_processors(config)[0], data))

@@ -7,7 +7,6 @@ signals, and it computes the same bytes as under torchrun. Ray carries lines and
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import queue
@@ -32,7 +31,7 @@ GRACE_SECONDS = 60
 LOST = -1000
 """Stands for the exit code of a rank whose machine or actor has gone."""
 COMMAND = (
-    "import sys; from bas_opd.run.ray_ranks import end_with_parent; "
+    "import sys; from bas_opd.compute.parent import end_with_parent; "
     "end_with_parent(int(sys.argv.pop(1))); "
     "from bas_opd.cli.main import app; app(prog_name='bas-opd')"
 )
@@ -343,12 +342,3 @@ class _Rank:
     def _read(self, descriptor: int, stream: IO[str]) -> None:
         for line in stream:
             self._said.put((descriptor, line))
-
-
-def end_with_parent(parent: int) -> None:
-    """Let the system kill this process when its parent dies; no other would."""
-    if sys.platform == "linux":
-        set_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the signal was set.
-        raise SystemExit(RankError.exit_code)

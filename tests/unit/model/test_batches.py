@@ -56,8 +56,8 @@ def test_every_group_is_dealt_once_and_no_process_has_much_more(
 def test_the_deal_depends_on_nothing_but_the_groups(sizes: list[Size], count: int) -> None:
     groups = groups_of(sizes)
     shuffled = random.Random(count).sample(groups, len(groups))
-    dealt, again = ([{g.number for g in share} for share in shares(each, count)]
-                    for each in (groups, shuffled))  # fmt: skip
+    dealt = [{group.number for group in share} for share in shares(groups, count)]
+    again = [{group.number for group in share} for share in shares(shuffled, count)]
     assert dealt == again
 
 

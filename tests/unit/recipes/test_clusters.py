@@ -12,7 +12,7 @@ import pytest
 
 CLUSTERS = Path(__file__).parents[3] / "recipes" / "clusters"
 SRUN = """#!/usr/bin/env bash
-trap 'sleep 0.3; echo saved >> "$LOG"; exit 1' TERM
+trap 'echo stopping >> "$LOG"; sleep 0.5; echo saved >> "$LOG"; exit "$STOPPED"' TERM
 echo "srun $*" >> "$LOG"
 for _ in $(seq "$TENTHS"); do sleep 0.1; done
 exit "$CODE"
@@ -36,10 +36,11 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def job(log: Path, *, tenths: int = 0, code: int = 0) -> subprocess.Popen[bytes]:
-    """Start the script with stand-ins for Slurm's commands."""
+def job(log: Path, *, tenths: int = 0, code: int = 0, stopped: int = 1) -> subprocess.Popen[bytes]:
+    """Start the script with stand-ins for Slurm's commands; torchrun ends with 1 when stopped."""
     path = f"{log.parent}:{os.environ['PATH']}"
-    told = {"PATH": path, "LOG": str(log), "TENTHS": str(tenths), "CODE": str(code)}
+    numbers = {"TENTHS": str(tenths), "CODE": str(code), "STOPPED": str(stopped)}
+    told = {"PATH": path, "LOG": str(log), **numbers}
     words = ["bash", str(CLUSTERS / "slurm.sbatch"), "learned25", "run.steps=2"]
     return subprocess.Popen(words, env={**os.environ, **JOB, **told})
 
@@ -54,15 +55,35 @@ def test_slurm_starts_one_torchrun_a_machine_and_passes_its_exit_code(log: Path,
     )
 
 
-def test_a_job_that_slurm_stops_is_queued_again_after_its_checkpoint(log: Path) -> None:
+def wait_for(line: str, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not log.exists() or line not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("signals", [1, 3])
+def test_a_job_that_slurm_stops_is_queued_again_after_its_checkpoint(
+    signals: int, log: Path
+) -> None:
+    """Slurm may send the signal again, as at the time limit."""
     running = job(log, tenths=200)
-    for _ in range(200):
-        if log.exists():
-            break
-        time.sleep(0.05)
+    wait_for("srun", log)
     running.send_signal(signal.SIGTERM)
+    wait_for("stopping", log)
+    for _ in range(signals - 1):
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
     assert running.wait(timeout=20) == 1
-    assert log.read_text().splitlines()[1:] == ["saved", "scontrol requeue 7"]
+    assert log.read_text().splitlines()[1:] == ["stopping", "saved", "scontrol requeue 7"]
+
+
+def test_a_run_that_finished_all_the_same_is_not_queued_again(log: Path) -> None:
+    running = job(log, tenths=200, stopped=0)
+    wait_for("srun", log)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=20) == 0
+    assert log.read_text().splitlines()[1:] == ["stopping", "saved"]
 
 
 def test_kubernetes_starts_what_torchrun_takes() -> None:
