@@ -1,12 +1,16 @@
 """A step of a large model on 1 to 1,024 GPUs: bytes moved, idle GPUs, and the work of the leader.
 
-Run `python benchmarks/scale_simulation.py`. Nothing of it runs on GPUs.
+    python benchmarks/scale_simulation.py --json docs/results/bench/scale-4b.json
+    python benchmarks/scale_simulation.py --model Qwen/Qwen3.5-9B --gpus 8 --reshard
+
+Nothing of it runs on GPUs. `make performance` renders docs/scale.md from the files.
 
 Measured here: lengths of prompts and responses, and the exchanges of a step, in a real run of two
 processes with the small model; the CPU time of packing, features, selection, records, and of
-reading and joining what ranks send. Computed: bytes, from the shape of the model, and idle time,
-with the packer of the product. Assumed: bandwidths, the speed of a GPU, and mean lengths, by
-arguments; the speed is that of one H200 in docs/performance.md.
+reading and joining what ranks send. Computed: bytes, by the product's own plan of the exchanges
+for the shape of the model, and idle time, with its packer. Assumed: bandwidths, the speed of a GPU,
+and mean lengths, by arguments; the speed is that of one H200 in docs/performance.md. No exchange
+overlaps with computation.
 """
 
 from __future__ import annotations
@@ -19,21 +23,27 @@ import random
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
+from transformers import AutoModelForImageTextToText
 
+from bas_opd.bench.page import simulated
 from bas_opd.budget import query_budget
 from bas_opd.compute.world import World
 from bas_opd.config import load_config
 from bas_opd.data.records import PreparedSet
 from bas_opd.model.batches import group_by_prompt, micro_batches, shares
-from bas_opd.model.size import model_size
+from bas_opd.model.layerwise import Exchanges, LayerPass
+from bas_opd.model.sharding import Bucket, Shards
+from bas_opd.model.size import sizing_config
 from bas_opd.report.charts.model import Axis, axis, line_chart, percent_tick
 from bas_opd.report.charts.printed import printed
 from bas_opd.rollout.decoding import groups_of_like_length
@@ -41,12 +51,12 @@ from bas_opd.rollout.sampler import Drawn, Packed
 from bas_opd.run.ledger import Ledger
 from bas_opd.run.record import parse_step
 from bas_opd.run.record_file import RecordWriter, read_records
-from bas_opd.run.state import environment
 from bas_opd.select import LearnedSelector, rollout_features
 from bas_opd.types import Crop, DistantPrompt, Example, Rollouts
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks._sides import check_output, write_numbers
 from tests.synthetic_steps import synthetic_steps
 from tests.worlds.ranks import in_world, train_in_world
 
@@ -72,17 +82,36 @@ Pool = list[tuple[int, list[int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that each GPU receives as weights, and sends as gradients."""
+
+    phase: int
+    """Weights of the whole network: to sample, and once more to score."""
+    head: int
+    """The teacher's head, in fp32."""
+    learn: int
+    """Weights that are gathered once while the student learns."""
+    turn: int
+    """Weights that are gathered for each of its micro-batches."""
+    summed: int
+    """Gradients of a micro-batch, among the GPUs that share all parameters."""
+    across: int
+    """And of the same rows, among groups of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A simulated step; seconds but where a name says otherwise."""
 
     gpus: int
     prompts: int
-    gathered_gb: float
-    """Received by each GPU as weights."""
+    replicas: int
+    sample_gb: float
+    score_gb: float
+    learn_gb: float
+    """Received by each GPU as weights, in each phase."""
     summed_gb: float
     """Sent by each GPU as gradients."""
-    responses_gb: float
-    """Received by each process over the host's network: what all ranks sampled."""
     idle_share: float
     """Of the time in which GPUs compute, from lengths that differ."""
     idle_share_of_28: float
@@ -90,6 +119,9 @@ class Step:
     computing: float
     idle: float
     moving: float
+    """Weights and gradients."""
+    responses_gb: float
+    """Received by each process over the host's network: what all ranks sampled."""
     responses: float
     """Until each process has the responses of all: on the way, read and put in order."""
     others: float
@@ -107,10 +139,16 @@ class Step:
     def total(self) -> float:
         return self.computing + self.idle + self.moving + self.responses + self.others + self.leader
 
+    def content(self) -> dict[str, float]:
+        """Return the numbers for a file."""
+        shares = {"total": self.total, "computing_share": self.computing / self.total}
+        return {name: round(each, 6) for name, each in (asdict(self) | shares).items()}
+
 
 def main() -> None:
     """Measure, simulate, print a table, and draw a figure where one is asked for."""
     chosen = options().parse_args()
+    check_output(chosen)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
@@ -118,17 +156,17 @@ def main() -> None:
         pool = pool_of(home / "run", chosen.prompt_tokens, chosen.response_tokens)
         hop = seconds_of_exchange()
         steps = [simulate(chosen, gpus, pool, exchanges, hop, home) for gpus in chosen.gpus]
-    rows = sum(len(responses) for _, responses in pool)
-    print(
-        f"{datetime.now(UTC):%d %B %Y}, {environment()['cpu']}, "
-        f"{os.cpu_count()} cores, one thread. Lengths of {len(pool)} prompts and {rows} responses. "
-        f"{exchanges:g} exchanges of objects a step, {1e3 * hop:.2f} ms each between 2 processes."
-    )
-    print(table(steps))
-    if chosen.json:
-        chosen.json.write_text(json.dumps([asdict(step) for step in steps], indent=1) + "\n")
+    found = {
+        "prompts": len(pool),
+        "responses": sum(len(responses) for _, responses in pool),
+        "exchanges": exchanges,
+        "exchange_ms": round(1e3 * hop, 3),
+        "steps": [step.content() for step in steps],
+    }
+    print("\n".join(simulated(found)))
     if chosen.figure:
-        chosen.figure.write_text(figure(steps, chosen), encoding="utf-8")
+        Path(chosen.figure).write_text(figure(steps, chosen), encoding="utf-8")
+    write_numbers(chosen, {"simulation": found})
 
 
 def options() -> argparse.ArgumentParser:
@@ -139,6 +177,10 @@ def options() -> argparse.ArgumentParser:
     many = [2**power for power in range(11)]
     found.add_argument("--model", default="Qwen/Qwen3.5-4B", help="a folder, hub id or known shape")
     found.add_argument("--gpus", type=int, nargs="+", default=many)
+    found.add_argument("--reshard", action="store_true", help="as with shard.reshard=true")
+    found.add_argument(
+        "--group", type=int, help="GPUs that share all parameters: shard.replicas = GPUs / group"
+    )
     found.add_argument("--prompts-per-gpu", type=int, default=7, help="prompts of a step: 28 on 4")
     found.add_argument("--prompt-tokens", type=float, default=1500, help="mean of a prompt")
     found.add_argument("--response-tokens", type=float, default=87, help="mean of a response")
@@ -154,7 +196,7 @@ def options() -> argparse.ArgumentParser:
     )
     found.add_argument("--learn", type=float, default=3480, help="tokens/s of the student")
     found.add_argument("--json", type=Path, help="write the numbers there")
-    found.add_argument("--figure", type=Path, help="write an SVG there")
+    found.add_argument("--figure", help="write an SVG there")
     return found
 
 
@@ -230,14 +272,18 @@ def simulate(
     """Return a step on so many GPUs, with as many prompts a GPU as asked for."""
     prompts = chosen.prompts_per_gpu * gpus
     rollouts = batch_of(prompts, pool)
-    size = model_size(chosen.model, precision=torch.bfloat16, ranks=gpus if gpus > 1 else None)
+    replicas = max(1, gpus // (chosen.group or gpus))
+    moved = traffic(chosen.model, gpus, replicas=replicas, reshard=chosen.reshard)
     busy, whole, turns, packing = passes(chosen, rollouts, gpus)
     few_busy, few_whole, _, _ = passes(chosen, batch_of(28, pool), gpus)
 
-    share = (gpus - 1) / gpus
-    bandwidth = 1e9 * (chosen.nvlink if gpus <= ON_A_MACHINE else chosen.infiniband)
-    gathered = 3 * share * size.gathered  # to sample, to score, to learn
-    summed = turns * share * 4 * size.trained if gpus > 1 else 0.0
+    within, across = (
+        1e9 * (chosen.nvlink if size <= ON_A_MACHINE else chosen.infiniband)
+        for size in (gpus // replicas, gpus)
+    )
+    score, learn = moved.phase + moved.head, moved.learn + turns * moved.turn
+    gathered = moved.phase + score + learn
+    seconds = (gathered + turns * moved.summed) / within + turns * moved.across / across
 
     select, records, record_bytes = leader(rollouts, home)
     sent = [pickle.dumps(drawn(rollouts, rank, gpus)) for rank in range(gpus)]
@@ -252,14 +298,17 @@ def simulate(
     return Step(
         gpus=gpus,
         prompts=prompts,
-        gathered_gb=gathered / 1e9,
-        summed_gb=summed / 1e9,
-        responses_gb=received / 1e9,
+        replicas=replicas,
+        sample_gb=moved.phase / 1e9,
+        score_gb=score / 1e9,
+        learn_gb=learn / 1e9,
+        summed_gb=turns * (moved.summed + moved.across) / 1e9,
         idle_share=1 - busy / whole,
         idle_share_of_28=1 - few_busy / few_whole,
         computing=busy,
         idle=whole - busy,
-        moving=(gathered + summed) / bandwidth,
+        moving=seconds,
+        responses_gb=received / 1e9,
         responses=on_machine * received / (1e9 * chosen.ethernet) + reading,
         others=calls,
         select=select,
@@ -267,6 +316,63 @@ def simulate(
         packing=packing,
         record_mb=record_bytes / 1e6,
     )
+
+
+def traffic(model: str, gpus: int, *, replicas: int = 1, reshard: bool = False) -> Traffic:
+    """Return the bytes of the exchanges that the product would make; they have no values here."""
+    with torch.device("meta"):
+        network: Any = AutoModelForImageTextToText.from_config(
+            sizing_config(model), dtype=torch.float32
+        )
+    world = World(size=gpus, replicas=replicas)
+    shards = Shards(network, network.lm_head, torch.bfloat16, world, by_layer=reshard)
+    others, own_head = world.parts - 1, network.lm_head.weight
+    head_rows = others * world.most_rows(len(own_head)) * own_head.shape[1]
+    counts: Counter[str] = Counter()
+
+    def sent(bucket: Bucket) -> int:
+        return others * sum(bucket.sizes) * shards._whole[bucket.names[0]].element_size()
+
+    def gather(bucket: Bucket) -> Callable[[], None]:
+        counts["turn"] += sent(bucket)
+        return nothing
+
+    def add(bucket: Bucket) -> Callable[[], None]:
+        part = torch.float32.itemsize * sum(bucket.sizes)
+        counts["summed"] += others * part
+        counts["across"] += round(2 * part * (replicas - 1) / replicas)
+        return nothing
+
+    if reshard:
+        exchanges = {
+            layer: Exchanges(
+                gather=[partial(gather, bucket) for bucket in part.gathered],
+                sum=[partial(add, bucket) for bucket in part.summed],
+                free=nothing,
+            )
+            for layer, part in shards._layers.items()
+        }
+        turning, ending = (
+            [partial(add, bucket) for bucket in part.summed]
+            for part in (shards._head, shards._rest)
+        )
+        LayerPass(shards._towers, exchanges, turning, ending, reads=2).finish()
+    else:
+        for bucket in shards._all.summed:
+            add(bucket)
+    kept = shards._kept if reshard else shards._all
+    return Traffic(
+        phase=sum(map(sent, shards._all.gathered)),
+        head=torch.float32.itemsize * head_rows,
+        learn=sum(map(sent, kept.gathered)),
+        turn=counts["turn"],
+        summed=counts["summed"],
+        across=counts["across"],
+    )
+
+
+def nothing() -> None:
+    """End an exchange that did not take place."""
 
 
 def batch_of(prompts: int, pool: Pool) -> Rollouts:
@@ -414,32 +520,6 @@ def timed(work: Callable[[], object], repeats: int = 5) -> float:
     return statistics.median(times)
 
 
-def table(steps: Sequence[Step]) -> str:
-    """Return the steps as a table in Markdown."""
-    columns: dict[str, Callable[[Step], str]] = {
-        "GPUs": lambda s: f"{s.gpus:,}",
-        "prompts": lambda s: f"{s.prompts:,}",
-        "GB gathered": lambda s: f"{s.gathered_gb:.1f}",
-        "GB summed": lambda s: f"{s.summed_gb:.1f}",
-        "idle": lambda s: f"{100 * s.idle_share:.0f} %",
-        "idle with 28 prompts": lambda s: f"{100 * s.idle_share_of_28:.0f} %",
-        "computing, s": lambda s: f"{s.computing:.2f}",
-        "idle, s": lambda s: f"{s.idle:.2f}",
-        "weights and gradients, s": lambda s: f"{s.moving:.2f}",
-        "GB of responses": lambda s: f"{s.responses_gb:.3f}",
-        "responses, s": lambda s: f"{s.responses:.2f}",
-        "other objects, s": lambda s: f"{s.others:.2f}",
-        "selection, s": lambda s: f"{s.select:.2f}",
-        "records, s": lambda s: f"{s.records:.2f}",
-        "packing, s": lambda s: f"{s.packing:.2f}",
-        "step, s": lambda s: f"{s.total:.1f}",
-        "computing": lambda s: f"{100 * s.computing / s.total:.0f} %",
-    }
-    lines = [" | ".join(columns), "|".join("---" for _ in columns)]
-    lines += [" | ".join(show(step) for show in columns.values()) for step in steps]
-    return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
-
-
 def figure(steps: Sequence[Step], chosen: argparse.Namespace) -> str:
     """Return the shares of a step as a drawing."""
     of: dict[str, Callable[[Step], float]] = {
@@ -462,7 +542,8 @@ def figure(steps: Sequence[Step], chosen: argparse.Namespace) -> str:
         y=axis("share of the step", (0.0, 1.0), tick=percent_tick, grid=True),
     )
     note = (
-        f"Simulated, not run: {chosen.model}, {chosen.prompts_per_gpu} prompts a GPU, NVLink "
+        f"Simulated, not run: {chosen.model}{', resharded' if chosen.reshard else ''}, "
+        f"{chosen.prompts_per_gpu} prompts a GPU, NVLink "
         f"{chosen.nvlink:g} and InfiniBand {chosen.infiniband:g} GB/s a GPU, Ethernet "
         f"{chosen.ethernet:g} GB/s a machine, {datetime.now(UTC):%B %Y}."
     )

@@ -156,12 +156,63 @@ def _arms(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     )
 
 
+def simulated(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was measured for a simulation, and the table of its steps."""
+    yield (
+        f"\nLengths of {found['prompts']:,} prompts and {found['responses']:,} responses; "
+        f"{found['exchanges']:g} exchanges of objects a step, {found['exchange_ms']:.2f} ms each "
+        "between 2 processes."
+    )
+    columns = {n: each for n, each in SIMULATED.items() if n != "replicas" or _is_grouped(found)}
+    yield ""
+    yield markdown_table(
+        [heading for heading, _ in columns.values()],
+        (
+            [f"{step[name]:{form}}".replace("%", " %") for name, (_, form) in columns.items()]
+            for step in found["steps"]
+        ),
+    )
+
+
+def _is_grouped(found: Mapping[str, Any]) -> bool:
+    return any(step["replicas"] > 1 for step in found["steps"])
+
+
 def _short(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
 
 
-KINDS = {"comparisons": _comparisons, "steps": _steps, "seconds": _seconds, "arms": _arms}
+KINDS = {
+    "comparisons": _comparisons,
+    "steps": _steps,
+    "seconds": _seconds,
+    "arms": _arms,
+    "simulation": simulated,
+}
 """Key of a file -> how its numbers are shown."""
+SIMULATED = {
+    "gpus": ("GPUs", ","),
+    "replicas": ("groups", ","),
+    "prompts": ("prompts", ","),
+    "sample_gb": ("GB to sample", ".1f"),
+    "score_gb": ("GB to score", ".1f"),
+    "learn_gb": ("GB to learn", ".1f"),
+    "summed_gb": ("GB of gradients", ".1f"),
+    "responses_gb": ("GB of responses", ".3f"),
+    "idle_share": ("idle", ".0%"),
+    "idle_share_of_28": ("idle with 28 prompts", ".0%"),
+    "computing": ("computing, s", ".2f"),
+    "idle": ("idle, s", ".2f"),
+    "moving": ("weights and gradients, s", ".2f"),
+    "responses": ("responses, s", ".2f"),
+    "others": ("other objects, s", ".2f"),
+    "select": ("selection, s", ".2f"),
+    "records": ("records, s", ".2f"),
+    "packing": ("packing, s", ".2f"),
+    "total": ("step, s", ".1f"),
+    "computing_share": ("computing", ".0%"),
+}
+"""Number of a simulated step -> its column, and how it is written."""
 
 
 def main(paths: Sequence[str]) -> None:

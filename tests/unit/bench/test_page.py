@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bas_opd.bench.page import FILES, MARKED, main, rendered
+from bas_opd.bench.page import FILES, MARKED, SIMULATED, main, rendered
 from bas_opd.errors import DataError
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -33,11 +33,20 @@ NUMBERS: dict[str, Any] = {
     ],
     "seconds": {"in the loop": 8.4631},
     "arms": {"8bit": {"distance": 0.12345, "moment_bytes": 12345}},
-}
+    "simulation": {
+        "prompts": 96, "responses": 768, "exchanges": 12.0, "exchange_ms": 0.271,
+        "steps": [{**dict.fromkeys(SIMULATED, 0.5), "gpus": 1024, "replicas": 1, "prompts": 7168}],
+    },
+}  # fmt: skip
 SHOWN = {
     "comparisons": ["sampling: 2 prompts", "| theirs | 0.5 | 2,000 | 0.50 | 0.50 |"],
     "steps": ["| rollout | 1.24 |", "| peak memory, GiB | 2.0 |"],
     "seconds": ["| in the loop | 8.46 |"],
+    "simulation": [
+        "Lengths of 96 prompts and 768 responses; 12 exchanges of objects a step, 0.27 ms each "
+        "between 2 processes.",
+        f"| 1,024 | 7,168 |{' 0.5 |' * 4} 0.500 | 50 % | 50 % |{' 0.50 |' * 8} 0.5 | 50 % |",
+    ],
     "arms": ["|  | distance | moment bytes |", "| 8bit | 0.123 | 12,345 |"],
 }
 PAGE = "Before.\n\n<!-- bench: some-numbers -->\nold\n<!-- end -->\n\n| kept | 1 |\n"
@@ -50,10 +59,12 @@ def write(folder: Path, kind: str, **more: Any) -> None:
     (folder / "some-numbers.json").write_text(content)
 
 
-def test_the_page_of_performance_is_what_its_files_render() -> None:
-    page = (DOCS / "performance.md").read_text("utf-8")
-    assert rendered(page, DOCS / FILES) == page, "Run `make performance`."
-    named = {found[2] for found in MARKED.finditer(page)}
+def test_the_pages_with_marked_tables_are_what_their_files_render() -> None:
+    named: set[str] = set()
+    for name in ("performance.md", "scale.md"):
+        page = (DOCS / name).read_text("utf-8")
+        assert rendered(page, DOCS / FILES) == page, "Run `make performance`."
+        named |= {found[2] for found in MARKED.finditer(page)}
     assert named == {file.stem for file in (DOCS / FILES).glob("*.json")}
 
 
