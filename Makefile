@@ -11,6 +11,8 @@ RAY := 2.60.0
 VERL := verl==0.9.1
 FOR_VERL := ray==$(RAY) hydra-core==1.3.8 tensordict==0.10.0 codetiming==1.4.0 cachetools==8.0.0 \
 	fastapi==0.163.0 uvicorn==0.54.0
+# For transformers' own processors. PyPI has only its build for CUDA, which wants another torch.
+TORCHVISION := torchvision==0.28.0
 # Its interpreter needs an older numpy than .venv has.
 TRITON := triton==3.6.0 numpy==2.3.5
 VENV := .venv
@@ -61,7 +63,8 @@ trainers: $(READY) ## Test the integrations with other trainers, the hub and tra
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	"$$(.venv-trainers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts $(TRAINERS) $(FOR_VERL)
-	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python $(VERL)
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python $(VERL) $(TORCHVISION)
+	.venv-trainers/bin/python .ci/torchvision_on_cpu.py
 	PYTHONPATH=src .venv-trainers/bin/python -m pytest tests/integrations
 
 kernels: $(READY) ## Test the Triton kernels in Triton's interpreter, without a GPU (needs the network)

@@ -1,8 +1,8 @@
 """Let torchvision be imported beside a torch for CPUs.
 
-vLLM needs it for its transforms. PyPI has only its build for CUDA, whose operators do not load
-there, and importing it fails since it describes them all the same. The index of PyTorch has builds
-for CPUs, of which nothing is changed here.
+vLLM needs it for its transforms, and transformers' own processors for videos. PyPI has only its
+build for CUDA, whose operators do not load there, and importing it fails since it describes them
+all the same. The index of PyTorch has builds for CPUs, of which nothing is changed here.
 """
 
 from __future__ import annotations

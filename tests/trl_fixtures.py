@@ -38,7 +38,7 @@ def tiny(seed: int) -> Qwen3ForCausalLM:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=8,
+        head_dim=32,  # vLLM has no kernel for smaller ones.
     )
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():
@@ -82,6 +82,26 @@ def budgeted(folder: Path, *, selector: Any = None, ratio: str = "0.3", **change
         processing_class=tokenizer(),
         query_ratio=ratio,
         selector=selector or LearnedSelector(replay_start=4),
+    )
+
+
+def asking_a_server(
+    folder: Path, url: str, *, selector: Any = None, repeat_requests: bool = False, **changes: Any
+) -> Any:
+    """A trainer with a teacher behind a server."""
+    from trl.experimental.server_distillation import ServerDistillationConfig
+
+    from bas_opd.integrations.trl_server import BudgetedServerDistillationTrainer
+
+    known = {"beta": 0.0, "loss_top_k": 8, "teacher_model_server_url": url}
+    return BudgetedServerDistillationTrainer(
+        model=tiny(0),
+        args=ServerDistillationConfig(**settings(folder, **{**known, **changes})),
+        train_dataset=prompts(),
+        processing_class=tokenizer(),
+        query_ratio="0.5",
+        selector=selector or LearnedSelector(replay_start=4),
+        repeat_requests=repeat_requests,
     )
 
 

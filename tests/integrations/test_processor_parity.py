@@ -8,25 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from torchvision_here import needs_torchvision
 from transformers import AutoProcessor
 
 from bas_opd.model.processing import Processor
 
-
-def torchvision_imports() -> bool:
-    try:
-        import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except (ImportError, RuntimeError):  # Beside a CPU build of torch, its import fails half-way.
-        return False
-    return True
-
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torchvision_imports(), reason="AutoProcessor needs torchvision, which does not import"
-    ),
-]
+pytestmark = needs_torchvision
 
 QUESTIONS = (
     "What is the color of the cup?",

@@ -12,20 +12,11 @@ pytest.importorskip("trl", reason="TRL is not installed; `make trainers` install
 pytest.importorskip("requests", reason="TRL's client needs requests; `make trainers` installs it")
 
 import torch
-from trl_fixtures import (
-    MICRO,
-    ROWS,
-    CompletionsServer,
-    Watched,
-    prompts,
-    settings,
-    tiny,
-    tokenizer,
-)
+from trl_fixtures import MICRO, ROWS, CompletionsServer, Watched, asking_a_server, tiny
 
 from bas_opd.budget import query_budget
 from bas_opd.errors import ConfigError
-from bas_opd.select import EntropySelector, LearnedSelector
+from bas_opd.select import EntropySelector
 
 
 @pytest.fixture
@@ -37,27 +28,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionsServer]:
         yield server
 
 
-def served(
-    folder: Path, url: str, *, selector: Any = None, repeat_requests: bool = False, **changes: Any
-) -> Any:
-    from trl.experimental.server_distillation import ServerDistillationConfig
-
-    from bas_opd.integrations.trl_server import BudgetedServerDistillationTrainer
-
-    known = {"beta": 0.0, "loss_top_k": 8, "teacher_model_server_url": url}
-    return BudgetedServerDistillationTrainer(
-        model=tiny(0),
-        args=ServerDistillationConfig(**settings(folder, **{**known, **changes})),
-        train_dataset=prompts(),
-        processing_class=tokenizer(),
-        query_ratio="0.5",
-        selector=selector or LearnedSelector(replay_start=4),
-        repeat_requests=repeat_requests,
-    )
-
-
 def test_only_selected_rows_are_sent(tmp_path: Path, server: CompletionsServer) -> None:
-    trainer = served(tmp_path, server.url)
+    trainer = asking_a_server(tmp_path, server.url)
     seen = Watched(trainer)
     trainer.train()
     pairs = zip(seen.sampled, seen.selected, strict=True)
@@ -75,7 +47,7 @@ def test_utility_is_that_of_the_tokens_which_the_server_knows(
     from bas_opd.distill.utility import token_utility
     from bas_opd.teacher.server_teacher import TopLogprobs
 
-    trainer = served(tmp_path, server.url, max_steps=1, learning_rate=0.0)
+    trainer = asking_a_server(tmp_path, server.url, max_steps=1, learning_rate=0.0)
     seen = Watched(trainer)
     trainer.train()
     record = trainer.gate.record
@@ -96,7 +68,9 @@ def test_the_loss_is_the_token_mean_of_the_step(tmp_path: Path, server: Completi
             "per_device_train_batch_size": micro,
             "gradient_accumulation_steps": 12 // micro,
         }
-        trainer = served(tmp_path, server.url, selector=EntropySelector(), max_steps=1, **changes)
+        trainer = asking_a_server(
+            tmp_path, server.url, selector=EntropySelector(), max_steps=1, **changes
+        )
         sample = trainer._generate_and_score_completions
 
         def shortened(inputs: Any) -> Any:
@@ -115,8 +89,10 @@ def test_a_selector_that_learns_needs_more_than_one_token(
     tmp_path: Path, server: CompletionsServer
 ) -> None:
     with pytest.raises(ConfigError, match="loss_top_k to 2 or more"):
-        served(tmp_path, server.url, beta=1.0, loss_top_k=1)
-    trainer = served(tmp_path, server.url, selector=EntropySelector(), beta=1.0, loss_top_k=1)
+        asking_a_server(tmp_path, server.url, beta=1.0, loss_top_k=1)
+    trainer = asking_a_server(
+        tmp_path, server.url, selector=EntropySelector(), beta=1.0, loss_top_k=1
+    )
     trainer.train()
     assert len(server.prompts) == 3 * query_budget("0.5", ROWS)
 
@@ -126,7 +102,7 @@ def test_a_request_that_fails_ends_the_training_and_is_sent_once(
     status: int, words: str, tmp_path: Path, server: CompletionsServer
 ) -> None:
     server.failures, server.status = 1, status
-    trainer = served(tmp_path, server.url, max_steps=1)
+    trainer = asking_a_server(tmp_path, server.url, max_steps=1)
     with pytest.raises(Exception, match=words):
         trainer.train()
     trainer.gate.abandon()
@@ -137,7 +113,7 @@ def test_a_request_that_trl_may_repeat_is_computed_twice_and_counted_once(
     tmp_path: Path, server: CompletionsServer
 ) -> None:
     server.failures = 1
-    trainer = served(tmp_path, server.url, max_steps=1, repeat_requests=True)
+    trainer = asking_a_server(tmp_path, server.url, max_steps=1, repeat_requests=True)
     trainer.train()
     assert trainer.ledger.calls == query_budget("0.5", ROWS)
     assert len(server.prompts) == trainer.ledger.calls + MICRO
