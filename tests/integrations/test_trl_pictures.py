@@ -135,7 +135,7 @@ def test_loss_and_gradient_are_those_of_trl_on_the_selected_rows(
     selected = unsplit_pixel_values_by_grid(chosen)
     selected["num_items_in_batch"] = selected["completion_mask"].sum()
     sizes = {"per_device_train_batch_size": LIMIT, "gradient_accumulation_steps": 1}
-    plain = DistillationTrainer(**common(folder, tmp_path, **sizes))
+    plain: Any = DistillationTrainer(**common(folder, tmp_path, **sizes))
     plain.model.train()
     expected, reference = gradients(plain, selected, 1)
     assert loss == pytest.approx(expected, rel=1e-5)

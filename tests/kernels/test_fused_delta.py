@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.model import delta, fused_delta
+from bas_opd.model.activations import activations, text_kept
+from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.delta import chunked_delta_rule
 from bas_opd.model.fused_delta import fused_delta_rule
 
@@ -200,3 +202,17 @@ def test_another_chunk_is_refused() -> None:
     given = delta_inputs(1, 20, 1, 16, 16, dtype=torch.float32)
     with pytest.raises(ValueError, match="chunk_size is 48"):
         fused_delta_rule(**given, chunk_size=48)
+
+
+@pytest.mark.parametrize("way", ["triton", "chunked"])
+def test_what_is_counted_for_a_plan_is_what_is_kept(
+    small_qwen35: Path, way: Literal["triton", "chunked"]
+) -> None:
+    counted = activations(small_qwen35, kernels=way == "triton").text
+    network: Any = make_model(small_qwen35).network
+    core = network.model.language_model
+    core.config._attn_implementation = register_grouped_attention()
+    with delta.computing(way):
+        assert text_kept(core, torch.float32) == counted
+    other = activations(small_qwen35, kernels=way == "chunked").text
+    assert (counted.whole < other.whole) == (way == "triton")

@@ -26,7 +26,7 @@ from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.learn.eight_bit import UNPACKED, EightBitAdamW
 from bas_opd.model import sharding
 from bas_opd.model.activations import Batch, activations, image_kept, text_kept
-from bas_opd.model.delta import in_chunks
+from bas_opd.model.delta import computing
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.sharding import Shards
 from bas_opd.model.weights import HeadWeights
@@ -366,7 +366,7 @@ def test_what_a_pass_keeps_is_counted_without_memory_as_with_it(
     counted = activations(folder)
     network: Any = make_model(folder).network
     core = network.model.language_model
-    with in_chunks():
+    with computing("chunked"):
         assert text_kept(core, torch.float32) == counted.text
     assert image_kept(network.model.visual, torch.float32) == counted.image
     assert counted.text.inputs >= 4 * 32 * len(core.layers)
@@ -419,6 +419,7 @@ def test_the_peak_of_an_update_is_what_a_plan_counts_or_a_little_less(
         tmp_path,
         tmp_path / "run",
         "model.precision=float32",
+        "model.kernels=reference",
         f"model.gradient_checkpointing={str(checkpointing).lower()}",
         "rollout.prompts_per_step=4",
         "rollout.per_prompt=4",
@@ -436,7 +437,7 @@ def test_the_peak_of_an_update_is_what_a_plan_counts_or_a_little_less(
     scores = crop_teacher(model).score(rollouts, rows)
     objective = Distillation(scores, head=model.logits, settings=DistillSettings(k=20))
     weights = list(model.network.parameters())
-    with in_chunks(), Live(weights) as live:
+    with computing("chunked"), Live(weights) as live:
         learner.accumulate(rollouts, rows, objective)
     peak = live.most - size_of(weights)
 

@@ -110,7 +110,11 @@ def fit(config: Config, *, gpus: int, room: int | None = None, lengths: Sequence
     replicas = config.shard.replicas
     count = _Counting(
         config=config,
-        kept=activations(config.model.path, precision=precision_of(config, is_gpu=True)),
+        kept=activations(
+            config.model.path,
+            precision=precision_of(config, is_gpu=True),
+            kernels=config.model.kernels == "auto",
+        ),
         lengths=lengths or [config.data.max_prompt_tokens] * config.rollout.prompts_per_step,
     )
     forms = tuple(count.forms(gpus, replicas))

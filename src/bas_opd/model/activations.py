@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.cache import cache_bytes, empty_cache
-from bas_opd.model.delta import in_chunks
+from bas_opd.model.delta import computing
 from bas_opd.model.sharding import narrowed
 from bas_opd.model.size import sizing_config
 
@@ -82,11 +82,13 @@ class Batch:
     """Tokens of the longest prompt."""
 
 
-def activations(path: str | Path, *, precision: torch.dtype = torch.float32) -> Activations:
+def activations(
+    path: str | Path, *, precision: torch.dtype = torch.float32, kernels: bool = False
+) -> Activations:
     """Count what a pass keeps, from the configuration alone.
 
-    Linear attention is that of a GPU without flash-linear-attention. Adapters and the logits, of
-    which few exist at a time, are left out.
+    Linear attention is that of a GPU without flash-linear-attention, by Triton `kernels` or by
+    PyTorch in chunks. Adapters and the logits, of which few exist at a time, are left out.
     """
     config = sizing_config(path)
     config._attn_implementation = register_grouped_attention()
@@ -100,7 +102,7 @@ def activations(path: str | Path, *, precision: torch.dtype = torch.float32) -> 
             for weight in tower.patch_embed.parameters():
                 weight.data = weight.data.to(precision)
         cache = empty_cache(config, precision)
-        with in_chunks():
+        with computing("triton" if kernels else "chunked"):
             text = text_kept(core, precision)
             with torch.no_grad():
                 _pass(core, precision, past_key_values=cache)

@@ -18,13 +18,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bas_opd.compute.compiling import has_kernels, is_fast, launching_on
-from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fused_delta_rule
+from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fits, fused_delta_rule
 from bas_opd.model.replacing import qwen35_layers, replace, standing_for
 
 FIRST_SOUND_TRITON = (3, 7, 1)
@@ -202,23 +202,22 @@ def _triton() -> tuple[int, ...]:
 
 
 @contextmanager
-def in_chunks() -> Iterator[None]:
-    """Let layers compute as on a GPU without flash-linear-attention, whatever the device."""
+def computing(way: Literal["chunked", "triton"]) -> Iterator[None]:
+    """Let layers compute in one way, whatever the device; nothing is launched for fake tensors."""
     register_delta_rule()
     module = qwen35_layers()
     before: Any = getattr(module, FUNCTION, None)
     if module is None or before is None:
         yield
         return
-    chunked = _choosing(before.reference, is_chunked=True)
-    setattr(module, FUNCTION, standing_for(before.reference, chunked))
+    setattr(module, FUNCTION, standing_for(before.reference, _choosing(before.reference, way)))
     try:
         yield
     finally:
         setattr(module, FUNCTION, before)
 
 
-def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Callable[..., Any]:
+def _choosing(reference: Callable[..., Any], way: str | None = None) -> Callable[..., Any]:
     known = frozenset(inspect.signature(chunked_delta_rule).parameters)
     plain = inspect.unwrap(reference)  # transformers wraps it so that fla replaces it.
 
@@ -227,13 +226,13 @@ def _choosing(reference: Callable[..., Any], *, is_chunked: bool = False) -> Cal
         learns = torch.is_grad_enabled() and query.requires_grad
         # Rows packed end to end are kept apart by fla alone; without it, the reference says so.
         is_packed = options.get("cu_seqlens") is not None
-        chosen = "chunked" if is_chunked else implementation(query.device, learns=learns)
+        chosen = way or implementation(query.device, learns=learns)
         used = {name: option for name, option in options.items() if name in known}
         if chosen == "reference" and not is_packed:
             return plain(*given, **used)
         if is_packed or chosen not in ("chunked", "triton"):
             return reference(*given, **options)
-        fuses = chosen == "triton" and can_fuse(query, value)
+        fuses = chosen == "triton" and (fits if way else can_fuse)(query, value)
         with torch.autocast(query.device.type, enabled=False):
             return (fused_delta_rule if fuses else chunked_delta_rule)(*given, **used)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
 from bas_opd.compute.compiling import has_triton, launching_on
@@ -55,14 +56,15 @@ def fused_delta_rule(
 
 
 def can_fuse(query: Tensor, value: Tensor) -> bool:
-    """Whether the kernels fit: a GPU with Triton, widths that tiles divide, at most fp32."""
+    """Whether the kernels fit, and there is a GPU with Triton."""
+    return query.is_cuda and fits(query, value) and has_triton()
+
+
+def fits(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernels fit: widths that tiles divide, at most fp32."""
     widths = (query.shape[-1], value.shape[-1])
-    return (
-        query.is_cuda
-        and query.dtype is not torch.float64
-        and all(width >= 16 and width & (width - 1) == 0 for width in widths)
-        and has_triton()
-    )
+    is_even = all(width >= 16 and width & (width - 1) == 0 for width in widths)
+    return is_even and query.dtype is not torch.float64
 
 
 class _Rule(torch.autograd.Function):
@@ -135,7 +137,6 @@ class _Call:
     """The sizes of a call of the rule, and how its kernels are launched."""
 
     def __init__(self, query: Tensor, value: Tensor, chunk: int, normalises: bool) -> None:
-        self.kernels: Any = importlib.import_module("bas_opd.model.triton_chunks")
         self.like = query
         batch, self.length, self.heads, self.width = query.shape
         self.wide = value.shape[-1]
@@ -168,7 +169,9 @@ class _Call:
 
     def run(self, name: str, grid: tuple[int, ...], *tensors: Tensor | None, **more: int) -> None:
         """Launch a kernel, with those of the constants that it takes."""
-        kernel = getattr(self.kernels, name)
+        if isinstance(self.like, FakeTensor):  # Memory is counted, and nothing computed.
+            return
+        kernel = getattr(importlib.import_module("bas_opd.model.triton_chunks"), name)
         constants = {**self.constants, **more}
         taken = {key: x for key, x in constants.items() if key in kernel.arg_names}
         launch = {"num_warps": WARPS[name], "num_stages": 1}
