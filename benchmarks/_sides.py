@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers.utils import logging
 
+from bas_opd import disk
 from bas_opd.bench import numbers
 from bas_opd.bench.sides import Comparison
 from bas_opd.bench.subject import Size, Subject, endless, pictures
@@ -99,3 +102,17 @@ def write_numbers(options: argparse.Namespace, found: Mapping[str, Any]) -> None
         command = numbers.command_line(program, sys.argv[1:])
         head = {"command": command, "settings": settings}
         numbers.save({**head, **numbers.machine(), **found}, options.json)
+
+
+@contextmanager
+def profiled(path: Path) -> Iterator[None]:
+    """Write the kernels and operators that take longest to a file."""
+    used = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=used, acc_events=True) as found:
+        yield
+    averages = found.key_averages()
+    tables = [
+        averages.table(sort_by=key, row_limit=40, max_name_column_width=90)
+        for key in ("self_device_time_total", "self_cpu_time_total")
+    ]
+    disk.write_file(path, "\n".join(tables))

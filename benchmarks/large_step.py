@@ -25,12 +25,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from _sides import build_small_model, check_output, write_numbers
+from _sides import build_small_model, check_output, profiled, write_numbers
 from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
-from bas_opd import disk
 from bas_opd.algorithm import Stages, train_step
 from bas_opd.compute.clock import Clock
 from bas_opd.compute.world import World
@@ -116,22 +115,6 @@ class Meter(Clock):
     def forget(self) -> None:
         """Forget the peaks so far."""
         self.peaks, self.reserved = {}, 0.0
-
-
-@contextmanager
-def profiled(path: Path) -> Iterator[None]:
-    """Write the kernels and operators that take longest to a file."""
-    from torch.profiler import ProfilerActivity, profile
-
-    used = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=used, acc_events=True) as found:
-        yield
-    averages = found.key_averages()
-    tables = [
-        averages.table(sort_by=key, row_limit=40, max_name_column_width=90)
-        for key in ("self_device_time_total", "self_cpu_time_total")
-    ]
-    disk.write_file(path, "\n".join(tables))
 
 
 def main() -> None:

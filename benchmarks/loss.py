@@ -14,9 +14,9 @@ import argparse
 from pathlib import Path
 
 import torch
-from _sides import check_output, show
+from _sides import check_output, profiled, show
 
-from bas_opd.bench.losses import losses
+from bas_opd.bench.losses import PRODUCTS, losses, ours
 
 SHAPES = {"cuda": (8192, 2560, 248_320), "cpu": (128, 64, 4000)}
 """Tokens, width and vocabulary."""
@@ -30,9 +30,26 @@ def main() -> None:
     options.add_argument("--chunks", type=int, nargs="+", default=[512, 1024])
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--json", type=Path, help="also write the numbers to this file")
+    options.add_argument(
+        "--profile", type=Path, help="instead, write what ours spends time on to this folder"
+    )
     chosen = options.parse_args()
     check_output(chosen)
     tokens, width, vocabulary = SHAPES[chosen.device]
+    if chosen.profile:
+        for support in PRODUCTS:
+            run = ours(
+                torch.device(chosen.device),
+                tokens=tokens,
+                width=width,
+                vocabulary=vocabulary,
+                chunk=chosen.chunks[-1],
+                support=support,
+            )
+            run()  # The first compiles kernels.
+            with profiled(chosen.profile / f"{support}.txt"):
+                run()
+        return
     found = losses(
         torch.device(chosen.device),
         tokens=tokens,

@@ -17,7 +17,7 @@ FLOAT, HALF, LONG, SHORT, INT = "*fp32", "*bf16", "*i64", "*i32", "i32"
 KIB = 1024
 EVEN = {"stride", "vocabulary", "vocab", "width"}
 """Numbers that are multiples of 16 in a real model, as Triton notices when it starts a kernel."""
-WITH_8_WARPS = {"choose_tokens", "sum_rest", "add_to_weights"}
+WITH_8_WARPS = {"choose_tokens", "sum_rest"}
 
 Kernel = tuple[str, list[str], dict[str, Any]]
 """Its name, the types of its arguments, and its constants, which come last."""
@@ -65,8 +65,8 @@ def plain_kernels(given: str) -> list[Kernel]:
         ),
         (
             f"{head}.add_to_weights",
-            [given, given, *[LONG] * 3, FLOAT, INT, INT],
-            {"tile": 8, "wide": 1024},
+            [given, given, *[SHORT] * 3, FLOAT, INT],
+            {"tile": 8, "wide": 512},
         ),
         (f"{race}.summarise", [*[FLOAT] * 5, *sizes, "fp32"], {"width": 4096}),
         (f"{race}.run", drawing, {"width": 4096, "many": 64}),

@@ -56,6 +56,20 @@ def losses(
     ]
 
 
+def ours(
+    device: torch.device,
+    *,
+    tokens: int,
+    width: int,
+    vocabulary: int,
+    chunk: int,
+    support: Support,
+) -> Callable[[], int]:
+    """Return our side alone, to look at closely."""
+    setup = _Setup(device, tokens, width, vocabulary)
+    return setup.sides(DistillSettings(support=support, tokens_per_chunk=chunk))[0].run
+
+
 @dataclass(frozen=True, slots=True)
 class _Scores:
     """A teacher whose hidden states are given."""
@@ -133,8 +147,8 @@ class _Setup:
 
     def _run(self, objective: Distillation) -> int:
         self.student.weight.grad = None
-        leaf = self.hidden.clone().requires_grad_()
-        objective(leaf * 1.0, self.packed)
+        leaf = self.hidden.detach().requires_grad_()
+        objective(leaf, self.packed)
         self.student.weight.grad = None
         return len(leaf)
 
@@ -155,7 +169,7 @@ class _Setup:
     def _whole(self, jsd: Callable[..., Tensor]) -> int:
         """Materialise all logits in fp32, as a trainer without chunks does."""
         weight = self.student.rounded().clone().requires_grad_()
-        leaf = self.hidden.clone().requires_grad_()
+        leaf = self.hidden.detach().requires_grad_()
         with torch.no_grad():
             teacher = (self.crop @ self.teacher.rounded().T).float()
         jsd((leaf @ weight.T).float()[None], teacher[None], beta=0.5).backward()
@@ -171,7 +185,7 @@ class _Setup:
 
         def run() -> int:
             weight.grad = None
-            leaf = self.hidden.clone().requires_grad_()
+            leaf = self.hidden.detach().requires_grad_()
             found = loss(leaf, weight, self.crop, self.teacher.rounded(), target)
             (found[0] if isinstance(found, tuple) else found).backward()
             return len(leaf)

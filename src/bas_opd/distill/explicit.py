@@ -72,26 +72,30 @@ class Gradient:
 def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Compared:
     """Compare logits `[token, vocab]` in fp32. With a tail both become -inf at the top-k ids."""
     k = min(settings.k, student.shape[-1])
-    summary = block_summaries(student)
-    top, index = block_topk(student, summary[0], k)
-    theirs = teacher.gather(-1, index)
     has_tail = settings.support == "tail" and k < student.shape[-1]
-    teacher_summary = None
+    largest, summed = block_summaries(student)
+    top, index = block_topk(student, largest, k)
+    theirs = teacher.gather(-1, index)
+    own = rest = their_rest = None
+    if has_tail:
+        rest = rest_of(student, summed, index)
     if settings.use_overlap or has_tail:
-        teacher_summary = block_summaries(teacher)
+        largest, summed = block_summaries(teacher)
+    if settings.use_overlap:
+        _, own = block_topk(teacher, largest, k)
+    if has_tail:
+        their_rest = rest_of(teacher, summed, index)
+    del largest, summed
 
     of_student, of_teacher = renormalised(top), renormalised(theirs)
     utility = jensen_shannon(of_student, of_teacher, alpha=0.5)
-    if settings.use_overlap and teacher_summary is not None:
-        _, own = block_topk(teacher, teacher_summary[0], k)
+    if own is not None:
         utility = utility * topk_overlap(own, index, dtype=utility.dtype)
     if settings.use_confidence:
         utility = utility * teacher_confidence(of_teacher)
 
-    logits, rest = top, None
-    if has_tail and teacher_summary is not None:
-        rest = rest_of(student, summary[1], index)
-        their_rest = rest_of(teacher, teacher_summary[1], index)
+    logits = top
+    if rest is not None and their_rest is not None:
         logits = torch.cat([top, rest[:, None]], dim=-1)
         of_student = renormalised(logits)
         of_teacher = renormalised(torch.cat([theirs, their_rest[:, None]], dim=-1))

@@ -15,7 +15,7 @@ WIDTH = 64
 LARGEST_K = 128
 """With more ids of each token, products take less time than a kernel."""
 STATE_TILE = {"tile": 16, "wide": 256}
-WEIGHT_TILE = {"tile": 8, "wide": 1024}
+WEIGHT_TILE = {"tile": 8, "wide": 512}
 """Ids and units that a program reads at a time."""
 
 
@@ -103,12 +103,13 @@ class Head:
             if self.weight.requires_grad:
                 if self.weight.grad is None:
                     self.weight.grad = torch.zeros_like(self.weight)
-                ordered, places = ids.flatten().sort(stable=True)
-                ends = torch.searchsorted(ordered, ordered, right=True)
+                # Of equal ids the tokens ascend. Half the digits take half the time to sort.
+                ordered, places = ids.int().flatten().sort(stable=True)
                 kernels.add_to_weights[(len(ordered), -(-width // WEIGHT_TILE["wide"]))](
-                    *(values, states, ordered, places, ends, self.weight.grad, k, width),
+                    *(values.flatten()[places], states, ordered, (places // k).int()),
+                    torch.searchsorted(ordered, ordered, right=True, out_int32=True),
+                    *(self.weight.grad, width),
                     **WEIGHT_TILE,
-                    num_warps=8,
                 )
         return back
 

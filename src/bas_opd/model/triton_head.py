@@ -13,47 +13,46 @@ def to_states(values, ids, weights, out, k, width, tile: tl.constexpr, wide: tl.
     """Write the sum of a token's values times the weights at its ids, for `wide` units."""
     token = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * wide + tl.arange(0, wide)
-    total = tl.zeros([wide], tl.float32)
+    totals = tl.zeros([tile, wide], tl.float32)  # Added up once, not in each round.
     for first in range(0, k, tile):
         slot = first + tl.arange(0, tile)
         value = tl.load(values + token * k + slot, mask=slot < k, other=0.0).to(tl.float32)
         row = tl.load(ids + token * k + slot, mask=slot < k, other=0)
         inside = (slot < k)[:, None] & (unit < width)[None, :]
         rows = tl.load(weights + row[:, None] * width + unit[None, :], mask=inside, other=0.0)
-        total += tl.sum(value[:, None] * rows.to(tl.float32), axis=0)
+        totals += value[:, None] * rows.to(tl.float32)
+    total = tl.sum(totals, axis=0)
     tl.store(out + token * width + unit, total.to(out.dtype.element_ty), mask=unit < width)
 
 
 @triton.jit
 def add_to_weights(
-    values,
-    states,
-    ordered,
-    places,
-    ends,
-    gradient,
-    k,
-    width,
-    tile: tl.constexpr,
-    wide: tl.constexpr,
+    values, states, ids, tokens, ends, gradient, width, tile: tl.constexpr, wide: tl.constexpr
 ):
-    """Add the values times the states of all tokens that have an id to the gradient at this id.
+    """Add each value times the state of its token to the gradient at its id, for `wide` units.
 
-    Ids are in ascending order; `places` are those of their values, `ends` where others follow. The
-    program of the first of equal ids does it for all of them.
+    Ids ascend; `ends` are where others follow. The program of the first of equal ids does it for
+    all of them, one after the other. Most have few, so the first needs no loop, and all that it
+    reads is under way at once.
     """
     first = tl.program_id(0)
-    unit = tl.program_id(1) * wide + tl.arange(0, wide)
-    row = tl.load(ordered + first)
-    is_first = tl.load(ordered + first - 1, mask=first > 0, other=-1) != row
-    inside = (unit < width) & is_first
-    end = tl.where(is_first, tl.load(ends + first).to(tl.int32), first)
-    total = tl.load(gradient + row * width + unit, mask=inside, other=0.0)
-    for start in range(first, end, tile):
-        entry = start + tl.arange(0, tile)
-        place = tl.load(places + entry, mask=entry < end, other=0)
-        value = tl.load(values + place, mask=entry < end, other=0.0).to(tl.float32)
-        given = states + (place // k)[:, None] * width + unit[None, :]
-        state = tl.load(given, mask=(entry < end)[:, None] & inside[None, :], other=0.0)
-        total += tl.sum(value[:, None] * state.to(tl.float32), axis=0)
-    tl.store(gradient + row * width + unit, total, mask=inside)
+    row = tl.load(ids + first)
+    before = tl.load(ids + first - 1, mask=first > 0, other=-1)
+    end = tl.load(ends + first)
+    token = tl.load(tokens + first)
+    value = tl.load(values + first).to(tl.float32)
+    if row != before:
+        unit = tl.program_id(1) * wide + tl.arange(0, wide)
+        inside = unit < width
+        place = gradient + row.to(tl.int64) * width + unit
+        state = tl.load(states + token.to(tl.int64) * width + unit, mask=inside, other=0.0)
+        total = tl.load(place, mask=inside, other=0.0) + value * state.to(tl.float32)
+        for start in range(first + 1, end, tile):
+            for each in tl.static_range(tile):
+                is_one = start + each < end
+                token = tl.load(tokens + start + each, mask=is_one, other=0)
+                value = tl.load(values + start + each, mask=is_one, other=0.0).to(tl.float32)
+                given = states + token.to(tl.int64) * width + unit
+                state = tl.load(given, mask=inside & is_one, other=0.0)
+                total += value * state.to(tl.float32)
+        tl.store(place, total, mask=inside)
