@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bas_opd.model.delta import FUNCTION, chunked_delta_rule, register_delta_rule
 from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
-from bas_opd.model.replacing import MODULE
+from bas_opd.model.replacing import MODULES
 
 SHAPES = {"cuda": (4, 1053, 32, 128), "cpu": (1, 150, 4, 32)}
 """Rows, tokens, heads and width."""
@@ -66,7 +66,7 @@ def main() -> None:
     options.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     options.add_argument("--repeats", type=int, default=5)
     chosen = options.parse_args()
-    module = importlib.import_module(MODULE)
+    module = importlib.import_module(MODULES[0])
     register_delta_rule()
     installed = importlib.util.find_spec("fla") is not None
     theirs = "fla, through transformers" if installed else "transformers' reference"

@@ -26,7 +26,7 @@ from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.learn.eight_bit import UNPACKED, EightBitAdamW
 from bas_opd.model import sharding
 from bas_opd.model.activations import Batch, activations, image_kept, text_kept
-from bas_opd.model.delta import computing
+from bas_opd.model.delta import Way, computing
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.sharding import Shards
 from bas_opd.model.weights import HeadWeights
@@ -366,8 +366,7 @@ def test_what_a_pass_keeps_is_counted_without_memory_as_with_it(
     counted = activations(folder)
     network: Any = make_model(folder).network
     core = network.model.language_model
-    with computing("chunked"):
-        assert text_kept(core, torch.float32) == counted.text
+    assert text_kept(core, torch.float32) == counted.text
     assert image_kept(network.model.visual, torch.float32) == counted.image
     assert counted.text.inputs >= 4 * 32 * len(core.layers)
     for kept in (counted.text, counted.image):
@@ -411,48 +410,54 @@ def test_the_peak_of_an_update_is_what_a_plan_counts_or_a_little_less(
     family: Any, checkpointing: bool, tmp_path: Path
 ) -> None:
     folder = build_small_model(tmp_path / "model", family=family, hidden=128, layers=8)
+    peak, counted = peak_of_an_update(folder, tmp_path, checkpointing=checkpointing)
+    assert 1 <= counted / peak < 1.15
+
+
+def peak_of_an_update(
+    folder: Path, place: Path, *, checkpointing: bool, prompts: int = 4, way: Way = "reference"
+) -> tuple[int, int]:
+    """Return the most bytes of an update, and what a plan counts."""
     model = make_model(folder, gradient_checkpointing=checkpointing)
     model.processor = replace(model.processor, eos_ids=())
-    first, *_ = make_examples(tmp_path, n=2)
+    first, *_ = make_examples(place, n=2)
     config = tiny(
         folder,
-        tmp_path,
-        tmp_path / "run",
+        place,
+        place / "run",
         "model.precision=float32",
-        "model.kernels=reference",
+        f"model.kernels={'reference' if way == 'reference' else 'auto'}",
         f"model.gradient_checkpointing={str(checkpointing).lower()}",
-        "rollout.prompts_per_step=4",
+        f"rollout.prompts_per_step={prompts}",
         "rollout.per_prompt=4",
         "rollout.max_response_tokens=65",
         "optim.tokens_per_micro_batch=1",
     )
     sampling = SamplingSettings(per_prompt=4, max_response_tokens=65)
     rollouts = Sampler(model, full_view, sampling).generate(
-        PromptBatch(step=3, examples=tuple(replace(first, id=f"e{i}") for i in range(4)))
+        PromptBatch(step=3, examples=tuple(replace(first, id=f"e{i}") for i in range(prompts)))
     )
     rows = rollouts.candidates()
     (length,) = {prompt.length for prompt in rollouts.prompts}
-    tokens = 4 * length + 16 * 65
+    tokens = prompts * (length + 4 * 65)
     learner = Learner(model, OptimizerSettings(tokens_per_micro_batch=tokens))
     scores = crop_teacher(model).score(rollouts, rows)
     objective = Distillation(scores, head=model.logits, settings=DistillSettings(k=20))
     weights = list(model.network.parameters())
-    with computing("chunked"), Live(weights) as live:
+    with computing(way), Live(weights) as live:
         learner.accumulate(rollouts, rows, objective)
-    peak = live.most - size_of(weights)
 
     images = sum(int(cast("Any", prompt).grid.prod()) for prompt in rollouts.prompts) // 4
-    batch = Batch(tokens=tokens, images=images, rows=16, prompt=length)
-    kept = activations(folder).kept(batch, checkpointing=checkpointing)
-    gradients = measure(config, is_gpu=True).gradients
-    assert 1 <= (gradients + kept) / peak < 1.15
+    batch = Batch(tokens=tokens, images=images, rows=4 * prompts, prompt=length)
+    kept = activations(folder, way=way).kept(batch, checkpointing=checkpointing)
     # A plan does not know which tokens are of pictures.
     chosen = config.model_copy(
         update={"optim": config.optim.model_copy(update={"tokens_per_micro_batch": tokens})}
     )
-    planned = fit(chosen, gpus=1, lengths=[length] * 4).forms[0]
+    planned = fit(chosen, gpus=1, lengths=[length] * prompts).forms[0]
     assert planned.checkpointing == checkpointing
     assert planned.micro_batch >= kept
+    return live.most - size_of(weights), measure(config, is_gpu=True).gradients + kept
 
 
 def test_a_step_with_moments_in_8_bits_takes_no_more_than_a_plan_counts() -> None:

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
+import torch
+
 from bas_opd.config.schema import Config
 from bas_opd.model.activations import Activations, Batch, activations
+from bas_opd.model.delta import Way, own_kernels
 from bas_opd.rollout.decoding import decoding_bytes
 from bas_opd.run.footprint import FP32, Memory, measure, precision_of
 from bas_opd.run.ranks import check_groups
@@ -113,7 +116,7 @@ def fit(config: Config, *, gpus: int, room: int | None = None, lengths: Sequence
         kept=activations(
             config.model.path,
             precision=precision_of(config, is_gpu=True),
-            kernels=config.model.kernels == "auto",
+            way=_way(config),
         ),
         lengths=lengths or [config.data.max_prompt_tokens] * config.rollout.prompts_per_step,
     )
@@ -258,6 +261,18 @@ class _Counting:
             length=self.length,
             limit=config.rollout.max_response_tokens,
         )
+
+
+def _way(config: Config) -> Way:
+    """Return how GPUs compute linear attention: those of this machine, or recent ones if none is.
+
+    What flash-linear-attention keeps is not counted: it takes the place of our own kernels.
+    """
+    if config.model.kernels == "reference":
+        return "reference"
+    if not torch.cuda.is_available():
+        return "triton"
+    return own_kernels(torch.device("cuda"))
 
 
 def _words(switches: Mapping[str, bool | int]) -> list[str]:

@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from bas_opd.model.attention import register_grouped_attention
 from bas_opd.model.cache import cache_bytes, empty_cache
-from bas_opd.model.delta import computing
+from bas_opd.model.delta import Way, computing
 from bas_opd.model.sharding import narrowed
 from bas_opd.model.size import sizing_config
 
@@ -83,12 +83,12 @@ class Batch:
 
 
 def activations(
-    path: str | Path, *, precision: torch.dtype = torch.float32, kernels: bool = False
+    path: str | Path, *, precision: torch.dtype = torch.float32, way: Way = "reference"
 ) -> Activations:
     """Count what a pass keeps, from the configuration alone.
 
-    Linear attention is that of a GPU without flash-linear-attention, by Triton `kernels` or by
-    PyTorch in chunks. Adapters and the logits, of which few exist at a time, are left out.
+    `way` is that of linear attention. Adapters and the logits, of which few exist at a time, are
+    left out.
     """
     config = sizing_config(path)
     config._attn_implementation = register_grouped_attention()
@@ -102,7 +102,7 @@ def activations(
             for weight in tower.patch_embed.parameters():
                 weight.data = weight.data.to(precision)
         cache = empty_cache(config, precision)
-        with computing("triton" if kernels else "chunked"):
+        with computing(way):
             text = text_kept(core, precision)
             with torch.no_grad():
                 _pass(core, precision, past_key_values=cache)

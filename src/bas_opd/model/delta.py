@@ -29,10 +29,15 @@ from bas_opd.model.replacing import qwen35_layers, replace, standing_for
 
 FIRST_SOUND_TRITON = (3, 7, 1)
 """Before it, fla's backward pass is compiled wrongly on Hopper GPUs."""
+AMPERE, HOPPER = 8, 9
+"""Generations of GPUs, as CUDA counts them."""
 TILE = 32
 """Values of a head that one program of the decoding kernel computes."""
 FUNCTION = "torch_chunk_gated_delta_rule"
 STEP = "torch_recurrent_gated_delta_rule"
+
+
+Way = Literal["reference", "chunked", "triton"]
 
 
 def chunked_delta_rule(
@@ -165,15 +170,26 @@ def implementation(device: torch.device, *, learns: bool) -> str:
 
     On a CPU, or with reference kernels, it is transformers' reference. On a GPU it is
     flash-linear-attention where it is installed and sound, which its backward pass is not on Hopper
-    with Triton before 3.7.1. Else it is our own Triton kernels, or chunks where Triton fails.
+    with Triton before 3.7.1. Else it is what `own_kernels` returns.
     """
     if not is_fast(device):
         return "reference"
-    own = "triton" if has_kernels(device) else "chunked"
     if not _has_fla():
-        return own
-    is_hopper = torch.cuda.get_device_capability(device)[0] == 9
-    return own if learns and is_hopper and _triton() < FIRST_SOUND_TRITON else "fla"
+        return own_kernels(device)
+    is_hopper = torch.cuda.get_device_capability(device)[0] == HOPPER
+    is_unsound = learns and is_hopper and _triton() < FIRST_SOUND_TRITON
+    return own_kernels(device) if is_unsound else "fla"
+
+
+def own_kernels(device: torch.device) -> Literal["chunked", "triton"]:
+    """Return how a GPU computes linear attention without flash-linear-attention.
+
+    Our Triton kernels need Ampere or newer, for their shared memory, and products that Triton does
+    not have on AMD's GPUs.
+    """
+    is_recent = torch.cuda.get_device_capability(device)[0] >= AMPERE
+    runs = is_recent and torch.version.hip is None and has_kernels(device)
+    return "triton" if runs else "chunked"
 
 
 @functools.cache
@@ -188,7 +204,7 @@ def _has_fla() -> bool:
     except Exception as error:  # transformers would silently compute without it.
         logging.getLogger(__name__).warning(
             "flash-linear-attention is installed but cannot be imported, so linear attention is "
-            "computed in chunks by PyTorch (%s: %s). Reinstall it, or remove it.",
+            "computed without it (%s: %s). Reinstall it, or remove it.",
             type(error).__name__,
             error,
         )
@@ -202,7 +218,7 @@ def _triton() -> tuple[int, ...]:
 
 
 @contextmanager
-def computing(way: Literal["chunked", "triton"]) -> Iterator[None]:
+def computing(way: Way) -> Iterator[None]:
     """Let layers compute in one way, whatever the device; nothing is launched for fake tensors."""
     register_delta_rule()
     module = qwen35_layers()
@@ -217,7 +233,7 @@ def computing(way: Literal["chunked", "triton"]) -> Iterator[None]:
         setattr(module, FUNCTION, before)
 
 
-def _choosing(reference: Callable[..., Any], way: str | None = None) -> Callable[..., Any]:
+def _choosing(reference: Callable[..., Any], way: Way | None = None) -> Callable[..., Any]:
     known = frozenset(inspect.signature(chunked_delta_rule).parameters)
     plain = inspect.unwrap(reference)  # transformers wraps it so that fla replaces it.
 

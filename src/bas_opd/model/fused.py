@@ -1,4 +1,4 @@
-"""Parts of Qwen3.5's layers that transformers computes in many small operations: on a GPU, in few.
+"""Parts of layers that transformers computes in many small operations: on a GPU, in few.
 
 Each operation is a kernel that must be started. On a CPU, and with reference kernels, nothing
 changes.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bas_opd.compute.compiling import has_kernels, is_fast
 from bas_opd.model.convolution import CausalFilter, filter_step
-from bas_opd.model.replacing import qwen35_layers, replace
+from bas_opd.model.replacing import layers, qwen35_layers, replace
 
 
 def register_fused_parts() -> None:
@@ -26,7 +26,9 @@ def register_fused_parts() -> None:
     replace(gated, "forward", _choosing_norm(gated_norm))
     replace(module, "causal_conv1d_fn", _choosing_filter)
     replace(module, "causal_conv1d_update", _choosing_filter_step)
-    replace(module, "get_vision_attention_seqlens", _choosing_lengths)
+    for family in layers():
+        replace(family, "get_vision_attention_seqlens", _choosing_lengths)
+        replace(family, "get_vision_window_index", _choosing_windows)
 
 
 def centred_norm(norm: Any, x: Tensor) -> Tensor:
@@ -59,6 +61,16 @@ def _choosing_lengths(reference: Callable[..., Any]) -> Callable[..., Any]:
     def run(grid: Tensor, *inputs: Any, **options: Any) -> Any:
         places, longest = reference(grid, *inputs, **options)
         return places.cpu() if is_fast(grid.device) else places, longest
+
+    return run
+
+
+def _choosing_windows(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the places of windows on the host, too; Qwen2.5-VL has them."""
+
+    def run(grid: Tensor, *inputs: Any, **options: Any) -> Any:
+        order, places = reference(grid, *inputs, **options)
+        return order, places.cpu() if is_fast(grid.device) else places
 
     return run
 

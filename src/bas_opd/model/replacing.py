@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
+MODULES = tuple(
+    f"transformers.models.{family}.modeling_{family}"
+    for family in ("qwen3_5", "qwen3_vl", "qwen2_5_vl")
+)
+
+
+def layers() -> Iterator[ModuleType]:
+    """Yield the modules with the layers of all families, where they are loaded."""
+    yield from (sys.modules[name] for name in MODULES if name in sys.modules)
 
 
 def qwen35_layers() -> ModuleType | None:
     """Return the module with the layers of Qwen3.5, where it is loaded."""
-    return sys.modules.get(MODULE)
+    return sys.modules.get(MODULES[0])
 
 
 def replace(owner: Any, name: str, choosing: Callable[[Any], Any]) -> None:
@@ -31,3 +41,26 @@ def standing_for(reference: Any, run: Any) -> Any:
     named: Any = functools.wraps(reference)(run)
     named.reference = reference
     return named
+
+
+@contextmanager
+def without_replacements() -> Iterator[None]:
+    """Let all layers compute as transformers has them."""
+    owners = [
+        owner
+        for module in layers()
+        for owner in (module, *(each for each in vars(module).values() if inspect.isclass(each)))
+    ]
+    replaced = [
+        (owner, name, each)
+        for owner in owners
+        for name, each in vars(owner).items()
+        if hasattr(each, "reference")
+    ]
+    for owner, name, each in replaced:
+        setattr(owner, name, each.reference)
+    try:
+        yield
+    finally:
+        for owner, name, each in replaced:
+            setattr(owner, name, each)

@@ -88,6 +88,12 @@ def test_a_cpu_has_the_reference_and_a_gpu_what_is_sound(monkeypatch: pytest.Mon
     assert machine(fla=True, capability=9, triton=(3, 6, 0)) == ("triton", "fla")
     assert machine(fla=True, capability=9, triton=(3, 7, 1)) == ("fla", "fla")
     assert machine(fla=True, capability=8, triton=(3, 6, 0)) == ("fla", "fla")
+    assert machine(fla=False, capability=8, triton=(3, 6, 0)) == ("triton", "triton")
+    # Its shared memory is too small for our kernels.
+    assert machine(fla=False, capability=7, triton=(3, 6, 0)) == ("chunked", "chunked")
+    with pytest.MonkeyPatch.context() as on_amd:
+        on_amd.setattr(torch.version, "hip", "6.4")
+        assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("chunked", "chunked")
     monkeypatch.setattr(compiling, "_chosen", "reference")
     assert machine(fla=False, capability=9, triton=(3, 6, 0)) == ("reference", "reference")
 

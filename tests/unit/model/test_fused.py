@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen3_5 import modeling_qwen3_5
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfig
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 from bas_opd.model import fused
+from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.fused import centred_norm, gated_norm, register_fused_parts
-from bas_opd.model.replacing import MODULE
+from bas_opd.model.replacing import MODULES, without_replacements
 
 
 def norm_of(kind: str, width: int = 24) -> Any:
@@ -126,31 +130,66 @@ def test_steps_of_filters_are_transformers_own_where_the_kernel_does_not_fit(
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])
+@pytest.mark.parametrize("qwen", [modeling_qwen3_5, modeling_qwen3_vl, modeling_qwen2_5_vl])
 def test_places_of_pictures_are_read_on_the_host(
-    monkeypatch: pytest.MonkeyPatch, has_gpu: bool
+    monkeypatch: pytest.MonkeyPatch, qwen: Any, has_gpu: bool
 ) -> None:
     """Each layer of the vision tower reads them: on a GPU each would wait for it."""
     register_fused_parts()
-    qwen: Any = modeling_qwen3_5
     run = qwen.get_vision_attention_seqlens
     grid = torch.tensor([[1, 4, 6], [1, 2, 2]])
     read: list[torch.device] = []
     monkeypatch.setattr(Tensor, "cpu", lambda x: read.append(x.device) or x)
     monkeypatch.setattr(fused, "is_fast", lambda device: has_gpu)
-    config = qwen.Qwen3_5VisionConfig()
+    config = Qwen3_5VisionConfig()
     places, _ = run(grid, config, kwargs={})
     assert torch.equal(places, run.reference(grid, config, kwargs={})[0])
     assert places.tolist() == [0, 24, 28]
     assert bool(read) == has_gpu
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_so_are_places_of_windows(monkeypatch: pytest.MonkeyPatch, has_gpu: bool) -> None:
+    register_fused_parts()
+    qwen: Any = modeling_qwen2_5_vl
+    run = qwen.get_vision_window_index
+    read: list[torch.device] = []
+    monkeypatch.setattr(Tensor, "cpu", lambda x: read.append(x.device) or x)
+    monkeypatch.setattr(fused, "is_fast", lambda device: has_gpu)
+    given = {"spatial_merge_size": 2, "window_size": 56, "patch_size": 14}
+    grid = torch.tensor([[1, 4, 8]])
+    for found, expected in zip(run(grid, **given), run.reference(grid, **given), strict=True):
+        assert torch.equal(found, expected)
+    assert bool(read) == has_gpu
+
+
 def test_a_version_of_transformers_without_the_parts_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, MODULE, ModuleType("without_parts"))
+    for name in MODULES:
+        monkeypatch.setitem(sys.modules, name, ModuleType("without_parts"))
     register_fused_parts()
-    monkeypatch.delitem(sys.modules, MODULE)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name)
     register_fused_parts()
+
+
+def test_for_a_while_layers_compute_as_transformers_has_them() -> None:
+    register_fused_parts()
+    register_delta_rule()
+    qwen: Any = modeling_qwen3_5
+    ours = [qwen.Qwen3_5RMSNorm.forward, qwen.causal_conv1d_fn, qwen.torch_chunk_gated_delta_rule]
+    with without_replacements():
+        now = [
+            qwen.Qwen3_5RMSNorm.forward,
+            qwen.causal_conv1d_fn,
+            qwen.torch_chunk_gated_delta_rule,
+        ]
+        assert now == [each.reference for each in ours]
+        assert not any(hasattr(each, "reference") for each in now)
+    assert ours == [
+        *(qwen.Qwen3_5RMSNorm.forward, qwen.causal_conv1d_fn, qwen.torch_chunk_gated_delta_rule)
+    ]
 
 
 def test_registering_again_changes_nothing() -> None:
