@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bas_opd.bench.plain import as_in_transformers
 from bas_opd.bench.subject import Subject
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.types import Prompt
@@ -20,7 +21,7 @@ def generate(subject: Subject, *, rows_of_each: int, sequences: int) -> int:
     prompts = [prompt for prompt in subject.prompts() for _ in range(rows_of_each)]
     inputs = inputs_of(model, prompts)
     drawing: Any = model.network
-    with model.compute(), _repeated_pictures(drawing):
+    with model.compute(), as_in_transformers(drawing), _repeated_pictures(drawing):
         drawn: Tensor = drawing.generate(
             **inputs,
             do_sample=True,

@@ -9,6 +9,7 @@ import torch
 
 from bas_opd.bench.floor import floor
 from bas_opd.bench.generate import generate, inputs_of
+from bas_opd.bench.plain import as_in_transformers, plain_cache
 from bas_opd.bench.sides import Comparison, Side, compare
 from bas_opd.bench.subject import Subject
 from bas_opd.compute.compiling import is_fast
@@ -131,7 +132,7 @@ def _prefill(model: VisionLanguageModel, prompts: Sequence[Prompt]) -> int:
 @torch.no_grad()
 def _forward(model: VisionLanguageModel, prompts: Sequence[Prompt]) -> int:
     network: Any = model.network
-    with model.compute():
+    with model.compute(), as_in_transformers(network):
         network(**inputs_of(model, prompts), use_cache=True, logits_to_keep=1)
     return sum(prompt.length for prompt in prompts)
 
@@ -165,7 +166,8 @@ def _continue(model: VisionLanguageModel, prefix: Prefix, steps: int) -> int:
     network: Any = model.network
     barred, rows = suppressed(model), len(prefix.last_hidden)
     mask = prefix.shown()
-    with model.compute():
+    with model.compute(), as_in_transformers(network):
+        cache = plain_cache(network, prefix.cache)
         logits = model.logits(prefix.last_hidden)
         for step in range(steps):
             logits[:, barred] = -torch.inf
@@ -175,7 +177,7 @@ def _continue(model: VisionLanguageModel, prefix: Prefix, steps: int) -> int:
                 input_ids=token,
                 attention_mask=mask,
                 position_ids=(prefix.next_position + step)[None, :, None].expand(3, -1, 1),
-                past_key_values=prefix.cache,
+                past_key_values=cache,
                 use_cache=True,
             ).logits[:, -1]
     return rows
