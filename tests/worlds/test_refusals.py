@@ -324,14 +324,15 @@ def test_restarts_of_several_agents_that_share_a_store(
         pass
 
 
-def test_a_rendezvous_that_never_completes(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "MASTER_PORT": free_port()}
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rendezvous_that_never_completes(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": free_port()}
     for name, value in told.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     began = time.monotonic()
     with (
-        pytest.raises(RankError, match=r"Rank 1 of 2 on .* did not reach the others"),
+        pytest.raises(RankError, match=rf"Rank {rank} of 2 on .* did not reach the others"),
         World.joined("cpu", timeout_minutes=0.02),
     ):
         pass

@@ -61,6 +61,7 @@ def test_a_run_of_several_processes_is_that_of_one(size: int, whole: dict[int, P
     for step in steps_of(whole[size]):
         assert len(step["student_tokens_of_ranks"]) == size
         assert sum(step["student_tokens_of_ranks"]) == step["student_tokens"]
+        assert step["idle_passes"] >= step["student_tokens_of_ranks"].count(0)
     assert events_of(whole[size])[0]["environment"]["processes"] == size
     saved = [sorted(file.name for file in (whole[n] / "model").iterdir()) for n in (1, size)]
     assert saved[0] == saved[1]

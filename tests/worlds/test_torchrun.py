@@ -15,23 +15,24 @@ from bas_opd.run.directory import RunDirectory
 from bas_opd.run.manifest import published
 
 
-@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize(("rank", "shares"), [(0, False), (1, True)])
 def test_a_killed_process_comes_back_to_the_same_end(
-    shares: bool, words: Words, whole: dict[int, Path], tmp_path: Path
+    rank: int, shares: bool, words: Words, whole: dict[int, Path], tmp_path: Path
 ) -> None:
-    """Attempts may share a store: each has notes of its own."""
+    """Attempts may share a store: each has notes of its own. The leader's end is noticed too."""
     run = tmp_path / "run"
     agent = torchrun(words(run), "--max-restarts", "2", shares=shares)
     wait_for_checkpoint(run, agent)
-    os.kill(workers_of(agent)[1], signal.SIGKILL)
+    os.kill(workers_of(agent)[rank], signal.SIGKILL)
     output, _ = agent.communicate(timeout=SECONDS)
     assert agent.returncode == 0, output
     assert "Resuming after step" in output or output.count("Loading the model") == 1
     assert_same_end(run, whole[2])
 
 
+@pytest.mark.parametrize("rank", [0, 1])
 def test_so_it_does_with_two_agents_as_on_two_machines(
-    words: Words, whole: dict[int, Path], tmp_path: Path
+    rank: int, words: Words, whole: dict[int, Path], tmp_path: Path
 ) -> None:
     run, place = tmp_path / "run", f"127.0.0.1:{free_port()}"
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-id", "run")
@@ -40,7 +41,7 @@ def test_so_it_does_with_two_agents_as_on_two_machines(
     wait_for_checkpoint(run, agents[0])
     started = [workers_of(agent) for agent in agents]
     assert sorted(rank for ranks in started for rank in ranks) == [0, 1]
-    os.kill(next(ranks[1] for ranks in started if 1 in ranks), signal.SIGKILL)
+    os.kill(next(ranks[rank] for ranks in started if rank in ranks), signal.SIGKILL)
     outputs = [agent.communicate(timeout=SECONDS)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     assert any("Resuming after step" in output for output in outputs) or (

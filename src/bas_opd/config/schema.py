@@ -632,7 +632,7 @@ class ShardConfig(Section):
     """Several processes that train together (docs/scale.md)."""
 
     timeout_minutes: float = Field(
-        default=30.0, gt=0, description="Longest wait of a process for the others."
+        default=30.0, gt=0, le=10_080, description="Longest wait of a process for the others."
     )
     always: bool = Field(
         default=False,

@@ -59,3 +59,9 @@ def test_the_smallest_picture_is_not_larger_than_the_largest() -> None:
     with pytest.raises(ValidationError, match="min_pixels is 5, above"):
         build(model={"min_pixels": 5, "max_pixels": 4})
     assert build(model={"min_pixels": 4, "max_pixels": 4})
+
+
+def test_processes_wait_a_week_at_most_for_each_other() -> None:
+    with pytest.raises(ValidationError, match="less than or equal to 10080"):
+        build(shard={"timeout_minutes": 10_081})
+    assert build(shard={"timeout_minutes": 10_080})
