@@ -14,9 +14,9 @@ from typing import Any, Literal
 import pytest
 import torch
 from delta_fixtures import Inputs, delta_inputs, recurrence
+from memory_fixtures import peak_of_an_update
 from small_models import build_small_model
 from stage_fixtures import make_model
-from test_memory import peak_of_an_update
 from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5
 

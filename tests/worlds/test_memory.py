@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
 import torch
+from memory_fixtures import Live, peak_of_an_update, size_of
 from ranks import in_world
 from run_fixtures import tiny
 from small_models import build_small_model
 from stage_fixtures import crop_teacher, make_examples, make_model
-from test_reshard import Live
 from torch import Tensor
 
-from bas_opd.commands.fitting import fit
 from bas_opd.compute.world import World
 from bas_opd.data.images import open_image
 from bas_opd.data.views import crop_view, full_view
@@ -25,8 +24,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.learn import Distillation, Learner, OptimizerSettings
 from bas_opd.learn.eight_bit import UNPACKED, EightBitAdamW
 from bas_opd.model import sharding
-from bas_opd.model.activations import Batch, activations, image_kept, text_kept
-from bas_opd.model.delta import Way, computing
+from bas_opd.model.activations import activations, image_kept, text_kept
 from bas_opd.model.loading import LoraSettings, open_model
 from bas_opd.model.sharding import Shards
 from bas_opd.model.weights import HeadWeights
@@ -38,10 +36,6 @@ from bas_opd.types import Example, PromptBatch
 STATE = ("weights", "gradients", "adamw", "teacher", "gathered", "pass_gradients", "casts")
 LORA = LoraSettings(rank=2)
 T = TypeVar("T")
-
-
-def size_of(tensors: Iterable[Tensor | None]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors if each is not None)
 
 
 def held(
@@ -412,52 +406,6 @@ def test_the_peak_of_an_update_is_what_a_plan_counts_or_a_little_less(
     folder = build_small_model(tmp_path / "model", family=family, hidden=128, layers=8)
     peak, counted = peak_of_an_update(folder, tmp_path, checkpointing=checkpointing)
     assert 1 <= counted / peak < 1.15
-
-
-def peak_of_an_update(
-    folder: Path, place: Path, *, checkpointing: bool, prompts: int = 4, way: Way = "reference"
-) -> tuple[int, int]:
-    """Return the most bytes of an update, and what a plan counts."""
-    model = make_model(folder, gradient_checkpointing=checkpointing)
-    model.processor = replace(model.processor, eos_ids=())
-    first, *_ = make_examples(place, n=2)
-    config = tiny(
-        folder,
-        place,
-        place / "run",
-        "model.precision=float32",
-        f"model.kernels={'reference' if way == 'reference' else 'auto'}",
-        f"model.gradient_checkpointing={str(checkpointing).lower()}",
-        f"rollout.prompts_per_step={prompts}",
-        "rollout.per_prompt=4",
-        "rollout.max_response_tokens=65",
-        "optim.tokens_per_micro_batch=1",
-    )
-    sampling = SamplingSettings(per_prompt=4, max_response_tokens=65)
-    rollouts = Sampler(model, full_view, sampling).generate(
-        PromptBatch(step=3, examples=tuple(replace(first, id=f"e{i}") for i in range(prompts)))
-    )
-    rows = rollouts.candidates()
-    (length,) = {prompt.length for prompt in rollouts.prompts}
-    tokens = prompts * (length + 4 * 65)
-    learner = Learner(model, OptimizerSettings(tokens_per_micro_batch=tokens))
-    scores = crop_teacher(model).score(rollouts, rows)
-    objective = Distillation(scores, head=model.logits, settings=DistillSettings(k=20))
-    weights = list(model.network.parameters())
-    with computing(way), Live(weights) as live:
-        learner.accumulate(rollouts, rows, objective)
-
-    images = sum(int(cast("Any", prompt).grid.prod()) for prompt in rollouts.prompts) // 4
-    batch = Batch(tokens=tokens, images=images, rows=4 * prompts, prompt=length)
-    kept = activations(folder, way=way).kept(batch, checkpointing=checkpointing)
-    # A plan does not know which tokens are of pictures.
-    chosen = config.model_copy(
-        update={"optim": config.optim.model_copy(update={"tokens_per_micro_batch": tokens})}
-    )
-    planned = fit(chosen, gpus=1, lengths=[length] * prompts).forms[0]
-    assert planned.checkpointing == checkpointing
-    assert planned.micro_batch >= kept
-    return live.most - size_of(weights), measure(config, is_gpu=True).gradients + kept
 
 
 def test_a_step_with_moments_in_8_bits_takes_no_more_than_a_plan_counts() -> None:

@@ -216,7 +216,6 @@ class Learner:
         processed = [0] * self.world.size
         importance: ImportanceReport | None = None
         turns = max(map(len, dealt))
-        counts = self.world.size > 1 or (shards is not None and shards.is_by_layer)
         with self.model.gathered(learns=torch.is_grad_enabled()):
             for turn in range(turns):
                 own = dealt[rank][turn : turn + 1]  # none, if others have more
@@ -233,7 +232,7 @@ class Learner:
             loss=loss,
             observed=observed,
             tokens_of_ranks=tuple(processed),
-            idle_passes=sum(turns - len(part) for part in dealt) if counts else None,
+            idle_passes=None if self.world.size == 1 else sum(turns - len(part) for part in dealt),
             importance=importance,
         )
 
