@@ -24,9 +24,14 @@ class Beside:
     """A small model, and vLLM beside it."""
 
     def __init__(
-        self, model: VisionLanguageModel, folder: Path, settings: SamplingSettings
+        self,
+        model: VisionLanguageModel,
+        folder: Path,
+        settings: SamplingSettings,
+        *,
+        cache_gib: float = 0.25,
     ) -> None:
-        vllm = VllmSettings(folder=str(folder), context=512, cache_gib=0.25)
+        vllm = VllmSettings(folder=str(folder), context=512, cache_gib=cache_gib)
         self.model = model
         self.sampler = Sampler(model, full_view, settings)
         self.engine = VllmEngine(model, ViewEncoder(model.processor, full_view), settings, vllm)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
@@ -145,6 +146,10 @@ class DistantPrompt:
         return self._prompt
 
 
+LOGPROB_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+"""Largest mean distance of another engine's log-probs where no other is set, by precision."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
     """How far the log-probs of another engine are from the trainer's, on the rows it rescored."""
@@ -158,7 +163,7 @@ class EngineReport:
 
     @classmethod
     def joined(cls, parts: Iterable[EngineReport | None]) -> EngineReport | None:
-        """Return the reports of several processes as one; None if there is none."""
+        """Return the reports of several processes or rounds as one; None if there is none."""
         found = [each for each in parts if each is not None]
         if len(found) < 2:
             return found[0] if found else None
@@ -238,7 +243,12 @@ class Rollouts:
             return torch.cat([torch.nn.functional.pad(c, (0, width - c.shape[1])) for c in columns])
 
         entropies = [each.entropies for each in rounds if each.entropies is not None]
-        engines = [each.engine for each in rounds if each.engine is not None]
+        firsts = accumulate((len(each) for each in rounds), initial=0)
+        engines = [
+            each.engine
+            and replace(each.engine, rows=tuple(first + row for row in each.engine.rows))
+            for first, each in zip(firsts, rounds, strict=False)
+        ]
         return cls(
             step=first.step,
             examples=tuple(example for each in rounds for example in each.examples),
@@ -248,7 +258,7 @@ class Rollouts:
             lengths=torch.cat([each.lengths for each in rounds]),
             logprobs=together(each.logprobs for each in rounds),
             entropies=together(entropies) if len(entropies) == len(rounds) else None,
-            engine=max(engines, key=lambda each: each.logprob_gap, default=None),
+            engine=EngineReport.joined(engines),
         )
 
 

@@ -303,3 +303,27 @@ def test_in_bfloat16_most_rows_are_the_samplers(tmp_path: Path, batch: PromptBat
     assert sum(same) >= 0.75 * len(same)
     assert drawn.engine is not None
     assert 1e-4 < drawn.engine.logprob_gap < 0.05
+
+
+def test_rows_that_vllm_puts_off_are_the_samplers(
+    small_qwen3vl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cache has room for a few long rows; it computes the others anew when there is."""
+    settings = replace(SETTINGS, max_response_tokens=120)
+    both = Beside(make_model(small_qwen3vl), small_qwen3vl, settings, cache_gib=0.0011)
+    both.sync()
+    scheduler = both.engine.engine.engine_core.engine_core.scheduler
+    put_off = []
+    preempt = scheduler._preempt_request
+
+    def watched(request: Any, *arguments: Any, **named: Any) -> Any:
+        put_off.append(request)
+        return preempt(request, *arguments, **named)
+
+    monkeypatch.setattr(scheduler, "_preempt_request", watched)
+    batch = PromptBatch(step=3, examples=make_examples(tmp_path, 8))
+    try:
+        assert_same(both.engine.generate(batch), both.sampler.generate(batch))
+    finally:
+        both.engine.close()
+    assert put_off

@@ -355,16 +355,48 @@ def test_verify_names_rollouts_of_other_weights(config: Make) -> None:
         assert problem.startswith(f"step {step}: sampled_at is {other}")
 
 
-def test_verify_compares_the_weights_of_the_engine(config: Make) -> None:
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({}, None),
+        ({"version": 2}, "engine had version 2 of the weights, not 1."),
+        ({"rescored_rows": [0, 0]}, "engine has rescored rows [0, 0], which are not rows of the"),
+        ({"rescored_rows": [99]}, "engine has rescored rows [99], which are not rows of the"),
+        ({"rescored_rows": []}, "engine has rescored rows [], which are not rows of the step"),
+        ({"rescored_tokens": 0}, "engine has 0 rescored tokens, but its rows have"),
+        ({"logprob_gap": 0.2}, "engine has a logprob_gap of 0.2, but may have 0.1 at most."),
+        (None, "engine is missing, but vllm draws."),
+    ],
+)
+def test_verify_checks_what_is_said_of_the_engine(
+    config: Make, changed: dict[str, Any] | None, problem: str | None
+) -> None:
     run = train(config("run"))
     events = events_of(run)
-    step = next(event for event in events if event["event"] == "step" and event["step"] == 2)
-    report = {"rescored_rows": [0], "rescored_tokens": 1, "logprob_gap": 0.0}
-    for version, problems in ((1, ()), (2, ("step 2: sampled_at is 1, but the engine had 2.",))):
-        step["engine"] = {"version": version, **report}
-        rewrite(run, events)
-        (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
-        assert check.problems == problems
+    events[0]["config"]["rollout"]["engine"] = "vllm"
+    steps = [event for event in events if event["event"] == "step"]
+    for step in steps:
+        step["engine"] = {
+            "version": step["sampled_at"],
+            "rescored_rows": [1],
+            "rescored_tokens": step["response_tokens"][1],
+            "logprob_gap": 0.0,
+        }
+    steps[2]["engine"] = None if changed is None else steps[2]["engine"] | changed
+    rewrite(run, events)
+    (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
+    assert len(check.problems) == (problem is not None)
+    assert all(found.startswith(f"step 2: {problem}") for found in check.problems)
+
+
+def test_verify_names_an_engine_where_the_sampler_draws(config: Make) -> None:
+    run = train(config("run"))
+    events = events_of(run)
+    report = {"version": 0, "rescored_rows": [0], "rescored_tokens": 1, "logprob_gap": 0.0}
+    next(event for event in events if event["event"] == "step")["engine"] = report
+    rewrite(run, events)
+    (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
+    assert check.problems[0] == "step 0: engine is on record, but sampler draws."
 
 
 @pytest.mark.parametrize(

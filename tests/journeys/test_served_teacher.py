@@ -650,6 +650,19 @@ def test_a_teacher_with_another_vocabulary_is_refused_before_the_model_is_loaded
 
 
 @pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("version", ["dev", "0.1.dev9+g1a2b3c4", "0.10.dev2"])
+def test_a_server_without_a_version_is_known_by_what_it_can_do(
+    version: str, config: Make, server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.version = version
+    with pytest.raises(AssertionError, match="The model was loaded"):
+        train(config())
+    monkeypatch.setattr(server, "is_text_only", True)
+    with pytest.raises(RefusedError, match="is not a multimodal model"):
+        train(config("run"))
+
+
+@pytest.mark.usefixtures("unloaded")
 def test_the_checks_before_a_run_send_nothing_of_its_data(
     config: Make, server: TeacherServer, data: PreparedSet
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bas_opd.errors import BudgetError
-from bas_opd.types import Budget, Costs, Selection
+from bas_opd.types import Budget, Costs, EngineReport, Example, Rollouts, Selection
 
 
 def test_a_selection_over_budget_cannot_be_built() -> None:
@@ -56,3 +58,26 @@ def test_a_selection_over_its_budget_in_tokens_cannot_be_built() -> None:
     assert Selection(rows=(1,), budget=budget).spent == 14
     with pytest.raises(BudgetError, match="costs 17 processed tokens and exceeds its budget of 16"):
         Selection(rows=(0, 1), budget=budget)
+
+
+def test_rollouts_of_several_rounds_name_the_rows_that_were_rescored_in_each() -> None:
+    def drawn(rows: tuple[int, ...], gap: float) -> Rollouts:
+        return Rollouts(
+            step=0,
+            examples=tuple(
+                Example(id=f"{n}", image=Path("a.png"), question="?", crop=None) for n in range(2)
+            ),
+            prompts=(),
+            per_prompt=2,
+            tokens=torch.zeros(4, 3, dtype=torch.long),
+            lengths=torch.full((4,), 3),
+            logprobs=torch.zeros(4, 3),
+            entropies=None,
+            engine=EngineReport(version=7, rows=rows, tokens=3 * len(rows), logprob_gap=gap),
+        )
+
+    joined = Rollouts.joined([drawn((1, 3), 0.1), drawn((0,), 0.4)])
+    found = joined.engine
+    assert found is not None
+    assert (found.version, found.rows, found.tokens) == (7, (1, 3, 4), 9)
+    assert found.logprob_gap == pytest.approx(0.2)

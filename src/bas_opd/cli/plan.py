@@ -205,10 +205,13 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         ("  an exchange", size.exchanged, ", for a while"),
         ("casts and heads", size.casts, ""),
         ("micro-batch", own.micro_batch, f", about, of {_of(own.batch)}"),
+        ("vLLM", own.engine, ", its weights and its cache, while it samples"),
     ):
         if count:
             yield f"  {name:<18}{_bytes(count):>9}{note}"
     yield f"  {'together':<18}{_bytes(own.device):>9}"
+    if own.engine:
+        yield f"  {'while it samples':<18}{_bytes(own.sampling):>9}, about"
     if own.caches:
         prompts = "1 prompt" if fit.prompts == 1 else f"{fit.prompts:,} prompts"
         sampled = f"{prompts} of up to {fit.length:,} tokens at a time"
@@ -226,15 +229,18 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
     if fit.room is None:
         return
     if not fit.advice:
+        smaller = ", or a smaller rollout.engine_cache_gib" if own.engine else ""
         yield (
             "No combination of these settings fits, not even with smaller micro-batches. Use more "
-            "or larger GPUs."
+            f"or larger GPUs{smaller}."
         )
     for form in fit.advice:
         yield _advice(own, form)
-    yield (
-        "10 % of a GPU is left for CUDA and NCCL. Sampling decides nothing here: it falls back to "
-        "smaller batches where its caches do not fit, which takes longer."
+    yield "10 % of a GPU is left for CUDA and NCCL. " + (
+        "vLLM starts only where its weights and its cache fit beside the trainer's."
+        if own.engine
+        else "Sampling decides nothing here: it falls back to smaller batches where its caches do "
+        "not fit, which takes longer."
     )
 
 

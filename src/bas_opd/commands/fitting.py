@@ -47,17 +47,21 @@ class Form:
     micro_batch: int
     """Bytes that it keeps for its backward pass, about."""
     caches: int
-    """Bytes that decoding takes, about, for all prompts that are sampled at a time; 0 for another
-    engine, whose own are not known."""
+    """Bytes that decoding takes, about, for all prompts that are sampled at a time. The sampler can
+    sample fewer."""
+    engine: int
+    """Bytes of another engine while it samples: its weights and its cache."""
 
     @property
     def sampling(self) -> int:
-        """Bytes while it samples, where there is room: it can sample fewer prompts at a time."""
-        return self.memory.while_sampling(offload=self.offload) + self.caches
+        """Bytes while it samples, where there is room."""
+        return self.memory.while_sampling(offload=self.offload) + self.caches + self.engine
 
     @property
     def device(self) -> int:
-        return self.memory.on_device(offload=self.offload, micro_batch=self.micro_batch)
+        """Bytes that a GPU must have: in an update, and while another engine samples."""
+        learning = self.memory.on_device(offload=self.offload, micro_batch=self.micro_batch)
+        return max(learning, self.sampling) if self.engine else learning
 
     @property
     def switches(self) -> str:
@@ -199,6 +203,7 @@ class _Counting:
                 memory=replace(sizes[rank, reshard], is_offloaded=offload),
                 micro_batch=0,
                 caches=self._caches(gpus, sizes[rank, reshard]),
+                engine=self._engine(sizes[rank, reshard]),
             )
             yield self._with(form, config.optim.tokens_per_micro_batch)
 
@@ -245,6 +250,13 @@ class _Counting:
                 if room >= prompts:
                     images = prompts * length if sees else 0
                     yield Batch(tokens=tokens, images=images, rows=min(rows, room), prompt=length)
+
+    def _engine(self, size: Memory) -> int:
+        rollout = self.config.rollout
+        if rollout.engine == "sampler":
+            return 0
+        each = precision_of(self.config, is_gpu=True).itemsize
+        return each * size.parameters + int(rollout.engine_cache_gib * 2**30)
 
     def _caches(self, gpus: int, size: Memory) -> int:
         config = self.config

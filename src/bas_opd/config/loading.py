@@ -127,8 +127,8 @@ def load_config(
         sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
         raise ConfigError("\n".join(sentences.values())) from None
     config.check_updates()
-    for text in overrides:  # A file may serve several methods; what is typed is meant for this one.
-        config.check_used(_override(text, origin)[0])
+    for text in overrides:
+        config.check_typed(_override(text, origin)[0])
     return config
 
 

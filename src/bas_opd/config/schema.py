@@ -225,11 +225,6 @@ class RolloutConfig(Section):
                 f"rollout.overlap is true, but {why}. Set rollout.overlap=false, or "
                 "rollout.ahead=1 with rollout.engine=sampler."
             )
-        if self.engine == "vllm" and self.prompts_per_batch is not None:
-            raise ValueError(
-                f"rollout.prompts_per_batch is {self.prompts_per_batch}, but rollout.engine is "
-                "vllm, which batches by the size of its cache. Set rollout.engine_cache_gib."
-            )
         return self
 
 
@@ -788,6 +783,15 @@ class Config(Section):
             "it, or choose another method.name."
         )
 
+    def check_typed(self, setting: str) -> None:
+        """Refuse a typed setting that is not used; a file may serve several methods and engines."""
+        self.check_used(setting)
+        if setting == "rollout.prompts_per_batch" and self.rollout.engine == "vllm":
+            raise ConfigError(
+                f"{setting} is {self.rollout.prompts_per_batch}, but rollout.engine is vllm, which "
+                "batches by the size of its cache. Remove it, or set rollout.engine_cache_gib."
+            )
+
     def check_updates(self) -> None:
         """Refuse a number of updates that the prompts of a step cannot be cut into.
 
@@ -863,7 +867,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _every_setting_is_used(self) -> Config:
         for section, default in _DEFAULT_SECTIONS.items():
-            for key, value in getattr(self, section):
+            # The mode of a teacher follows from its path, which is named rather.
+            for key, value in sorted(getattr(self, section), key=lambda found: found[0] == "mode"):
                 if value != getattr(default, key):
                     self.check_used(f"{section}.{key}")
         return self

