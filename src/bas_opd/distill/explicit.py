@@ -27,7 +27,7 @@ from bas_opd.distill.kernels import (
     scaled_softmax,
 )
 from bas_opd.distill.loss import DistillSettings
-from bas_opd.distill.utility import teacher_confidence, topk_overlap
+from bas_opd.distill.utility import ascending_overlap, teacher_confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def compare(student: Tensor, teacher: Tensor, settings: DistillSettings) -> Comp
     of_student, of_teacher = renormalised(top), renormalised(theirs)
     utility = jensen_shannon(of_student, of_teacher, alpha=0.5)
     if own is not None:
-        utility = utility * topk_overlap(own, index, dtype=utility.dtype)
+        utility = utility * ascending_overlap(own, index, dtype=utility.dtype)
     if settings.use_confidence:
         utility = utility * teacher_confidence(of_teacher)
 

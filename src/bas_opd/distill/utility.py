@@ -65,7 +65,13 @@ def token_utility(
 
 def topk_overlap(own: Tensor, index: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return o, the share of the student's top-k ids that are in the teacher's own top-k."""
-    ordered = own.sort(dim=-1).values
+    return ascending_overlap(own.sort(dim=-1).values, index, dtype=dtype)
+
+
+def ascending_overlap(
+    ordered: Tensor, index: Tensor, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return o where the teacher's ids ascend already."""
     place = torch.searchsorted(ordered, index.contiguous()).clamp_max(index.shape[-1] - 1)
     return (ordered.gather(-1, place) == index).to(dtype).mean(-1)
 
