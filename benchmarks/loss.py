@@ -37,6 +37,9 @@ def main() -> None:
     check_output(chosen)
     tokens, width, vocabulary = SHAPES[chosen.device]
     if chosen.profile:
+        if chosen.json:
+            options.error("--profile measures no numbers for --json")
+        chosen.profile.mkdir(parents=True, exist_ok=True)
         for support in PRODUCTS:
             run = ours(
                 torch.device(chosen.device),

@@ -124,9 +124,8 @@ class TeacherServer:
         if k > self.max_logprobs:
             limit = f"which is greater than max allowed: {self.max_logprobs}"
             return f"Requested prompt logprobs of {k}, {limit}"
-        if (
-            self.version < "0.32" and "dev" not in self.version
-        ):  # Such versions ignore what they do not know.
+        is_old = self.version < "0.32" and "dev" not in self.version
+        if is_old:  # Such versions ignore what they do not know.
             wanted = None
         size = f"Vocabulary size: {self.vocabulary}"
         if wanted is not None and max(map(max, wanted)) >= self.vocabulary:

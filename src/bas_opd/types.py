@@ -541,7 +541,7 @@ class StudentUpdate:
     tokens_of_ranks: tuple[int, ...] = ()
     """Of these, what each process of the run computed."""
     idle_passes: int | None = None
-    """Passes without rows, for the exchanges of others; None where no pass has exchanges."""
+    """Micro-batches that processes sat out, together; None of one process."""
     importance: ImportanceReport | None = None
     """Where tokens had importance weights."""
 

@@ -389,6 +389,47 @@ def test_verify_checks_what_is_said_of_the_engine(
     assert all(found.startswith(f"step 2: {problem}") for found in check.problems)
 
 
+def drawn_by_vllm(run: Path, **settings: Any) -> list[str]:
+    """Let the records of a run say that vLLM drew it; return what `verify` finds of step 2."""
+    events = events_of(run)
+    config = events[0]["config"]
+    config["rollout"] |= {"engine": "vllm", **settings}
+    for step in events:
+        if step["event"] == "step":
+            step["engine"] = {
+                "version": 0 if config["method"]["name"] == "sft" else step["step"],
+                "rescored_rows": [1],
+                "rescored_tokens": step["response_tokens"][1],
+                "logprob_gap": 0.05,
+            }
+    rewrite(run, events)
+    (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
+    return list(check.problems)
+
+
+@pytest.mark.parametrize("name", ["tiny", "sft"])
+def test_verify_knows_which_weights_draw_on_policy(
+    name: str, small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_even_tokens(monkeypatch)
+    run = train(short_config(name, tmp_path, small_qwen35, "run"))
+    assert drawn_by_vllm(run) == []
+    (said,) = {problem.partition(": ")[2] for problem in drawn_by_vllm(run, logprob_tolerance=0.01)}
+    assert said == "engine has a logprob_gap of 0.05, but may have 0.01 at most."
+
+
+def test_verify_knows_the_limit_of_a_precision_and_that_of_a_resumed_run(config: Make) -> None:
+    run = train(config("run", "rollout.ahead=0", "model.precision=float32"))
+    assert len(drawn_by_vllm(run)) == len(steps_of(run))
+    events = events_of(run)
+    settings = {**events[0]["config"], "rollout": {**events[0]["config"]["rollout"]}}
+    settings["rollout"]["logprob_tolerance"] = 0.1
+    events.insert(2, {"event": "resumed", "step": 1, "config": settings})
+    rewrite(run, events)
+    (check,) = [each for each in verify(run, files=False).checks if each.name == "rollouts"]
+    assert check.problems == ()
+
+
 def test_verify_names_an_engine_where_the_sampler_draws(config: Make) -> None:
     run = train(config("run"))
     events = events_of(run)

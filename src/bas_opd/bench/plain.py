@@ -24,16 +24,20 @@ def as_in_transformers(network: Any) -> Iterator[None]:
         network.set_attn_implementation(own)
 
 
-def plain_cache(network: Any, cache: DynamicCache) -> DynamicCache:
-    """Return transformers' own cache with the states of ours."""
+def plain_cache(network: Any, cache: DynamicCache, repeats: int = 1) -> DynamicCache:
+    """Return transformers' own cache with the states of ours, each row repeated."""
     plain = DynamicCache(config=network.config.get_text_config())
     layers: list[tuple[Any, Any]] = list(zip(plain.layers, cache.layers, strict=True))
     for layer, each in layers:
         if isinstance(each, AssignedLinearLayer):
-            for i, states in each.conv_states.items():
-                layer.update_conv_state(states, i)
-            for i, states in each.recurrent_states.items():
-                layer.update_recurrent_state(states, i)
+            for kind in ("conv_states", "recurrent_states"):
+                for i, states in getattr(each, kind).items():
+                    layer.lazy_initialization(**{kind: states}, state_idx=i)
+                    getattr(layer, kind)[i] = states.repeat_interleave(repeats, dim=0)
+                    layer.has_previous_state[i] = True
         else:
-            layer.update(each.keys, each.values)
+            layer.lazy_initialization(each.keys, each.values)
+            layer.keys, layer.values = (
+                states.repeat_interleave(repeats, dim=0) for states in (each.keys, each.values)
+            )
     return plain

@@ -92,7 +92,7 @@ def decoding(subject: Subject, *, repeats: int) -> Comparison:
             ),
             Side(
                 name="transformers, with its cache",
-                run=lambda: _continue(model, _rows(prefix, each), steps),
+                run=lambda: _continue(model, prefix, each, steps),
                 steps=steps,
             ),
             floor(model, lambda: _step(model, _rows(prefix, each))),
@@ -161,14 +161,14 @@ def _step(model: VisionLanguageModel, prefix: Prefix) -> int:
 
 
 @torch.no_grad()
-def _continue(model: VisionLanguageModel, prefix: Prefix, steps: int) -> int:
+def _continue(model: VisionLanguageModel, prefix: Prefix, each: int, steps: int) -> int:
     """Draw with transformers, token after token, and compute the state behind each."""
     network: Any = model.network
-    barred, rows = suppressed(model), len(prefix.last_hidden)
-    mask = prefix.shown()
+    barred, mask = suppressed(model), prefix.shown().repeat_interleave(each, dim=0)
+    rows, positions = len(mask), prefix.next_position.repeat_interleave(each)
     with model.compute(), as_in_transformers(network):
-        cache = plain_cache(network, prefix.cache)
-        logits = model.logits(prefix.last_hidden)
+        cache = plain_cache(network, prefix.cache, each)
+        logits = model.logits(prefix.last_hidden.repeat_interleave(each, dim=0))
         for step in range(steps):
             logits[:, barred] = -torch.inf
             token = logits.float().softmax(-1).multinomial(1)
@@ -176,7 +176,7 @@ def _continue(model: VisionLanguageModel, prefix: Prefix, steps: int) -> int:
             logits = network(
                 input_ids=token,
                 attention_mask=mask,
-                position_ids=(prefix.next_position + step)[None, :, None].expand(3, -1, 1),
+                position_ids=(positions + step)[None, :, None].expand(3, -1, 1),
                 past_key_values=cache,
                 use_cache=True,
             ).logits[:, -1]

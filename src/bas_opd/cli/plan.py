@@ -236,6 +236,11 @@ def _fit(fit: Fit, second: str) -> Iterator[str]:
         )
     for form in fit.advice:
         yield _advice(own, form)
+    if fit.linear_attention == "chunked":
+        yield (
+            "Linear attention is counted in chunks, since the GPU of this machine does not run the "
+            "Triton kernels."
+        )
     yield "10 % of a GPU is left for CUDA and NCCL. " + (
         "vLLM starts only where its weights and its cache fit beside the trainer's."
         if own.engine

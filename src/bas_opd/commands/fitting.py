@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,8 @@ import torch
 
 from bas_opd.config.schema import Config
 from bas_opd.model.activations import Activations, Batch, activations
-from bas_opd.model.delta import Way, own_kernels
+from bas_opd.model.delta import Way, can_have_kernels
+from bas_opd.model.size import sizing_config
 from bas_opd.rollout.decoding import decoding_bytes
 from bas_opd.run.footprint import FP32, Memory, measure, precision_of
 from bas_opd.run.ranks import check_groups
@@ -96,6 +98,8 @@ class Fit:
     """Prompts that a GPU samples at a time, if it can."""
     length: int
     """Tokens of the longest prompt."""
+    linear_attention: Way | None
+    """How it is counted; None if the model has none."""
     forms: tuple[Form, ...]
     """The configured one first."""
     advice: tuple[Form, ...] = ()
@@ -114,23 +118,26 @@ def fit(config: Config, *, gpus: int, room: int | None = None, lengths: Sequence
     as a prompt may be.
     """
     check_groups(config, gpus)
-    replicas = config.shard.replicas
+    replicas, way = config.shard.replicas, _way(config)
     count = _Counting(
         config=config,
         kept=activations(
             config.model.path,
             precision=precision_of(config, is_gpu=True),
-            way=_way(config),
+            way=way,
         ),
         lengths=lengths or [config.data.max_prompt_tokens] * config.rollout.prompts_per_step,
     )
     forms = tuple(count.forms(gpus, replicas))
+    text = sizing_config(config.model.path).get_text_config()
+    layers = getattr(text, "layer_types", None) or ()
     found = Fit(
         gpus=gpus,
         replicas=replicas,
         room=room,
         prompts=_prompts(config, gpus),
         length=count.length,
+        linear_attention=way if "linear_attention" in layers else None,
         forms=forms,
     )
     if room is None:
@@ -276,15 +283,17 @@ class _Counting:
 
 
 def _way(config: Config) -> Way:
-    """Return how GPUs compute linear attention: those of this machine, or recent ones if none is.
+    """Return how GPUs compute linear attention: this machine's, or recent ones if it has none.
 
-    What flash-linear-attention keeps is not counted: it takes the place of our own kernels.
+    What flash-linear-attention keeps is not counted: it takes the place of our own kernels. No
+    kernel is started, since the GPU may be busy.
     """
     if config.model.kernels == "reference":
         return "reference"
     if not torch.cuda.is_available():
         return "triton"
-    return own_kernels(torch.device("cuda"))
+    is_there = importlib.util.find_spec("triton") is not None
+    return "triton" if is_there and can_have_kernels(torch.device("cuda")) else "chunked"
 
 
 def _words(switches: Mapping[str, bool | int]) -> list[str]:

@@ -126,7 +126,7 @@ def load_config(
         # A field of several types reports one error for each; the last names them all.
         sentences = {detail["loc"][:2]: _sentence(detail, origins) for detail in error.errors()}
         raise ConfigError("\n".join(sentences.values())) from None
-    config.check_updates()
+    config.check_limits()
     for text in overrides:
         config.check_typed(_override(text, origin)[0])
     return config

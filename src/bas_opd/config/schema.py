@@ -228,6 +228,8 @@ class RolloutConfig(Section):
         return self
 
 
+WEEK = 7 * 24 * 60
+"""Minutes."""
 COVERING = {"exploration": Decimal(0), "half_life": 100.0, "replay_capacity": 8192}
 """Defaults of the covering policy, which fits a regression and trains no network."""
 
@@ -627,7 +629,7 @@ class ShardConfig(Section):
     """Several processes that train together (docs/scale.md)."""
 
     timeout_minutes: float = Field(
-        default=30.0, gt=0, le=10_080, description="Longest wait of a process for the others."
+        default=30.0, gt=0, description="Longest wait of a process for the others."
     )
     always: bool = Field(
         default=False,
@@ -784,19 +786,25 @@ class Config(Section):
         )
 
     def check_typed(self, setting: str) -> None:
-        """Refuse a typed setting that is not used; a file may serve several methods and engines."""
+        """Refuse a typed setting that is not used; a recipe may serve several engines."""
         self.check_used(setting)
-        if setting == "rollout.prompts_per_batch" and self.rollout.engine == "vllm":
+        is_sampling = setting == "rollout.prompts_per_batch" and not self.eval.every
+        if is_sampling and self.rollout.engine == "vllm":
             raise ConfigError(
                 f"{setting} is {self.rollout.prompts_per_batch}, but rollout.engine is vllm, which "
-                "batches by the size of its cache. Remove it, or set rollout.engine_cache_gib."
+                "batches by the size of its cache. Remove it; rollout.engine_cache_gib is the size."
             )
 
-    def check_updates(self) -> None:
-        """Refuse a number of updates that the prompts of a step cannot be cut into.
+    def check_limits(self) -> None:
+        """Refuse what cannot be meant. A run that was begun before this was refused is still read.
 
-        A run that was begun before this was refused is still read.
+        Processes wait for a week at most, and the prompts of a step can be cut into the updates.
         """
+        if self.shard.timeout_minutes > WEEK:
+            raise ConfigError(
+                f"shard.timeout_minutes is {self.shard.timeout_minutes:g}, but may be {WEEK:,} "
+                "(a week) at most. Lower it."
+            )
         prompts, updates = self.rollout.prompts_per_step, self.grpo.updates_per_step
         made = ceil(prompts / ceil(prompts / updates))
         if self.uses("grpo.updates_per_step") and made != updates:
@@ -867,7 +875,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _every_setting_is_used(self) -> Config:
         for section, default in _DEFAULT_SECTIONS.items():
-            # The mode of a teacher follows from its path, which is named rather.
+            # The mode of a teacher follows from its path, so the path is named first.
             for key, value in sorted(getattr(self, section), key=lambda found: found[0] == "mode"):
                 if value != getattr(default, key):
                     self.check_used(f"{section}.{key}")

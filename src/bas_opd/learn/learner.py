@@ -53,7 +53,7 @@ class Pass:
     """Row -> what the objective measured on it; not always finite."""
     tokens_of_ranks: tuple[int, ...]
     idle_passes: int | None = None
-    """Passes of ranks without rows; None where ranks compute without one another."""
+    """Micro-batches that ranks sat out, together; None of one process."""
     importance: ImportanceReport | None = None
 
     @property

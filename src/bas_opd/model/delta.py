@@ -182,14 +182,17 @@ def implementation(device: torch.device, *, learns: bool) -> str:
 
 
 def own_kernels(device: torch.device) -> Literal["chunked", "triton"]:
-    """Return how a GPU computes linear attention without flash-linear-attention.
+    """Return how a GPU computes linear attention without flash-linear-attention."""
+    return "triton" if can_have_kernels(device) and has_kernels(device) else "chunked"
 
-    Our Triton kernels need Ampere or newer, for their shared memory, and products that Triton does
-    not have on AMD's GPUs.
+
+def can_have_kernels(device: torch.device) -> bool:
+    """Whether our Triton kernels are made for a GPU; `has_kernels` tries whether Triton works.
+
+    They need Ampere or newer, for their shared memory, and products that Triton does not have on
+    AMD's GPUs.
     """
-    is_recent = torch.cuda.get_device_capability(device)[0] >= AMPERE
-    runs = is_recent and torch.version.hip is None and has_kernels(device)
-    return "triton" if runs else "chunked"
+    return torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= AMPERE
 
 
 @functools.cache

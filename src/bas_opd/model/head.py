@@ -103,7 +103,7 @@ class Head:
             if self.weight.requires_grad:
                 if self.weight.grad is None:
                     self.weight.grad = torch.zeros_like(self.weight)
-                # Of equal ids the tokens ascend. Half the digits take half the time to sort.
+                # A stable sort: of equal ids the tokens ascend, so sums have a fixed order.
                 ordered, places = ids.int().flatten().sort(stable=True)
                 kernels.add_to_weights[(len(ordered), -(-width // WEIGHT_TILE["wide"]))](
                     *(values.flatten()[places], states, ordered, (places // k).int()),

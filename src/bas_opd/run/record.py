@@ -190,7 +190,7 @@ class StepRecord(Record):
     student_tokens_of_ranks: list[int] | None = None
     """Of `student_tokens`, what each of several processes computed."""
     idle_passes: int | None = None
-    """Turns in which one of several processes had no rows, and the others computed theirs."""
+    """Micro-batches that processes sat out while others computed one, together."""
 
     def slim(self, **changes: Any) -> Self:
         """Return what pages show of it: they keep every step of a run."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -255,13 +256,14 @@ def _drawing(outline: RunOutline, config: Config) -> StepProblems:
     """Find steps whose rollouts are drawn or weighed otherwise than the settings say."""
     # A run that is prolonged has drawn nothing for the step after its first end.
     ends = {each.steps for each in (outline.started, *outline.resumed) if each is not None}
+    allowed = max((_largest_gap(each) for each in _configs(outline)), default=_largest_gap(config))
 
     def problems(step: StepRecord) -> Iterator[str]:
         ahead, number = config.rollout.ahead, step.step
         drawn_at = {max(0, number - 1), *({number} & ends)} if ahead else {None}
         if step.examples and step.sampled_at not in drawn_at:
             yield f"sampled_at is {step.sampled_at}, which is not what rollout.ahead={ahead} says."
-        yield from _engine_problems(step, config)
+        yield from _engine_problems(step, config, allowed)
         rows = step.scored if isinstance(step, QueryRecord) else step.rows or []
         found = step.importance
         if (found is not None) != (config.importance_cap is not None and bool(rows)):
@@ -290,8 +292,14 @@ def _drawing(outline: RunOutline, config: Config) -> StepProblems:
     return problems
 
 
-def _engine_problems(step: StepRecord, config: Config) -> Iterator[str]:
-    """Find weights of another engine, and what the trainer rescored, that cannot be."""
+def _largest_gap(config: Config) -> float:
+    """Return how far another engine's log-probs may be from the trainer's."""
+    usual = LOGPROB_TOLERANCE.get(config.model.precision, max(LOGPROB_TOLERANCE.values()))
+    return config.rollout.logprob_tolerance or usual
+
+
+def _engine_problems(step: StepRecord, config: Config, most: float) -> Iterator[str]:
+    """Find engine records that contradict the step or the settings."""
     found, engine = step.engine, config.rollout.engine
     if (found is not None) != (engine != "sampler" and bool(step.examples)):
         yield f"engine is {'missing' if found is None else 'on record'}, but {engine} draws."
@@ -304,10 +312,19 @@ def _engine_problems(step: StepRecord, config: Config) -> Iterator[str]:
     rows, lengths = found.rescored_rows, step.response_tokens
     if not rows or len({*rows} & {*range(len(lengths))}) < len(rows):
         yield f"engine has rescored rows {rows}, which are not rows of the step, each once."
-    elif found.rescored_tokens != (tokens := sum(lengths[row] for row in rows)):
-        yield f"engine has {found.rescored_tokens} rescored tokens, but its rows have {tokens}."
-    usual = LOGPROB_TOLERANCE.get(config.model.precision, max(LOGPROB_TOLERANCE.values()))
-    most = config.rollout.logprob_tolerance or usual
+    else:
+        rounds = step.rounds if isinstance(step, PolicyRecord) else [len(step.examples)]
+        # Earlier versions counted the rows of one of several rounds from its own first.
+        firsts = accumulate((prompts * step.per_prompt for prompts in rounds[:-1]), initial=0)
+        tokens = [
+            sum(lengths[first + row] for row in rows if first + row < len(lengths))
+            for first in firsts
+        ]
+        if found.rescored_tokens not in tokens:
+            yield (
+                f"engine has {found.rescored_tokens} rescored tokens, but its rows have "
+                f"{tokens[0]}."
+            )
     if not 0 <= found.logprob_gap <= most:
         yield f"engine has a logprob_gap of {found.logprob_gap}, but may have {most:g} at most."
 

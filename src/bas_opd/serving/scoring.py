@@ -290,7 +290,8 @@ class ScoringClient(ServerClient):
     def _version(self) -> tuple[str, tuple[int, int] | None]:
         """Return the version of the server, as it says and as numbers.
 
-        One that was built without tags says `dev` or `0.1.dev` with a number: what it can do shows.
+        A server that was built without tags says `dev` or `0.1.devN`. Such a version has no
+        numbers, and its replies show what it can do.
         """
         version = str(self._get("/version").get("version"))
         found = re.match(r"(\d+)\.(\d+)(?!\d|\.dev)", version)

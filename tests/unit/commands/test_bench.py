@@ -15,13 +15,14 @@ import torch
 from small_models import build_small_model
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers.models.qwen3_5 import modeling_qwen3_5
 from typer.testing import CliRunner
 
 from bas_opd.bench import command
 from bas_opd.bench.floor import _recorded, floor
 from bas_opd.bench.losses import _Setup, losses
 from bas_opd.bench.phases import PlainDistillation, _learner, updating
-from bas_opd.bench.sampling import decoding, prefilling
+from bas_opd.bench.sampling import decoding, prefilling, sampling
 from bas_opd.bench.shapes import random_model
 from bas_opd.bench.sides import Comparison, Side, Timed, compare
 from bas_opd.bench.subject import Size, Subject, endless, pictures
@@ -303,6 +304,26 @@ def test_every_family_is_prefilled_and_decoded_by_transformers_too(
     for phase in (prefilling, decoding):
         found = phase(subject, repeats=1)
         assert found.skipped == ()
+
+
+def test_sides_of_transformers_have_none_of_our_parts(tmp_path: Path) -> None:
+    build_small_model(tmp_path, family="qwen3_5")
+    size = Size(prompts=2, per_prompt=2, side=64, tokens=3)
+    model = endless(open_model(tmp_path, device="cpu"))
+    subject = Subject(model=model, examples=pictures(tmp_path, 2, 64), size=size)
+    seen: list[tuple[str, bool, bool]] = []
+
+    def look(network: Any, _: Any, given: dict[str, Any]) -> None:
+        layers = [] if given.get("past_key_values") is None else given["past_key_values"].layers
+        kinds = {type(layer).__module__ for layer in layers}
+        is_ours = hasattr(modeling_qwen3_5.causal_conv1d_fn, "reference")  # type: ignore[attr-defined]
+        seen.append((network.config._attn_implementation, is_ours, "bas_opd.model.cache" in kinds))
+
+    model.network.register_forward_pre_hook(look, with_kwargs=True)  # Ours calls what is within.
+    for phase in (prefilling, decoding, sampling):
+        seen.clear()
+        phase(subject, repeats=1)
+        assert set(seen) == {("sdpa", False, False)}, phase
 
 
 def test_the_model_is_gone_when_the_loss_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -420,6 +420,43 @@ def test_a_gpu_of_a_group_holds_what_one_of_so_many_does(
         plan(config, gpus=5)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "capability", "hip", "triton", "way"),
+    [
+        (False, 0, None, True, "triton"),  # It is planned for another machine.
+        (True, 9, None, True, "triton"),
+        (True, 7, None, True, "chunked"),
+        (True, 9, "6.4", True, "chunked"),
+        (True, 9, None, False, "chunked"),
+    ],
+)
+def test_linear_attention_is_counted_as_the_gpu_of_this_machine_computes_it(
+    gpu: bool,
+    capability: int,
+    hip: str | None,
+    triton: bool,
+    way: str,
+    small_qwen35: Path,
+    small_qwen3vl: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find_spec = fitting.importlib.util.find_spec
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(
+        fitting.importlib.util,
+        "find_spec",
+        lambda name, *more: triton or None if name == "triton" else find_spec(name, *more),
+    )
+    config = small_config(tmp_path, small_qwen35)
+    assert fit(config, gpus=2).linear_attention == way
+    assert fit(small_config(tmp_path, small_qwen3vl), gpus=2).linear_attention is None
+    reference = small_config(tmp_path, small_qwen35, "model.kernels=reference")
+    assert fit(reference, gpus=2).linear_attention == "reference"
+
+
 @pytest.mark.usefixtures("no_activations")
 def test_vllm_has_weights_and_a_cache_of_its_own_that_must_fit(
     small_qwen3vl: Path, tmp_path: Path
@@ -429,7 +466,9 @@ def test_vllm_has_weights_and_a_cache_of_its_own_that_must_fit(
     (form, *_) = fitted(config, gpus=2, room=10**12).forms
     assert form.engine == 2 * 2**30 + 2 * form.memory.parameters
     assert form.device == form.sampling == form.memory.while_sampling(offload=False) + form.engine
+    assert f"while it samples  {form.sampling / 1e9:>6.1f} GB, about" in said(config, 2, 10**12)
     text = "\n".join(lines(plan(config, gpus=2, room=2**30)))
+    assert f"  vLLM              {form.engine / 1e9:>6.1f} GB, its weights and its cache" in text
     assert "or larger GPUs, or a smaller rollout.engine_cache_gib." in text
     assert "vLLM starts only where its weights and its cache fit" in text
     (alone, *_) = fitted(small_config(tmp_path, small_qwen3vl), gpus=2, room=10**12).forms

@@ -178,18 +178,18 @@ def test_for_a_while_layers_compute_as_transformers_has_them() -> None:
     register_fused_parts()
     register_delta_rule()
     qwen: Any = modeling_qwen3_5
-    ours = [qwen.Qwen3_5RMSNorm.forward, qwen.causal_conv1d_fn, qwen.torch_chunk_gated_delta_rule]
+    vl: Any = modeling_qwen3_vl
+
+    def parts() -> list[Any]:
+        norm = qwen.Qwen3_5RMSNorm.forward
+        vision = vl.get_vision_attention_seqlens
+        return [norm, qwen.causal_conv1d_fn, qwen.torch_chunk_gated_delta_rule, vision]
+
+    ours = parts()
     with without_replacements():
-        now = [
-            qwen.Qwen3_5RMSNorm.forward,
-            qwen.causal_conv1d_fn,
-            qwen.torch_chunk_gated_delta_rule,
-        ]
-        assert now == [each.reference for each in ours]
-        assert not any(hasattr(each, "reference") for each in now)
-    assert ours == [
-        *(qwen.Qwen3_5RMSNorm.forward, qwen.causal_conv1d_fn, qwen.torch_chunk_gated_delta_rule)
-    ]
+        assert parts() == [each.reference for each in ours]
+        assert not any(hasattr(each, "reference") for each in parts())
+    assert parts() == ours
 
 
 def test_registering_again_changes_nothing() -> None:

@@ -76,6 +76,10 @@ def test_slurm_starts_one_torchrun_a_machine_and_passes_its_exit_code(log: Path,
     )
 
 
+def test_slurm_signals_the_script_alone_by_what_does_not_mean_a_cancelled_job() -> None:
+    assert "\n#SBATCH --signal=B:USR1@300\n" in (CLUSTERS / "slurm.sbatch").read_text()
+
+
 def wait_for(line: str, log: Path) -> None:
     deadline = time.monotonic() + 20
     while not log.exists() or line not in log.read_text():

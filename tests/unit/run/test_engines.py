@@ -115,7 +115,7 @@ def test_a_setting_of_vllm_without_it_is_refused(setting: str) -> None:
 
 def test_vllm_has_no_batches_of_prompts() -> None:
     paths = ["model.path=m", "data.path=d", VLLM, "rollout.prompts_per_batch=2"]
-    with pytest.raises(ConfigError, match=r"or set rollout\.engine_cache_gib"):
+    with pytest.raises(ConfigError, match=r"rollout\.engine_cache_gib is the size"):
         load_config(preset("tiny"), paths)
 
 
