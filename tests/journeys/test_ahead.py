@@ -390,7 +390,7 @@ def test_verify_checks_what_is_said_of_the_engine(
 
 
 def drawn_by_vllm(run: Path, **settings: Any) -> list[str]:
-    """Let the records of a run say that vLLM drew it; return what `verify` finds of step 2."""
+    """Let the records of a run say that vLLM drew it; return what `verify` finds of that."""
     events = events_of(run)
     config = events[0]["config"]
     config["rollout"] |= {"engine": "vllm", **settings}
