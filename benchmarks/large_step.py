@@ -45,7 +45,7 @@ from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings
 from bas_opd.select import build_selector
 from bas_opd.teacher import SelfTeacher
-from bas_opd.types import Crop, Example, PromptBatch
+from bas_opd.types import Crop, Example, Hooks, PromptBatch
 
 
 def large_model(folder: Path, *, layers: int, device: str) -> VisionLanguageModel:
@@ -168,6 +168,7 @@ def main() -> None:
                 max_response_tokens=arguments.tokens,
                 prompts_per_batch=arguments.prompts_per_batch,
             ),
+            hooks=Hooks(notice=partial(print, flush=True)),
             views=full,
         )
         if arguments.ends:

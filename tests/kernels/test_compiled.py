@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bas_opd.model.attention import STAGES, TILE
 from bas_opd.model.fused_delta import PRECISION, WARPS
 
 HOPPER, AMPERE = 90, 80
@@ -17,7 +18,7 @@ FLOAT, HALF, LONG, SHORT, INT = "*fp32", "*bf16", "*i64", "*i32", "i32"
 KIB = 1024
 EVEN = {"stride", "vocabulary", "vocab", "width"}
 """Numbers that are multiples of 16 in a real model, as Triton notices when it starts a kernel."""
-WITH_8_WARPS = {"choose_tokens", "sum_rest"}
+WITH_8_WARPS = {"choose_tokens", "sum_rest", "norm", "norm_back"}
 
 Kernel = tuple[str, list[str], dict[str, Any]]
 """Its name, the types of its arguments, and its constants, which come last."""
@@ -32,13 +33,37 @@ def plain_kernels(given: str) -> list[Kernel]:
     drawing = [*[FLOAT] * 2, *[LONG] * 3, *[FLOAT] * 3, SHORT, FLOAT, *sizes, INT, "fp32"]
     finishing = [LONG, LONG, *[FLOAT] * 4, SHORT, FLOAT, LONG, FLOAT, FLOAT, *sizes]
     decoding = [given, given, given, FLOAT, given, FLOAT, given, "fp32", "fp32"]
+    pointwise = "model.triton_pointwise"
+    norms: dict[str, Any] = {"width": 2560, "wide": 4096, "tile": 1, "is_gated": False}
+    heads: dict[str, Any] = {"width": 128, "wide": 128, "tile": 16, "is_gated": True}
+    turns: dict[str, Any] = {"half": 32, "rest": 192, "many": 16, "wide": 32, "wide_rest": 256}
+    backwards = [*[given] * 2, FLOAT, FLOAT, *[given] * 3, FLOAT, *sizes, "fp32"]
     return [
+        *(
+            (f"{pointwise}.norm", [*[given] * 2, FLOAT, given, FLOAT, *sizes, "fp32", "fp32"], each)
+            for each in (norms, heads)
+        ),
+        *(
+            (f"{pointwise}.norm_back", backwards, {**each, "learns": True})
+            for each in (norms, heads)
+        ),
+        (f"{pointwise}.gate", [*[given] * 3, INT], {"wide": 2048}),
+        (f"{pointwise}.gate_back", [*[given] * 5, INT], {"wide": 2048}),
+        *(
+            (
+                f"{pointwise}.rotate",
+                [given, FLOAT, FLOAT, given, *[INT] * 7],
+                {**turns, "is_back": is_back},
+            )
+            for is_back in (False, True)
+        ),
         (f"{convolution}.forward", [given, FLOAT, given, *[INT] * 5], tile),
         (
             f"{convolution}.backward",
-            [given, FLOAT, given, given, FLOAT, *[INT] * 8],
+            [given, FLOAT, given, FLOAT, FLOAT, *[INT] * 8],
             {**tile, "span": 64},
         ),
+        (f"{convolution}.spread", [FLOAT, FLOAT, given, INT, INT], tile),
         (
             f"{convolution}.step",
             [given, given, FLOAT, given, *sizes],
@@ -167,3 +192,16 @@ def test_a_kernel_with_products_uses_no_wgmma_and_little_shared_memory(
 def test_a_kernel_with_products_compiles_for_ampere(name: str) -> None:
     found = compiled(delta_kernel(name, HALF), AMPERE, num_warps=WARPS[name], num_stages=1)
     assert found.metadata.shared <= 48 * KIB
+
+
+@pytest.mark.parametrize("capability", [AMPERE, HOPPER])
+def test_attention_of_one_token_fits_two_programs_on_a_multiprocessor(
+    capability: int, tmp_path: Path
+) -> None:
+    constants = {"group": 4, "many": 16, "width": 256, "tile": TILE, "all_slots": 2048}
+    kinds = [*[HALF] * 3, "*u8", HALF, *[INT] * 9, "fp32"]
+    kernel = ("model.triton_attention.attend", kinds, constants)
+    found = compiled(kernel, capability, num_warps=4, num_stages=STAGES)
+    assert "mma.sync" in found.asm["ptx"]
+    assert found.metadata.shared <= 80 * KIB
+    assert spilled(found, tmp_path) <= 64

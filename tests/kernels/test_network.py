@@ -24,6 +24,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for owner, name in (
         (fused.CausalFilter, "apply"),
         (fused, "filter_step"),
+        (fused, "_norm"),
+        (fused, "_gated"),
+        (fused, "_rotation"),
         (race.Race, "fused"),
     ):
         run = getattr(owner, name)
@@ -62,7 +65,7 @@ def test_a_sampler_draws_the_same_with_the_kernels(
     plain = drawn(kernels=False)
     assert not calls
     found = drawn(kernels=True)
-    assert set(calls) == {"apply", "filter_step", "fused"}
+    assert set(calls) == {"apply", "filter_step", "fused", "_norm", "_gated", "_rotation"}
     assert torch.equal(found.tokens, plain.tokens)
     assert torch.allclose(found.logprobs, plain.logprobs, atol=1e-5)
     assert found.entropies is not None

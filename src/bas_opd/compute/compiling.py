@@ -27,6 +27,17 @@ def is_fast(device: torch.device) -> bool:
     return device.type == "cuda" and _chosen == "auto"
 
 
+def may_be_fast() -> bool:
+    """Whether there is a device that is fast."""
+    return torch.cuda.is_available() and is_fast(torch.device("cuda"))
+
+
+def computed_in(x: Tensor) -> torch.dtype:
+    """Return what a product of a tensor is computed in: autocast's precision where it is on."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def has_kernels(device: torch.device) -> bool:
     """Whether a device computes with our Triton kernels."""
     return is_fast(device) and has_triton()

@@ -112,6 +112,24 @@ def micro_batches(
         yield MicroBatch(groups=tuple(batch))
 
 
+def of_like_length(lengths: Sequence[int], worth: int) -> list[list[int]]:
+    """Split rows by length into parts, so that padding and `worth` tokens a part are fewest."""
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    # The fewest tokens of the first rows, and where the last part of these begins.
+    fewest, begins = [0], [0]
+    for end in range(1, len(order) + 1):
+        longest = lengths[order[end - 1]]
+        costs = [fewest[begin] + (end - begin) * longest for begin in range(end)]
+        begin = min(range(end), key=costs.__getitem__)
+        fewest.append(costs[begin] + worth)
+        begins.append(begin)
+    parts, end = list[list[int]](), len(order)
+    while end:
+        parts.append(sorted(order[begins[end] : end]))
+        end = begins[end]
+    return parts[::-1]
+
+
 def shares(groups: Sequence[PromptGroup], count: int) -> list[list[PromptGroup]]:
     """Deal groups to ranks by their cost in tokens: the largest first, to who has least.
 

@@ -33,6 +33,8 @@ PATIENCE_SECONDS = 3.0
 LONGEST_SECONDS = 300.0
 """How long a prompt waits for its picture."""
 POLL_SECONDS = 0.2
+PINNED_BYTES = 2**23
+"""From this size on, a picture is copied to a GPU while that computes."""
 
 
 def idle_threads(device: torch.device, processes: int = 1) -> int:
@@ -98,8 +100,11 @@ class ViewEncoder:
 
 
 def _pinned(values: Tensor) -> Tensor:
-    """Return a tensor from which a GPU copies by itself; the same where there is none to use."""
-    if not torch.cuda.is_initialized():
+    """Return a tensor from which a GPU copies by itself; the same where that gains nothing.
+
+    Pinning takes the driver's lock for milliseconds, while it starts nothing on the GPU.
+    """
+    if not torch.cuda.is_initialized() or values.nbytes < PINNED_BYTES:
         return values
     try:
         return values.pin_memory()

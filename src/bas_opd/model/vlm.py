@@ -17,9 +17,10 @@ from transformers import DynamicCache, GenerationConfig
 from bas_opd import disk
 from bas_opd.compute.compiling import is_fast
 from bas_opd.compute.world import World
+from bas_opd.model.batches import of_like_length
 from bas_opd.model.cache import empty_cache, join_rows, take_rows
 from bas_opd.model.delta import register_delta_rule
-from bas_opd.model.fused import register_fused_parts
+from bas_opd.model.fused import register_fused_parts, round_inputs_of_linears
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
 from bas_opd.model.processing import Processor
@@ -28,6 +29,8 @@ from bas_opd.model.sharding import Shards
 from bas_opd.types import DistantPrompt, Prompt
 
 T = TypeVar("T")
+PART_TOKENS = 2048
+"""Tokens of padding that are worth another pass over rows of other lengths."""
 AnyPrompt = Prompt | DistantPrompt
 
 
@@ -101,6 +104,7 @@ class VisionLanguageModel:
             self.fast_head = Head(weight, precision, self.device)
         register_delta_rule()
         register_fused_parts()
+        round_inputs_of_linears(network)
         if precision is not torch.float32:
             keep_recurrences_in_fp32()
             hold_frozen_linears(network, self.head, precision)
@@ -291,16 +295,39 @@ class VisionLanguageModel:
         `prompt_of[row]` is the index of the row's prompt in `prompts`. With `share_prompts` a
         prompt is computed once for all its responses; without, every row computes its own copy.
         """
-        states = self._shared_rows if share_prompts else self._unshared_rows
-        hidden = states(prompts, torch.tensor(list(prompt_of)), responses)
+        owners = torch.tensor(list(prompt_of))
+        if not share_prompts:
+            return self._packed(self._unshared_rows(prompts, owners, responses), responses)
+        prefix = self.prefill(prompts)
+        lengths = [len(response) for response in responses]
+        parts = of_like_length(lengths, PART_TOKENS) if self._may_split() else [range(len(lengths))]
+        found = [
+            self._packed(self._shared_rows(prefix, owners[rows], some), some)
+            for rows in map(list, parts)
+            for some in [[responses[row] for row in rows]]
+        ]
+        if len(found) == 1:
+            return found[0]
+        order = torch.cat([torch.full((lengths[row],), row) for part in parts for row in part])
+        return torch.cat(found)[order.argsort(stable=True).to(self.device)]
+
+    def _may_split(self) -> bool:
+        """Whether rows of very different lengths are computed one part after another.
+
+        Ranks that gather layers one by one must compute in the same number of passes.
+        """
+        return is_fast(self.device) and not (self.shards is not None and self.shards.is_by_layer)
+
+    def _packed(self, hidden: Tensor, responses: Sequence[Tensor]) -> Tensor:
+        """Return the states `[row, token]` of valid tokens, row after row."""
         lengths = torch.tensor([len(response) for response in responses])
         valid = torch.arange(hidden.shape[1]) < lengths[:, None]
-        return hidden[valid.to(self.device)]
+        return hidden.flatten(0, 1)[valid.flatten().nonzero()[:, 0].to(self.device)]
 
     def _shared_rows(
-        self, prompts: Sequence[AnyPrompt], prompt_of: Tensor, responses: Sequence[Tensor]
+        self, prefix: Prefix, prompt_of: Tensor, responses: Sequence[Tensor]
     ) -> Tensor:
-        prefix = self.prefill(prompts).rows(prompt_of.to(self.device))
+        prefix = prefix.rows(prompt_of.to(self.device))
         first = prefix.last_hidden[:, None]
         longest = max(len(response) for response in responses)
         if longest == 1:

@@ -381,11 +381,10 @@ class FixedSteps:
         first, start = self.slot.clone(), torch.cuda.Stream()
         start.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(start), self._no_kept_casts(), self._rounded():
-            for _ in range(2):
-                self._step()
-                self.position.zero_()
-                self.taken.zero_()
-                self.slot.copy_(first)
+            self._step()  # The first compiles kernels and allocates what libraries work in.
+            self.position.zero_()
+            self.taken.zero_()
+            self.slot.copy_(first)
         torch.cuda.current_stream().wait_stream(start)
         graph = torch.cuda.CUDAGraph()
         with (

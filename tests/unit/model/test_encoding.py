@@ -18,7 +18,7 @@ from bas_opd.compute.clock import Clock
 from bas_opd.data.views import full_view
 from bas_opd.errors import DataError, PreemptionError
 from bas_opd.model import encoding
-from bas_opd.model.encoding import ViewEncoder
+from bas_opd.model.encoding import PINNED_BYTES, ViewEncoder
 from bas_opd.model.processing import Processor
 from bas_opd.types import Example
 
@@ -125,6 +125,9 @@ def test_pictures_are_pinned_where_a_gpu_copies_them_and_memory_allows_it(
     expected = ViewEncoder(processor, full_view)(example).pixel_values
     assert not asked
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert ViewEncoder(processor, full_view)(example).pixel_values.nbytes < PINNED_BYTES
+    assert not asked  # Small ones are copied as they are.
+    monkeypatch.setattr(encoding, "PINNED_BYTES", expected.nbytes)
     found = ViewEncoder(processor, full_view)(example).pixel_values
     assert len(asked) == 1
     assert (found is asked[0]) == (not pins)

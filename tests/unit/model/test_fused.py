@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from stage_fixtures import make_model
 from torch import Tensor
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen3_5 import modeling_qwen3_5
@@ -16,61 +18,111 @@ from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 from bas_opd.model import fused
 from bas_opd.model.delta import register_delta_rule
-from bas_opd.model.fused import centred_norm, gated_norm, register_fused_parts
+from bas_opd.model.fused import register_fused_parts
 from bas_opd.model.replacing import MODULES, without_replacements
 
-
-def norm_of(kind: str, width: int = 24) -> Any:
-    register_fused_parts()
-    norm = getattr(modeling_qwen3_5, kind)(width)
-    with torch.no_grad():
-        norm.weight += torch.randn(width, generator=torch.Generator().manual_seed(1))
-    return norm
+KERNELS = ("_norm", "_gated", "_rotation")
 
 
-def both(norm: Any, ours: Any, *given: Tensor) -> list[list[Tensor]]:
-    """Return value and gradients by transformers and by us."""
-    found = []
-    for run in (type(norm).forward.reference, ours):
-        norm.zero_grad()
-        leaves = [x.clone().requires_grad_() for x in given]
-        out = run(norm, *leaves)
-        out.float().sin().sum().backward()
-        found.append([out.detach(), norm.weight.grad.clone(), *(leaf.grad for leaf in leaves)])
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lists which of our kernels would be launched; they return their first input."""
+    found: list[str] = []
+    for name in KERNELS:
+        monkeypatch.setattr(fused, name, lambda x, *_, name=name: found.append(name) or x)
     return found
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_a_fused_norm_is_that_of_the_reference(scale: float) -> None:
-    torch.manual_seed(0)
-    x, gate = scale * torch.randn(2, 3, 24), torch.randn(2, 3, 24)
-    pairs = both(norm_of("Qwen3_5RMSNorm"), centred_norm, x)
-    gated = both(norm_of("Qwen3_5RMSNormGated"), gated_norm, x, gate)
-    for expected, found in (*zip(*pairs, strict=True), *zip(*gated, strict=True)):
-        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+PARTS: Any = {
+    "Qwen3_5RMSNorm": modeling_qwen3_5,
+    "Qwen3_5RMSNormGated": modeling_qwen3_5,
+    "Qwen3VLTextRMSNorm": modeling_qwen3_vl,
+    "Qwen2_5_VLRMSNorm": modeling_qwen2_5_vl,
+}
 
 
-def test_a_fused_norm_keeps_the_precision_of_its_input() -> None:
-    torch.manual_seed(0)
-    x, gate = torch.randn(2, 3, 24).bfloat16(), torch.randn(2, 3, 24).bfloat16()
-    for expected, found in (
-        *zip(*both(norm_of("Qwen3_5RMSNorm"), centred_norm, x), strict=True),
-        *zip(*both(norm_of("Qwen3_5RMSNormGated"), gated_norm, x, gate), strict=True),
-    ):
-        assert found.dtype is expected.dtype
-        assert torch.allclose(found.float(), expected.float(), rtol=2e-2, atol=2e-2)
+@pytest.mark.parametrize("kind", PARTS)
+def test_norms_are_transformers_own_without_kernels(
+    kind: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_fused_parts()
+    norm = getattr(PARTS[kind], kind)(24)
+    given = [torch.randn(2, 24) for _ in range(2 if "Gated" in kind else 1)]
+    assert torch.equal(norm(*given), type(norm).forward.reference(norm, *given))
+    assert not calls
+    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
+    norm(*given)
+    assert calls == ["_norm"]
 
 
-def test_a_cpu_computes_as_transformers_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    norm, x = norm_of("Qwen3_5RMSNorm"), torch.randn(2, 24)
-    assert torch.equal(norm(x), type(norm).forward.reference(norm, x))
-    called: list[str] = []
-    monkeypatch.setattr(fused.F, "rms_norm", lambda x, *_, **__: called.append("fused") or x)
-    norm(x)
-    assert not called
-    monkeypatch.setattr(fused, "is_fast", lambda device: True)
-    norm(x)
-    assert called == ["fused"]
+@pytest.mark.parametrize("kind", ["Qwen3_5MLP", "Qwen3VLTextMLP", "Qwen2MLP", "Qwen2_5_VLMLP"])
+def test_gated_layers_are_transformers_own_without_kernels(
+    kind: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_fused_parts()
+    config = SimpleNamespace(hidden_size=8, intermediate_size=12, hidden_act="silu")
+    (module,) = [each for each in MODULES if hasattr(sys.modules[each], kind)]
+    sizes = (12,) if kind == "Qwen3_5MLP" else ()
+    layer = getattr(sys.modules[module], kind)(config, *sizes)
+    x = torch.randn(3, 8)
+    assert torch.equal(layer(x), type(layer).forward.reference(layer, x))
+    assert not calls
+    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
+    layer(x)
+    assert calls == ["_gated"]
+    layer.act_fn = torch.nn.GELU()
+    layer(x)
+    assert calls == ["_gated"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_rotations_are_transformers_own_without_kernels(
+    module: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_fused_parts()
+    family: Any = sys.modules[module]
+    turns = [torch.randn(2, 5, 8) for _ in range(2)]
+    rows = [torch.randn(2, 3, 5, 8) for _ in range(2)]
+    patches = [torch.randn(5, 3, 8) for _ in range(2)]
+    ways = (
+        (family.apply_rotary_pos_emb, rows, turns),
+        (family.apply_rotary_pos_emb_vision, patches, [turn[0] for turn in turns]),
+    )
+    for run, given, angles in ways:
+        expected = run.reference(*given, *angles)
+        for found, wanted in zip(run(*given, *angles), expected, strict=True):
+            assert torch.equal(found, wanted)
+    assert not calls
+    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
+    for run, given, angles in ways:
+        assert [x.shape for x in run(*given, *angles)] == [x.shape for x in given]
+    assert calls == 4 * ["_rotation"]
+
+
+def test_norms_that_linear_layers_read_are_written_in_their_precision(
+    small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of layers; the last norm, queries and keys are read by others too."""
+    model = make_model(small_qwen35, precision=torch.bfloat16)
+    written: list[tuple[int, torch.dtype]] = []
+
+    def norm(x: Tensor, gate: Tensor | None, weight: Tensor, *rest: Any) -> Tensor:
+        if gate is None:
+            written.append((len(weight), rest[-1]))
+        return x.to(rest[-1])
+
+    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
+    monkeypatch.setattr(fused, "_norm", norm)
+    monkeypatch.setattr(fused, "_gated", lambda x, y: x * y)
+    monkeypatch.setattr(fused, "_rotation", lambda x, *_: x)
+    monkeypatch.setattr(fused, "_filters", lambda *_: False)
+    network: Any = model.network
+    config = network.config.text_config
+    with model.compute():
+        network(input_ids=torch.arange(5, 12)[None], use_cache=False)
+    of_layers = [dtype for width, dtype in written if width == config.hidden_size]
+    assert of_layers == 2 * config.num_hidden_layers * [torch.bfloat16] + [torch.float32]
+    assert {dtype for width, dtype in written if width == config.head_dim} == {torch.bfloat16}
 
 
 def test_filters_are_transformers_own_without_kernels(
