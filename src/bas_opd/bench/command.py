@@ -51,8 +51,12 @@ class BenchRequest:
     repeats: int
 
 
-def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time the parts one after another, print each when it is done, and return the numbers."""
+def measure(
+    request: BenchRequest,
+    say: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> None:
+    """Time the parts one after another; print each when it is done, and keep the numbers so far."""
     unknown = [name for name in request.parts if name not in PARTS]
     if unknown:
         raise ConfigError(f"There is no part {unknown[0]!r}. Choose from {', '.join(PARTS)}.")
@@ -63,29 +67,34 @@ def measure(request: BenchRequest, say: Callable[[str], None]) -> dict[str, Any]
     where = gpu if device.type == "cuda" else f"{cpu}, one thread"
     say(f"{request.model} on {where}; torch {torch.__version__}, {here['date']}.")
     say(f"Medians of {request.repeats}, sides in turn. The floor is our matrix products alone.")
-    timings = _Timings(say)
+
+    def keep_all() -> None:
+        keep(
+            {
+                **here,
+                "device": str(device),
+                "model": request.model,
+                "size": asdict(request.size),
+                "repeats": request.repeats,
+                "comparisons": [each.content() for each in timings.found],
+                "failed": timings.failed,
+            }
+        )
+
+    timings = _Timings(say, keep_all)
     _time_parts(request, device, timings)
     timings.show(_whole_step(timings.found))
     if not timings.found:
         raise OutOfMemory("Nothing could be timed: there is not enough memory.")
-    return {
-        **here,
-        "device": str(device),
-        "model": request.model,
-        "size": asdict(request.size),
-        "repeats": request.repeats,
-        "comparisons": [each.content() for each in timings.found],
-        "failed": timings.failed,
-    }
 
 
 class _Timings:
     """Times one part after another; one that does not fit into memory does not end the others."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], keep: Callable[[], None]) -> None:
         self.found: list[Comparison] = []
         self.failed: list[str] = []
-        self._say = say
+        self._say, self._keep = say, keep
 
     def add(self, name: str, run: Callable[[], Sequence[Comparison]], *, advice: str) -> None:
         """Time a part and print its tables, or what to do where memory ran out."""
@@ -107,6 +116,7 @@ class _Timings:
         self.found += found
         for line in (line for each in found for line in each.lines()):
             self._say(line)
+        self._keep()
 
 
 def _time_parts(request: BenchRequest, device: torch.device, timings: _Timings) -> None:

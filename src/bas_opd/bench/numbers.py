@@ -1,4 +1,4 @@
-"""The JSON file of a benchmark: checked before it measures, written when it is done."""
+"""The JSON file of a benchmark: checked before it measures, written after each part."""
 
 from __future__ import annotations
 

@@ -133,13 +133,26 @@ def _shares(side: Mapping[str, Any]) -> list[str]:
 
 
 def _steps(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The phases of the last step; the ones before it warm the device up."""
-    last = found[-1]
-    rows = [[phase, f"{seconds:.2f}"] for phase, seconds in last["seconds"].items()]
+    """The phases of every step; the first warms the device up."""
+    rows = [
+        [phase, *(f"{step['seconds'][phase]:.2f}" for step in found)]
+        for phase in found[-1]["seconds"]
+    ]
     yield ""
     yield markdown_table(
-        ["phase", "seconds"], [*rows, ["peak memory, GiB", f"{last['peak_gib']:.1f}"]]
+        ["seconds", *(f"step {step['step'] + 1}" for step in found)],
+        [
+            *rows,
+            ["all phases", *(f"{sum(step['seconds'].values()):.2f}" for step in found)],
+            ["rows and tokens of the teacher", *(_asked(step) for step in found)],
+            ["tokens of the student", *(f"{step['student_tokens']:,}" for step in found)],
+            ["peak memory, GiB", *(f"{step['peak_gib']:.1f}" for step in found)],
+        ],
     )
+
+
+def _asked(step: Mapping[str, Any]) -> str:
+    return f"{step['queries']}, {step['teacher_tokens']:,}"
 
 
 def _seconds(found: Mapping[str, float]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,7 +44,13 @@ def bench(
         files.check_output(json)
     quiet_transformers()
     is_gpu = resolve_device(device).type == "cuda"
-    numbers = measure(
+    command = files.command_line("bas-opd", sys.argv[1:])
+
+    def keep(numbers: dict[str, Any]) -> None:
+        if json is not None:
+            files.save({"command": command, **numbers}, json)
+
+    measure(
         BenchRequest(
             model=model,
             device=device,
@@ -60,8 +66,7 @@ def bench(
             repeats=repeats,
         ),
         typer.echo,
+        keep,
     )
     if json is not None:
-        command = files.command_line("bas-opd", sys.argv[1:])
-        files.save({"command": command, **numbers}, json)
         typer.echo(f"The numbers are in {json}.")

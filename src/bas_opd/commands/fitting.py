@@ -11,6 +11,7 @@ from itertools import product
 
 import torch
 
+from bas_opd.budget import query_budget
 from bas_opd.config.schema import Config
 from bas_opd.model.activations import Activations, Batch, activations
 from bas_opd.model.delta import Way, can_have_kernels
@@ -244,12 +245,12 @@ class _Counting:
         Rows with short responses are many, and each has the cache of its prompt. More rows have
         more caches, longer prompts larger ones.
         """
-        rollout = self.config.rollout
+        rollout, most_rows = self.config.rollout, self._most_rows()
         if not self.config.optim.share_prompts:
             yield Batch(tokens=tokens, images=tokens if sees else 0)
             return
-        for prompts in range(1, min(rollout.prompts_per_step, len(self.lengths)) + 1):
-            rows = prompts * rollout.per_prompt
+        for prompts in range(1, min(rollout.prompts_per_step, len(self.lengths), most_rows) + 1):
+            rows = min(prompts * rollout.per_prompt, most_rows)
             shortest = self.lengths[prompts - 1]
             most = bisect_right(self.lengths, (tokens - rows) // prompts)
             for length in {shortest, self.lengths[max(prompts, most) - 1], self.length}:
@@ -257,6 +258,14 @@ class _Counting:
                 if room >= prompts:
                     images = prompts * length if sees else 0
                     yield Batch(tokens=tokens, images=images, rows=min(rows, room), prompt=length)
+
+    def _most_rows(self) -> int:
+        """Return how many rows a step learns from: K, where a budget counts calls."""
+        rollout, queries = self.config.rollout, self.config.queries
+        rows = rollout.prompts_per_step * rollout.per_prompt
+        if queries is None or queries.budget != "calls":
+            return rows
+        return max(1, query_budget(queries.query_ratio, rows))
 
     def _engine(self, size: Memory) -> int:
         rollout = self.config.rollout

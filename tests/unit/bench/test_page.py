@@ -28,8 +28,9 @@ SIDES = [
 NUMBERS: dict[str, Any] = {
     "comparisons": [{"name": "sampling", "shape": "2 prompts", "sides": SIDES, "skipped": []}],
     "steps": [
-        {"seconds": {"rollout": 9.0}, "peak_gib": 1.0},
-        {"seconds": {"rollout": 1.239}, "peak_gib": 2.0},
+        {"step": place, "seconds": {"rollout": rollout, "teacher": 1.0}, "peak_gib": rollout,
+         "queries": 2, "teacher_tokens": 3000, "student_tokens": 4000}
+        for place, rollout in enumerate([9.0, 1.239])
     ],
     "seconds": {"in the loop": 8.4631},
     "arms": {"8bit": {"distance": 0.12345, "moment_bytes": 12345}},
@@ -40,7 +41,14 @@ NUMBERS: dict[str, Any] = {
 }  # fmt: skip
 SHOWN = {
     "comparisons": ["sampling: 2 prompts", "| theirs | 0.5 | 2,000 | 0.50 | 0.50 |"],
-    "steps": ["| rollout | 1.24 |", "| peak memory, GiB | 2.0 |"],
+    "steps": [
+        "| seconds | step 1 | step 2 |",
+        "| rollout | 9.00 | 1.24 |",
+        "| all phases | 10.00 | 2.24 |",
+        "| rows and tokens of the teacher | 2, 3,000 | 2, 3,000 |",
+        "| tokens of the student | 4,000 | 4,000 |",
+        "| peak memory, GiB | 9.0 | 1.2 |",
+    ],
     "seconds": ["| in the loop | 8.46 |"],
     "simulation": [
         "Lengths of 96 prompts and 768 responses; 12 exchanges of objects a step, 0.27 ms each "

@@ -610,6 +610,8 @@ def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
             "rollout.prompts_per_step=6",
             "rollout.per_prompt=8",
             "rollout.max_response_tokens=40",
+            "select.policy=full",
+            "select.query_ratio=1",
         )
         form = fit(config, gpus=1, lengths=lengths).forms[0]
         for batch in micro_batches(groups, tokens):
@@ -620,3 +622,25 @@ def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
                 tokens=images + of_rows, images=images, rows=len(batch.rows), prompt=longest
             )
             assert kept.kept(real, checkpointing=form.checkpointing) <= form.micro_batch
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        (("select.query_ratio=0.25",), 12),
+        (("select.policy=full", "select.query_ratio=1"), 48),
+        (("select.query_ratio=0.25", "select.budget=scored_tokens"), 48),
+    ],
+)
+def test_a_micro_batch_has_no_more_rows_than_a_step_learns_from(
+    settings: tuple[str, ...], rows: int, small_qwen3vl: Path, tmp_path: Path
+) -> None:
+    config = small_config(
+        tmp_path,
+        small_qwen3vl,
+        "optim.tokens_per_micro_batch=9000",
+        "rollout.prompts_per_step=6",
+        "rollout.per_prompt=8",
+        *settings,
+    )
+    assert fit(config, gpus=1, lengths=[30] * 6).forms[0].batch.rows == rows
