@@ -70,7 +70,7 @@ def examine(config: Config | None = None) -> list[Finding]:
 
     Nothing is written, and no weight is read.
     """
-    findings = [_python(), *_packages(config), _gpu(config)]
+    findings = [_python(), *_packages(config), _gpu(config), *_allocator()]
     if config is None:
         return [*findings, *_folder(Path("runs"))]
     from bas_opd.evaluate.during_training import evaluator
@@ -197,6 +197,19 @@ def _gpu(config: Config | None) -> Finding:
         return _ok("GPU", f"{text}, {kinds}")
     mend = "Set model.precision=float32, or use an Ampere GPU or newer."
     return _finding("GPU", f"{text}, no bfloat16", mend, level="warning")
+
+
+def _allocator() -> Iterator[Finding]:
+    """Name a setting of PyTorch's allocator that rollouts were seen to be slow with."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
+            yield _finding(
+                "GPU memory",
+                f"{name} has expandable_segments:True, with which rollouts of Qwen3.5-4B took ten "
+                "times as long on one GPU (docs/performance.md)",
+                f"Unset {name}, or leave expandable_segments out of it.",
+                level="warning",
+            )
 
 
 def _run(config: Config, data: PreparedSet | None) -> Iterator[Finding]:

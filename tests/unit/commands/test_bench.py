@@ -350,6 +350,23 @@ def test_the_model_is_gone_when_the_loss_is_timed(monkeypatch: pytest.MonkeyPatc
     assert gone == [True]
 
 
+def test_a_bench_that_is_stopped_leaves_the_numbers_of_its_finished_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bench.json"
+
+    def stopped(*_: object, **__: object) -> list[Comparison]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "losses", stopped)
+    words = ["bench", "--json", str(path), *SMALL, "--parts", "prefill,loss"]
+    monkeypatch.setattr("sys.argv", ["/bin/bas-opd", *words])
+    assert CliRunner().invoke(app, words).exit_code != 0
+    found = json.loads(path.read_text())
+    assert [each["name"] for each in found["comparisons"]] == ["prefill"]
+    assert found["command"].startswith("bas-opd bench")
+
+
 @pytest.mark.parametrize("place", ["nowhere/bench.json", "."])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_timed(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -111,6 +111,22 @@ def test_a_gpu_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (finding.level, finding.text) == ("warning", "Old GPU, 16 GB, no bfloat16")
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_an_allocator_that_slows_rollouts_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    for value in ("", "max_split_size_mb:64", "expandable_segments:False"):
+        monkeypatch.setenv(name, value)
+        assert "GPU memory" not in by_name(examine())
+    monkeypatch.setenv(name, "max_split_size_mb:64, expandable_segments:True")
+    finding = by_name(examine())["GPU memory"]
+    assert finding.level == "warning"
+    assert name in finding.text
+    assert name in finding.mend
+
+
 def test_missing_model_and_data_are_problems(home: Path, small_qwen35: Path) -> None:
     config = small_config(home, home / "nowhere", f"data.path={home / 'nothing'}")
     findings = by_name(examine(config))
