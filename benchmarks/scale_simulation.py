@@ -189,12 +189,12 @@ def options() -> argparse.ArgumentParser:
     found.add_argument("--infiniband", type=float, default=50, help="GB/s of a GPU beyond it")
     found.add_argument("--ethernet", type=float, default=12.5, help="GB/s of a machine, for gloo")
     found.add_argument("--latency", type=float, default=0.05, help="ms of a hop of gloo")
-    # Of one H200 with the 4B shape, see docs/performance.md.
-    found.add_argument("--decode", type=float, default=83, help="ms of a token of one batch")
+    # Of one H200 with the 4B shape and 28 prompts, 2026-11-19, see docs/performance.md.
+    found.add_argument("--decode", type=float, default=16, help="ms of a token of one batch")
     found.add_argument(
-        "--prefill", type=float, default=4640, help="tokens/s of sampler and teacher"
+        "--prefill", type=float, default=32_000, help="tokens/s of sampler and teacher"
     )
-    found.add_argument("--learn", type=float, default=3480, help="tokens/s of the student")
+    found.add_argument("--learn", type=float, default=6500, help="tokens/s of the student")
     found.add_argument("--json", type=Path, help="write the numbers there")
     found.add_argument("--figure", help="write an SVG there")
     return found
@@ -422,10 +422,14 @@ def passes(
     selected = sorted(
         random.Random(0).sample(range(len(lengths)), query_budget(RATIO, len(lengths)))
     )
-    started = process_time()
     dealt = shares(group_by_prompt(selected, rollouts), gpus)
-    student = [list(micro_batches(groups, STUDENT_TOKENS)) for groups in dealt]
-    packing = 2 * (process_time() - started)  # for the teacher, and for the student
+
+    def pack() -> list[list[Any]]:
+        again = shares(group_by_prompt(selected, rollouts), gpus)
+        return [list(micro_batches(groups, STUDENT_TOKENS)) for groups in again]
+
+    student = pack()
+    packing = 2 * timed(pack, repeats=3)  # for the teacher, and for the student
 
     def crop_tokens(batch: Any) -> float:
         prompts = sum(group.prompt.length for group in batch.groups)

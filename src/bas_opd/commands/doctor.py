@@ -205,8 +205,8 @@ def _allocator() -> Iterator[Finding]:
         if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
             yield _finding(
                 "GPU memory",
-                f"{name} has expandable_segments:True, with which rollouts of Qwen3.5-4B took ten "
-                "times as long on one GPU (docs/performance.md)",
+                f"{name} has expandable_segments:True, with which rollouts of Qwen3.5-4B took 94 s "
+                "instead of 8 on one GPU",
                 f"Unset {name}, or leave expandable_segments out of it.",
                 level="warning",
             )

@@ -28,7 +28,7 @@ def is_fast(device: torch.device) -> bool:
 
 
 def may_be_fast() -> bool:
-    """Whether there is a device that is fast."""
+    """Whether this process has a GPU and may use fast paths there."""
     return torch.cuda.is_available() and is_fast(torch.device("cuda"))
 
 

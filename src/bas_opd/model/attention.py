@@ -5,9 +5,8 @@
   can take the place of query positions instead. On a GPU a kernel of our own reads the cache once,
   as far as a row sees it.
 - More tokens on a GPU in half precision: a mask keeps PyTorch from flash attention, and what it
-  takes instead prepares itself for milliseconds whenever a batch has a new shape. Padding is at the
-  ends of rows, so the starts and ends of rows say all that a mask says.
-
+  takes instead prepares itself for milliseconds whenever a batch has a new shape. Padding is before
+  or after the tokens of a row, so the places of rows say all that a mask says.
 - Pictures on a GPU: small ones together, in one call.
 
 All other calls go to transformers' own function.
@@ -46,7 +45,7 @@ FEWEST = 16
 WIDEST = 256
 """Channels of a head, in flash attention."""
 WIDEST_TRAINED = 192
-"""The same for a backward pass, but on the GPUs of data centres."""
+"""The same for a backward pass on other GPUs than those of data centres."""
 
 
 def register_grouped_attention() -> str:
@@ -58,7 +57,7 @@ def register_grouped_attention() -> str:
 
 
 class Rows:
-    """A causal mask of rows that are padded at their ends, made only if it is asked for."""
+    """A causal mask of rows padded before or after their tokens, made only if it is asked for."""
 
     def __init__(self, make: Callable[[], Tensor | None], shown: Tensor | None) -> None:
         self._make, self._shown = make, shown
@@ -249,7 +248,7 @@ def _has_flash(query: Tensor) -> bool:
     ):
         return False
     capability = torch.cuda.get_device_capability(query.device)
-    is_large = capability in ((8, 0), (9, 0))
+    is_large = capability in ((8, 0), (9, 0), (10, 0))
     learns = torch.is_grad_enabled() and query.requires_grad
     return capability >= (8, 0) and (is_large or not learns or channels <= WIDEST_TRAINED)
 

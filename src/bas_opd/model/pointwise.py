@@ -1,4 +1,4 @@
-"""Norms, gates and rotations on a GPU: one kernel forward and one backward.
+"""Norms, gates and rotations on a GPU: one kernel each way.
 
 transformers computes each in five to twelve operations, most of them casts. Here inputs are read
 once, in their own precision, and computed in fp32. What is written is rounded once.

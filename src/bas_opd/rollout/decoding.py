@@ -381,7 +381,7 @@ class FixedSteps:
         first, start = self.slot.clone(), torch.cuda.Stream()
         start.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(start), self._no_kept_casts(), self._rounded():
-            self._step()  # The first compiles kernels and allocates what libraries work in.
+            self._step()  # It compiles kernels and allocates what libraries work in.
             self.position.zero_()
             self.taken.zero_()
             self.slot.copy_(first)
