@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bas_opd.model import attention as module
 from bas_opd.model.attention import Rows, attend_one, attend_to_pictures, rows_or_mask
-from bas_opd.model.attention import grouped_attention as grouped
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ SHARED: Any = SimpleNamespace(num_key_value_groups=4, is_causal=True, training=T
 OWN: Any = SimpleNamespace(num_key_value_groups=1, is_causal=False, training=True)
 
 
-attention: Any = grouped
+attention: Any = module.grouped_attention
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

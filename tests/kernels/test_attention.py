@@ -28,6 +28,14 @@ def test_one_token_attends_as_with_pytorch(group: int, slots: int, channels: int
     assert torch.allclose(found.double(), expected, atol=3e-3)
 
 
+def test_scores_are_scaled_by_the_width_unless_said_otherwise() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 16, 64).half() for _ in range(3))
+    seen = torch.ones(2, 1, 1, 16, dtype=torch.bool)
+    found = attend_one(query, key, value, seen, None)
+    assert torch.equal(found, attend_one(query, key, value, seen, 1 / 8))
+
+
 def test_what_is_not_seen_may_be_anything() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, 1, 40, 16).half() for _ in range(3))

@@ -75,6 +75,36 @@ def test_a_norm_reads_a_part_of_each_row() -> None:
     )
 
 
+def test_a_gate_may_be_a_part_of_each_row() -> None:
+    torch.manual_seed(0)
+    compare(
+        lambda x, both, weight: NORM(x, both.chunk(2, -1)[1], weight, 0.0, 1e-6, torch.float32),
+        lambda x, both, weight: normed(x, weight, 0.0) * F.silu(both.chunk(2, -1)[1]),
+        torch.randn(5, 3, 32),
+        torch.randn(5, 3, 64),
+        torch.randn(32),
+    )
+
+
+@pytest.mark.parametrize("ways", [lambda x: x.expand(6, 4, 32), lambda x: x.mT.expand(6, 32, 4).mT])
+def test_gradients_may_lie_in_memory_in_any_way(ways: Any) -> None:
+    torch.manual_seed(0)
+    given, weight = torch.randn(6, 4, 32), torch.randn(32)
+    reaching = ways(torch.randn(1, 4, 32))
+    turns = [torch.randn(1, 6, 16) for _ in range(2)]
+    for run in (
+        lambda x: NORM(x, None, weight, 1.0, 1e-6, torch.float32),
+        lambda x: GATED(x, x + 1),
+        lambda x: ROTATION(x.transpose(0, 1)[None], *turns)[0].transpose(0, 1),
+    ):
+        found = []
+        for gradient in (reaching, reaching.contiguous()):
+            x = given.clone().requires_grad_()
+            run(x).backward(gradient)
+            found.append(x.grad)
+        assert torch.equal(*found)
+
+
 def test_a_gated_norm_is_that_of_pytorch() -> None:
     torch.manual_seed(0)
     compare(
@@ -86,11 +116,16 @@ def test_a_gated_norm_is_that_of_pytorch() -> None:
     )
 
 
-def test_a_frozen_weight_has_no_gradient() -> None:
-    x, weight = torch.randn(5, 32, requires_grad=True), torch.randn(32)
-    NORM(x, None, weight, 1.0, 1e-6, torch.float32).sum().backward()
-    assert x.grad is not None
-    assert weight.grad is None
+def test_the_gradient_of_a_frozen_weight_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    backward = Norm.backward
+    monkeypatch.setattr(
+        Norm, "backward", lambda *given: found.append(backward(*given)) or found[-1]
+    )
+    for learns in (False, True):
+        x, weight = torch.randn(5, 32, requires_grad=True), torch.randn(32, requires_grad=learns)
+        NORM(x, None, weight, 1.0, 1e-6, torch.float32).sum().backward()
+    assert [gradients[2] is not None for gradients in found] == [False, True]
 
 
 def test_a_norm_is_rounded_once() -> None:

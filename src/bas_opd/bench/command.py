@@ -83,9 +83,9 @@ def measure(
 
     timings = _Timings(say, keep_all)
     _time_parts(request, device, timings)
-    timings.show(_whole_step(timings.found))
     if not timings.found:
         raise OutOfMemory("Nothing could be timed: there is not enough memory.")
+    timings.show(_whole_step(timings.found))
 
 
 class _Timings:

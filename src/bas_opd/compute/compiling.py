@@ -43,6 +43,11 @@ def has_kernels(device: torch.device) -> bool:
     return is_fast(device) and has_triton()
 
 
+def power_of_two(size: int) -> int:
+    """Return the smallest power of two that is no less; Triton's tiles have such sizes."""
+    return 1 << (size - 1).bit_length()
+
+
 def launching_on(tensor: Tensor) -> AbstractContextManager[Any]:
     """Return a context in which Triton launches where a tensor is; it uses the current device."""
     return torch.cuda.device(tensor.device if tensor.device.type == "cuda" else -1)

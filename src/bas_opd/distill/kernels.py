@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_kernels, launching_on
+from bas_opd.compute.compiling import has_kernels, launching_on, power_of_two
 
 BLOCK = 64
 """Neighbouring logits that are summarised together."""
@@ -68,11 +68,11 @@ def fused_topk(logits: Tensor, largest: Tensor, k: int) -> tuple[Tensor, Tensor]
     index = torch.empty(tokens, k, dtype=torch.int64, device=logits.device)
     with launching_on(logits):
         kernels.choose_blocks[(tokens,)](
-            *(largest, blocks, largest.shape[-1], k), many=_power(largest.shape[-1])
+            *(largest, blocks, largest.shape[-1], k), many=power_of_two(largest.shape[-1])
         )
         kernels.choose_tokens[(tokens,)](
             *(logits, blocks, top, index, logits.stride(0), vocabulary, k),
-            slots=_power(k),
+            slots=power_of_two(k),
             width=BLOCK,
             num_warps=8,
         )
@@ -91,17 +91,12 @@ def fused_rest(logits: Tensor, summed: Tensor, index: Tensor) -> Tensor:
         _kernels().sum_rest[(tokens,)](
             *(logits, untouched, index, rest),
             *(logits.stride(0), vocabulary, summed.shape[-1], index.shape[-1]),
-            many=_power(summed.shape[-1]),
-            slots=_power(index.shape[-1]),
+            many=power_of_two(summed.shape[-1]),
+            slots=power_of_two(index.shape[-1]),
             width=BLOCK,
             num_warps=8,
         )
     return rest
-
-
-def _power(size: int) -> int:
-    """Return the next power of two."""
-    return 1 << (size - 1).bit_length()
 
 
 def _plain_summaries(logits: Tensor) -> tuple[Tensor, Tensor]:

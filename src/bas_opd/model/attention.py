@@ -32,7 +32,9 @@ from bas_opd.compute.compiling import (
     is_fast,
     launching_on,
     may_be_fast,
+    power_of_two,
 )
+from bas_opd.model.delta import can_have_kernels
 
 NAME = "sdpa_grouped"
 HALF = (torch.bfloat16, torch.float16)
@@ -40,6 +42,8 @@ LARGE = 2048
 """Patches of a picture from which it is attended to by itself."""
 TILE, STAGES = 32, 3
 """Slots of the cache that a program reads at a time, and how many such reads are under way."""
+LONGEST = 2**15
+"""Slots of the longest cache: a program has all marks of what is seen in registers."""
 FEWEST = 16
 """Rows of the smallest product of Triton."""
 WIDEST = 256
@@ -71,7 +75,7 @@ class Rows:
     def starts(self, rows: int, tokens: int, slots: int, device: torch.device) -> Tensor:
         """Return where the padding of each row starts, its tokens, the next row, and so on.
 
-        A row has `slots` keys, and the last `tokens` of them have queries: the starts are of these.
+        A row has `slots` keys, of which the last `tokens` have queries; the starts count queries.
         """
         if tokens not in self._starts:
             first = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -128,11 +132,11 @@ def grouped_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend by groups of heads for one token per row, by rows or with sdpa for more."""
-    if kwargs.get("cu_seq_lens_q") is not None:
+    if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("is_causal") is False:
         return attend_to_pictures(module, query, key, value, scaling=scaling, **kwargs), None
     rows, heads, tokens, channels = query.shape
     if isinstance(attention_mask, Rows):
-        if not kwargs.get("dropout") and _has_flash(query):
+        if not kwargs.get("dropout") and _has_flash(query, key, value):
             return flash_attention(query, key, value, attention_mask, scaling), None
         attention_mask = attention_mask.mask
     if tokens > 1 or attention_mask is None or kwargs.get("dropout"):
@@ -146,7 +150,7 @@ def grouped_attention(
             **kwargs,
         )
     groups = query.reshape(rows, key.shape[1], heads // key.shape[1], channels)
-    if _has_own(groups, key, attention_mask):
+    if _has_own(groups, key, value, attention_mask):
         mixed = attend_one(groups, key, value, attention_mask, scaling)
     else:
         mixed = F.scaled_dot_product_attention(
@@ -182,7 +186,11 @@ def attend_to_pictures(
     Small ones are attended to in one call. For large ones sdpa has a faster kernel, one by one.
     """
     lengths = (cu_seq_lens_q[1:] - cu_seq_lens_q[:-1]).tolist()
-    if query.shape[2] < LARGE * len(lengths) and not kwargs.get("dropout") and _has_flash(query):
+    if (
+        query.shape[2] < LARGE * len(lengths)
+        and not kwargs.get("dropout")
+        and _has_flash(query, key, value)
+    ):
         places = cu_seq_lens_q.int().to(query.device, non_blocking=True)
         sizes = (max(lengths), max(lengths))
         return _flash(query, key, value, [places, places], sizes, scaling, is_causal=False)
@@ -227,16 +235,16 @@ def attend_one(
             *(*key.stride()[:3], *value.stride()[:3], seen.stride(0)),
             channels**-0.5 if scaling is None else scaling,
             group=group,
-            many=max(FEWEST, 1 << (group - 1).bit_length()),
+            many=max(FEWEST, power_of_two(group)),
             width=channels,
             tile=TILE,
-            all_slots=1 << (slots - 1).bit_length(),
+            all_slots=power_of_two(slots),
             num_stages=STAGES,
         )
     return out
 
 
-def _has_flash(query: Tensor) -> bool:
+def _has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
     channels = query.shape[-1]
     if (
         not is_fast(query.device)
@@ -249,11 +257,11 @@ def _has_flash(query: Tensor) -> bool:
         return False
     capability = torch.cuda.get_device_capability(query.device)
     is_large = capability in ((8, 0), (9, 0), (10, 0))
-    learns = torch.is_grad_enabled() and query.requires_grad
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return capability >= (8, 0) and (is_large or not learns or channels <= WIDEST_TRAINED)
 
 
-def _has_own(query: Tensor, key: Tensor, seen: Tensor) -> bool:
+def _has_own(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> bool:
     channels = query.shape[-1]
     return (
         has_kernels(query.device)
@@ -262,8 +270,9 @@ def _has_own(query: Tensor, key: Tensor, seen: Tensor) -> bool:
         and seen.dtype is torch.bool
         and FEWEST <= channels <= WIDEST
         and channels & (channels - 1) == 0
-        and key.stride(-1) == 1
-        and torch.version.hip is None
+        and key.stride(-1) == value.stride(-1) == 1
+        and key.shape[2] <= LONGEST
+        and can_have_kernels(query.device)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
+from itertools import accumulate, chain
 
 from torch import Tensor
 
@@ -114,18 +115,21 @@ def micro_batches(
 
 def of_like_length(lengths: Sequence[int], worth: int) -> list[list[int]]:
     """Split rows by length into parts, so that padding and `worth` tokens a part are fewest."""
-    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    # The fewest tokens of the first rows, and where the last part of these begins.
+    of_length: dict[int, list[int]] = {}
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        of_length.setdefault(lengths[row], []).append(row)
+    rows = [0, *accumulate(len(some) for some in of_length.values())]
+    # The fewest tokens of the rows up to a length, and where the last part of these begins.
     fewest, begins = [0], [0]
-    for end in range(1, len(order) + 1):
-        longest = lengths[order[end - 1]]
-        costs = [fewest[begin] + (end - begin) * longest for begin in range(end)]
+    for end, longest in enumerate(of_length, 1):
+        costs = [fewest[begin] + (rows[end] - rows[begin]) * longest for begin in range(end)]
         begin = min(range(end), key=costs.__getitem__)
         fewest.append(costs[begin] + worth)
         begins.append(begin)
-    parts, end = list[list[int]](), len(order)
+    same = list(of_length.values())
+    parts, end = list[list[int]](), len(same)
     while end:
-        parts.append(sorted(order[begins[end] : end]))
+        parts.append(sorted(chain.from_iterable(same[begins[end] : end])))
         end = begins[end]
     return parts[::-1]
 

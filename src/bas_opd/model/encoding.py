@@ -102,7 +102,7 @@ class ViewEncoder:
 def _pinned(values: Tensor) -> Tensor:
     """Return a tensor from which a GPU copies by itself; the same where that gains nothing.
 
-    Pinning takes the driver's lock for milliseconds, while it starts nothing on the GPU.
+    Pinning holds the driver's lock for milliseconds, and nothing starts on the GPU meanwhile.
     """
     if not torch.cuda.is_initialized() or values.nbytes < PINNED_BYTES:
         return values

@@ -42,7 +42,8 @@ def register_fused_parts() -> None:
 def round_inputs_of_linears(network: nn.Module) -> None:
     """Let norms that only linear layers read write what those compute with.
 
-    Autocast would cast the same norm for each of the layers that read it.
+    Autocast would cast the same norm for each of the layers that read it. In the backward pass
+    their gradients, which are in half precision, are then added in half precision too.
     """
     for layer in network.modules():
         for name in ("input_layernorm", "post_attention_layernorm"):
@@ -97,7 +98,9 @@ def _choosing_gate(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(layer: Any, x: Tensor) -> Tensor:
         if not has_kernels(x.device) or not isinstance(layer.act_fn, nn.SiLU | SiLUActivation):
             return reference(layer, x)
-        return layer.down_proj(_gated(layer.gate_proj(x), layer.up_proj(x)))
+        gate, value = layer.gate_proj(x), layer.up_proj(x)
+        is_plain = gate.dtype is value.dtype
+        return layer.down_proj(_gated(gate, value) if is_plain else layer.act_fn(gate) * value)
 
     return run
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bas_opd.compute.compiling import launching_on
+from bas_opd.compute.compiling import launching_on, power_of_two
 
 WIDE = 2048
 """Elements that a program has at a time."""
@@ -136,9 +136,9 @@ def _rotated(x: Tensor, cosines: Tensor, sines: Tensor, *, is_back: bool) -> Ten
             half=half,
             rest=rest,
             is_back=is_back,
-            many=_power(heads),
-            wide=_power(half),
-            wide_rest=_power(max(rest, 1)),
+            many=power_of_two(heads),
+            wide=power_of_two(half),
+            wide_rest=power_of_two(max(rest, 1)),
         )
     return out.transpose(1, 2)
 
@@ -150,7 +150,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _shape(rows: Tensor, gate: Tensor | None) -> dict[str, Any]:
-    wide = _power(rows.shape[-1])
+    wide = power_of_two(rows.shape[-1])
     return {
         "width": rows.shape[-1],
         "wide": wide,
@@ -162,10 +162,6 @@ def _shape(rows: Tensor, gate: Tensor | None) -> dict[str, Any]:
 
 def _parts(x: Tensor) -> tuple[int]:
     return (-(-x.numel() // WIDE),)
-
-
-def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length()
 
 
 @functools.cache

@@ -62,7 +62,7 @@ def norm_back(
     is_gated: tl.constexpr,
     learns: tl.constexpr,
 ):
-    """Write the gradients of every n-th tile of rows, and what they add to that of the weights."""
+    """Write the gradients of every n-th tile of rows, and their part of the weights' gradient."""
     unit = tl.arange(0, wide)
     factor = tl.load(weight + unit, mask=unit < width, other=0.0).to(tl.float32) + above
     added = tl.zeros([wide], dtype=tl.float32)

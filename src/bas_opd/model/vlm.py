@@ -298,14 +298,18 @@ class VisionLanguageModel:
         owners = torch.tensor(list(prompt_of))
         if not share_prompts:
             return self._packed(self._unshared_rows(prompts, owners, responses), responses)
-        prefix = self.prefill(prompts)
         lengths = [len(response) for response in responses]
-        parts = of_like_length(lengths, PART_TOKENS) if self._may_split() else [range(len(lengths))]
-        found = [
-            self._packed(self._shared_rows(prefix, owners[rows], some), some)
-            for rows in map(list, parts)
-            for some in [[responses[row] for row in rows]]
-        ]
+        parts = [list(range(len(lengths)))]
+        if self._may_split():
+            parts = of_like_length(lengths, PART_TOKENS)
+        # Only the rows' own copies of the prompts' caches stay in memory.
+        prefix = self.prefill(prompts)
+        begun = [prefix.rows(owners[part].to(self.device)) for part in parts]
+        del prefix
+        found: list[Tensor] = []
+        for part in parts:
+            some = [responses[row] for row in part]
+            found.append(self._packed(self._shared_rows(begun.pop(0), some), some))
         if len(found) == 1:
             return found[0]
         order = torch.cat([torch.full((lengths[row],), row) for part in parts for row in part])
@@ -324,10 +328,7 @@ class VisionLanguageModel:
         valid = torch.arange(hidden.shape[1]) < lengths[:, None]
         return hidden.flatten(0, 1)[valid.flatten().nonzero()[:, 0].to(self.device)]
 
-    def _shared_rows(
-        self, prefix: Prefix, prompt_of: Tensor, responses: Sequence[Tensor]
-    ) -> Tensor:
-        prefix = prefix.rows(prompt_of.to(self.device))
+    def _shared_rows(self, prefix: Prefix, responses: Sequence[Tensor]) -> Tensor:
         first = prefix.last_hidden[:, None]
         longest = max(len(response) for response in responses)
         if longest == 1:

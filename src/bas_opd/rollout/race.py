@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_kernels, launching_on
+from bas_opd.compute.compiling import has_kernels, launching_on, power_of_two
 from bas_opd.rollout.draws import race_noise
 
 WIDTH = 4096
@@ -60,7 +60,7 @@ class Race:
         kernels: Any = importlib.import_module("bas_opd.rollout.triton_race")
         rows, vocab = logits.shape
         blocks, apart = -(-vocab // WIDTH), int(len(position) > 1)
-        many = 1 << (blocks - 1).bit_length()
+        many = power_of_two(blocks)
         if len(self._barred) != vocab:
             self._barred = torch.zeros(vocab, device=logits.device)
             self._barred.index_fill_(0, self._suppressed, -torch.inf)

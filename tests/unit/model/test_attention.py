@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +80,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     for module in (attention, fused):
         monkeypatch.setattr(module, "may_be_fast", lambda: True)
-    monkeypatch.setattr(attention, "_has_flash", lambda _: True)
+    monkeypatch.setattr(attention, "_has_flash", lambda *_: True)
     monkeypatch.setattr(attention, "flash_forward", lambda: called)
     return calls
 
@@ -115,7 +118,7 @@ def test_rows_attend_as_with_a_mask(
 def test_without_flash_attention_the_mask_is_that_of_transformers(
     on_a_gpu: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_has_flash", lambda _: False)
+    monkeypatch.setattr(attention, "_has_flash", lambda *_: False)
     torch.manual_seed(0)
     shown = torch.ones(2, 6, dtype=torch.bool)
     shown[1, :2] = False
@@ -131,11 +134,121 @@ def test_without_flash_attention_the_mask_is_that_of_transformers(
     assert not on_a_gpu
 
 
-@pytest.mark.parametrize("options", [{"local_size": 4}, {"mask_function": lambda *_: _[3] >= 0}])
-def test_other_masks_than_causal_ones_stay_masks(
+def sees_all(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return key >= 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"local_size": 4},
+        {"mask_function": sees_all},
+        {"q_length": 1, "q_offset": 5},
+        {"q_length": 4},  # its last query would be taken for the last of six
+        {"q_length": 4, "q_offset": torch.tensor(2)},
+        {"kv_offset": 2, "kv_length": 4, "q_length": 4},
+    ],
+)
+def test_other_masks_than_causal_ones_of_rows_stay_masks(
     on_a_gpu: list[bool], options: dict[str, Any]
 ) -> None:
-    assert not isinstance(rows_or_mask(2, 6, 6, allow_is_causal_skip=False, **options), Rows)
+    sizes = {"q_length": 6, "kv_length": 6, "allow_is_causal_skip": False}
+    assert isinstance(rows_or_mask(2, **sizes), Rows)
+    assert not isinstance(rows_or_mask(2, **{**sizes, **options}), Rows)
+
+
+@pytest.mark.parametrize(
+    ("capability", "channels", "dtype", "learns", "expected"),
+    [
+        ((9, 0), 256, torch.bfloat16, True, True),
+        ((8, 0), 256, torch.float16, True, True),
+        ((10, 0), 256, torch.bfloat16, True, True),
+        ((8, 9), 256, torch.bfloat16, True, False),
+        ((8, 9), 256, torch.bfloat16, False, True),
+        ((8, 9), 192, torch.bfloat16, True, True),
+        ((12, 0), 256, torch.bfloat16, True, False),
+        ((7, 5), 64, torch.float16, False, False),
+        ((9, 0), 64, torch.float32, False, False),
+        ((9, 0), 264, torch.bfloat16, False, False),
+        ((9, 0), 60, torch.bfloat16, False, False),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_flash_attention_is_asked_for_what_it_can_do(
+    capability: tuple[int, int],
+    channels: int,
+    dtype: torch.dtype,
+    learns: bool,
+    expected: bool,
+    which: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever of queries, keys and values is trained."""
+    monkeypatch.setattr(attention, "is_fast", lambda _: True)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    given = [torch.zeros(1, 1, 2, channels, dtype=dtype) for _ in range(3)]
+    given[which].requires_grad_(learns)
+    assert attention._has_flash(*given) == expected
+    monkeypatch.setattr(attention, "is_fast", lambda _: False)
+    assert not attention._has_flash(*given)
+
+
+def test_rows_with_dropout_attend_with_a_mask(on_a_gpu: list[bool]) -> None:
+    query = torch.randn(2, 4, 6, 16)
+    key, value = (torch.randn(2, 2, 6, 16) for _ in range(2))
+    rows = rows_or_mask(2, 6, 6)
+    grouped_attention(shared_heads(), query, key, value, rows, scaling=0.3, dropout=0.5)
+    assert not on_a_gpu
+
+
+def test_packed_rows_of_text_are_no_pictures(on_a_gpu: list[bool]) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(1, 4, 6, 16)
+    key, value = (torch.randn(1, 2, 6, 16) for _ in range(2))
+    places, given = torch.tensor([0, 2, 6]), (query, key, value, None)
+    found, _ = grouped_attention(shared_heads(), *given, scaling=0.3, cu_seq_lens_q=places)
+    expected, _ = sdpa_attention_forward(shared_heads(), *given, scaling=0.3)
+    assert torch.equal(found, expected)
+    assert not on_a_gpu
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"dtype": torch.float32},
+        {"channels": 24},
+        {"slots": 2**15 + 1},
+        {"mask": torch.float16},
+        {"capability": (7, 5)},
+        {"kernels": False},
+        {"learns": True},
+    ],
+)
+def test_the_kernel_of_one_token_is_asked_for_what_it_can_do(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case: dict[str, Any] = {
+        "dtype": torch.float16,
+        "channels": 32,
+        "slots": 9,
+        "mask": torch.bool,
+        "capability": (8, 0),
+        "kernels": True,
+        "learns": False,
+        **change,
+    }
+    called: list[Tensor] = []
+    monkeypatch.setattr(attention, "has_kernels", lambda _: case["kernels"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: case["capability"])
+    monkeypatch.setattr(attention, "attend_one", lambda query, *_: called.append(query) or query)
+    query = torch.zeros(1, 4, 1, case["channels"], dtype=case["dtype"])
+    key = torch.zeros(1, 2, case["slots"], case["channels"], dtype=case["dtype"])
+    seen = torch.ones(1, 1, 1, case["slots"], dtype=case["mask"])
+    with torch.set_grad_enabled(case["learns"]):
+        grouped_attention(shared_heads(), query, key, key, seen, scaling=0.3)
+    assert len(called) == (not change)
 
 
 @pytest.mark.parametrize("is_large", [False, True])
@@ -176,7 +289,7 @@ def test_a_model_computes_the_same_by_rows(
     found: list[dict[str, Tensor]] = []
     calls: list[bool] = []
     for _ in range(2):
-        if found:
+        if found:  # Only now: a fixture among the arguments would change the first pass, too.
             calls = request.getfixturevalue("on_a_gpu")
         model.network.zero_grad()
         hidden = model.response_hidden(prompts, [0, 1, 0], responses, share_prompts=share_prompts)
@@ -215,3 +328,40 @@ def test_rows_of_different_lengths_may_be_computed_one_part_after_another(
     assert passes == [7, 3, 2, 2]
     for expected, got in zip(*found, strict=True):
         assert torch.allclose(got, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_by_layer", [None, False, True])
+def test_layers_gathered_one_by_one_have_one_pass_over_all_rows(
+    is_by_layer: bool | None, small_qwen35: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen35)
+    monkeypatch.setattr(vlm, "is_fast", lambda _: True)
+    if is_by_layer is not None:
+        monkeypatch.setattr(model, "shards", SimpleNamespace(is_by_layer=is_by_layer))
+    assert model._may_split() == (not is_by_layer)
+
+
+def test_the_cache_of_prompts_is_gone_while_responses_are_computed(
+    small_qwen3vl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen3vl)
+    prompt = model.processor.encode(Image.new("RGB", (64, 64)), "?")
+    kept: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+    prefill, extend = model.prefill, model.extend
+
+    def prefilled(prompts: Any) -> Any:
+        prefix = prefill(prompts)
+        layer: Any = prefix.cache.layers[0]
+        kept.append(weakref.ref(layer.keys))
+        return prefix
+
+    def extended(*given: Any) -> Any:
+        alive.append(kept[0]() is not None)
+        return extend(*given)
+
+    monkeypatch.setattr(model, "prefill", prefilled)
+    monkeypatch.setattr(model, "extend", extended)
+    with torch.no_grad():
+        model.response_hidden([prompt], [0, 0], [torch.arange(5, 9), torch.arange(5, 8)])
+    assert alive == [False]

@@ -17,6 +17,7 @@ from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfi
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 from bas_opd.model import fused
+from bas_opd.model.attention import NAME
 from bas_opd.model.delta import register_delta_rule
 from bas_opd.model.fused import register_fused_parts
 from bas_opd.model.replacing import MODULES, without_replacements
@@ -97,6 +98,19 @@ def test_rotations_are_transformers_own_without_kernels(
     for run, given, angles in ways:
         assert [x.shape for x in run(*given, *angles)] == [x.shape for x in given]
     assert calls == 4 * ["_rotation"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_pictures_are_attended_to_in_one_call_by_our_attention_only(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_fused_parts()
+    asks: Any = sys.modules[module].is_flash_attention_requested  # type: ignore[attr-defined]
+    names = (NAME, "sdpa", "flash_attention_2", None)
+    configs = [SimpleNamespace(_attn_implementation=name) for name in names]
+    assert [asks(config) for config in configs] == [False, False, True, False]
+    monkeypatch.setattr(fused, "may_be_fast", lambda: True)
+    assert [asks(config) for config in configs] == [True, False, True, False]
 
 
 def test_norms_that_linear_layers_read_are_written_in_their_precision(
