@@ -62,10 +62,9 @@ def plain_kernels(given: str) -> list[Kernel]:
         (f"{convolution}.forward", [given, FLOAT, given, *[INT] * 5], tile),
         (
             f"{convolution}.backward",
-            [given, FLOAT, given, FLOAT, FLOAT, *[INT] * 8],
+            [given, FLOAT, given, given, FLOAT, *[INT] * 8],
             {**tile, "span": 64},
         ),
-        (f"{convolution}.spread", [FLOAT, FLOAT, given, INT, INT], tile),
         (
             f"{convolution}.step",
             [given, given, FLOAT, given, *sizes],

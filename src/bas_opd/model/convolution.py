@@ -2,7 +2,7 @@
 
 Each channel is filtered over its last four tokens. transformers casts and copies the inputs for a
 convolution and its results back, in eight operations for a token that is decoded. Here tokens are
-read where they lie and sums are fp32. The forward pass is one kernel, the backward pass two.
+read where they lie, sums are fp32, and either pass is one kernel.
 """
 
 from __future__ import annotations
@@ -54,14 +54,13 @@ class CausalFilter(torch.autograd.Function):
         rows, channels, tokens = inputs.shape
         of_inputs = inputs.new_empty(rows, tokens, channels)
         parts = -(-tokens // SPAN)
-        of_sums = torch.empty_like(of_inputs, dtype=torch.float32)
         of_taps = taps.new_empty(rows * parts, *taps.shape, dtype=torch.float32)
         with launching_on(inputs):
             _kernels().backward[_grid(inputs, SPAN)](
                 inputs,
                 taps,
                 of_out,
-                of_sums,
+                of_inputs,
                 of_taps,
                 tokens,
                 channels,
@@ -69,12 +68,6 @@ class CausalFilter(torch.autograd.Function):
                 *of_out.stride(),
                 width=taps.shape[1],
                 span=SPAN,
-                tile=TILE,
-                wide=CHANNELS,
-            )
-            _kernels().spread[_grid(inputs, TILE)](
-                *(of_sums, taps, of_inputs, tokens, channels),
-                width=taps.shape[1],
                 tile=TILE,
                 wide=CHANNELS,
             )

@@ -57,7 +57,7 @@ def backward(
     inputs,
     taps,
     of_out,
-    of_sums,
+    of_inputs,
     of_taps,
     tokens,
     channels,
@@ -72,7 +72,10 @@ def backward(
     tile: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """Write the gradient of the sums of `span` tokens, and what these add to that of the taps."""
+    """Write the gradient of the inputs of `span` tokens, and what these add to that of the taps.
+
+    An input reaches `width` outputs, whose values before the activation are computed again.
+    """
     row = tl.program_id(2).to(tl.int64)
     part = row * tl.num_programs(0) + tl.program_id(0)
     channel = tl.program_id(1).to(tl.int64) * wide + tl.arange(0, wide)
@@ -82,59 +85,34 @@ def backward(
     of_tap = tl.zeros([width, wide], dtype=tl.float32)
     for start in range(0, span, tile):
         token = tl.program_id(0).to(tl.int64) * span + start + tl.arange(0, tile)
-        is_valid = (token < tokens)[:, None] & inside[None, :]
-        values = _filtered(given, token, tokens, channel, inside, across, along, taps, width)
-        gate = tl.sigmoid(values)
-        reaching = tl.load(
-            of_out + row * out_row + token[:, None] * out_along + channel[None, :] * out_across,
-            mask=is_valid,
-            other=0.0,
-        ).to(tl.float32)
-        reaching *= gate * (1.0 + values * (1.0 - gate))
-        place = (row * tokens + token[:, None]) * channels + channel[None, :]
-        tl.store(of_sums + place, reaching, mask=is_valid)
-        for each in tl.static_range(width):
-            source = token + (each - width + 1)
-            seen = tl.load(
-                given + source[:, None] * along + channel[None, :] * across,
-                mask=((source >= 0) & (source < tokens))[:, None] & inside[None, :],
+        total = tl.zeros([tile, wide], dtype=tl.float32)
+        for later in tl.static_range(width):
+            at = token + later
+            values = _filtered(given, at, tokens, channel, inside, across, along, taps, width)
+            gate = tl.sigmoid(values)
+            reaching = tl.load(
+                of_out + row * out_row + at[:, None] * out_along + channel[None, :] * out_across,
+                mask=(at < tokens)[:, None] & inside[None, :],
                 other=0.0,
-            )
-            added = tl.sum(reaching * seen.to(tl.float32), axis=0)
-            of_tap += tl.where(tap[:, None] == each, added[None, :], 0.0)
+            ).to(tl.float32)
+            reaching *= gate * (1.0 + values * (1.0 - gate))
+            weight = tl.load(taps + channel * width + (width - 1 - later), mask=inside, other=0.0)
+            total += reaching * weight.to(tl.float32)[None, :]
+            if later == 0:  # Every output is there once.
+                for each in tl.static_range(width):
+                    source = token + (each - width + 1)
+                    seen = tl.load(
+                        given + source[:, None] * along + channel[None, :] * across,
+                        mask=((source >= 0) & (source < tokens))[:, None] & inside[None, :],
+                        other=0.0,
+                    )
+                    added = tl.sum(reaching * seen.to(tl.float32), axis=0)
+                    of_tap += tl.where(tap[:, None] == each, added[None, :], 0.0)
+        place = (row * tokens + token[:, None]) * channels + channel[None, :]
+        is_valid = (token < tokens)[:, None] & inside[None, :]
+        tl.store(of_inputs + place, total.to(of_inputs.dtype.element_ty), mask=is_valid)
     place = (part * channels + channel[None, :]) * width + tap[:, None]
     tl.store(of_taps + place, of_tap, mask=inside[None, :])
-
-
-@triton.jit
-def spread(
-    of_sums,
-    taps,
-    of_inputs,
-    tokens,
-    channels,
-    width: tl.constexpr,
-    tile: tl.constexpr,
-    wide: tl.constexpr,
-):
-    """Write the gradient of the inputs: each reaches the sums of `width` tokens."""
-    row = tl.program_id(2).to(tl.int64)
-    token = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
-    channel = tl.program_id(1).to(tl.int64) * wide + tl.arange(0, wide)
-    inside = channel < channels
-    total = tl.zeros([tile, wide], dtype=tl.float32)
-    for later in tl.static_range(width):
-        at = token + later
-        reaching = tl.load(
-            of_sums + (row * tokens + at[:, None]) * channels + channel[None, :],
-            mask=(at < tokens)[:, None] & inside[None, :],
-            other=0.0,
-        )
-        weight = tl.load(taps + channel * width + (width - 1 - later), mask=inside, other=0.0)
-        total += reaching * weight.to(tl.float32)[None, :]
-    place = (row * tokens + token[:, None]) * channels + channel[None, :]
-    is_valid = (token < tokens)[:, None] & inside[None, :]
-    tl.store(of_inputs + place, total.to(of_inputs.dtype.element_ty), mask=is_valid)
 
 
 @triton.jit
