@@ -79,6 +79,8 @@ def peak_of_an_update(
         f"rollout.prompts_per_step={prompts}",
         "rollout.per_prompt=4",
         "rollout.max_response_tokens=65",
+        "select.policy=full",
+        "select.query_ratio=1",
         "optim.tokens_per_micro_batch=1",
     )
     sampling = SamplingSettings(per_prompt=4, max_response_tokens=65)

@@ -222,10 +222,12 @@ OTHERS = {"bitsandbytes", "fla", "liger_kernel", "requests", "torchvision", "tri
 NEED_TRITON = {
     "compute.triton_trial",
     "distill.triton_kernels",
+    "model.triton_attention",
     "model.triton_chunks",
     "model.triton_convolution",
     "model.triton_delta",
     "model.triton_head",
+    "model.triton_pointwise",
     "rollout.triton_race",
 }
 NEED_A_TRAINER = {"integrations.trl", "integrations.trl_server", "integrations.verl"}
