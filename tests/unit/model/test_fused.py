@@ -1,4 +1,4 @@
-"""Fused parts of Qwen3.5's layers: the numbers of transformers' own, and chosen on a GPU only."""
+"""Fused parts of layers: chosen on a GPU only, and elsewhere what transformers computes."""
 
 from __future__ import annotations
 
