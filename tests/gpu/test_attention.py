@@ -75,7 +75,7 @@ def test_rows_attend_as_with_a_mask(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("rows", [1, 224])
+@pytest.mark.parametrize("rows", [1, 4, 32, 224])
 def test_one_token_attends_as_with_sdpa(rows: int) -> None:
     torch.manual_seed(0)
     query = torch.randn(rows, 4, 4, 256, device="cuda").bfloat16()

@@ -13,7 +13,7 @@ from stage_fixtures import make_examples, make_model
 from bas_opd.compute import compiling
 from bas_opd.compute.world import World
 from bas_opd.data.views import full_view
-from bas_opd.model import delta
+from bas_opd.model import delta, delta_step
 from bas_opd.model.vlm import VisionLanguageModel
 from bas_opd.rollout import Sampler, SamplingSettings, decoding, race
 from bas_opd.types import PromptBatch, Rollouts
@@ -146,30 +146,37 @@ def test_a_sharded_model_decodes_by_graphs_within_a_phase(
     assert not spread._decode._steps
 
 
-def test_the_kernel_of_linear_attention_decodes_what_the_reference_does(
-    tmp_path: Path,
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_the_kernels_of_linear_attention_decode_what_the_reference_does(
+    precision: torch.dtype, tmp_path: Path
 ) -> None:
     cpu = make_model(build_small_model(tmp_path / "model", linear_width=32))
     assert delta.implementation(torch.device("cuda"), learns=False) == "triton"
-    model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=torch.float32)
+    model = VisionLanguageModel(cpu.network.cuda(), cpu.processor, precision=precision)
     settings = SamplingSettings(max_response_tokens=12)
     batch = PromptBatch(step=0, examples=make_examples(tmp_path, 3))
     steps: list[int] = []
-    step = delta.decoding_step
+    step = delta_step.take_step
 
-    def counted(*inputs: torch.Tensor) -> torch.Tensor:
+    def counted(*inputs: Any) -> torch.Tensor:
         steps.append(1)
         return step(*inputs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta, "decoding_step", counted)
+        patch.setattr(delta_step, "take_step", counted)
         fast = Sampler(model, full_view, settings).generate(batch)
     assert steps
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta, "can_decode_in_place", lambda *_: False)
+        patch.setattr(delta_step, "fits", lambda *_: False)
         slow = Sampler(model, full_view, settings).generate(batch)
-    assert torch.equal(fast.tokens, slow.tokens)
-    torch.testing.assert_close(fast.logprobs, slow.logprobs, atol=1e-3, rtol=1e-3)
+    width = min(fast.tokens.shape[1], slow.tokens.shape[1])
+    same = (fast.tokens[:, :width] == slow.tokens[:, :width]).all(1)
+    is_exact = precision is torch.float32
+    assert same.float().mean() > (0.99 if is_exact else 0.5)
+    limit = 1e-3 if is_exact else 0.05
+    torch.testing.assert_close(
+        fast.logprobs[same][:, :width], slow.logprobs[same][:, :width], atol=limit, rtol=limit
+    )
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

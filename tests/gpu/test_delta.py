@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from transformers import Qwen3_5TextConfig
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from bas_opd.compute.compiling import has_triton
 from bas_opd.model import delta, fused_delta
-from bas_opd.model.delta import chunked_delta_rule, decoding_step, register_delta_rule
+from bas_opd.model.delta import chunked_delta_rule, register_delta_rule
+from bas_opd.model.delta_step import move_state
 from bas_opd.model.fused_delta import can_fuse, fused_delta_rule
+from bas_opd.model.shapes import TEXT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,27 +60,32 @@ def test_values_and_gradients_are_those_of_the_reference(length: int) -> None:
 
 
 @torch.no_grad()
-def test_a_decoding_step_is_that_of_the_reference() -> None:
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_decoding_step_is_that_of_the_reference(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        build: Any = modeling_qwen3_5.Qwen3_5GatedDeltaNet
+        mixer = build(Qwen3_5TextConfig(**TEXT), 0)
+        mixed = torch.randn(5, mixer.conv_dim).to(precision)
+        strengths, decays = torch.randn(2, 5, 32).to(precision)
+        state = torch.randn(5, 32, 128, 128)
+    query, key, value = mixed[:, None].split([2048, 2048, 4096], dim=-1)
+    query, key = (x.unflatten(-1, (16, 128)).repeat_interleave(2, dim=2) for x in (query, key))
     register_delta_rule()
     reference: Any = modeling_qwen3_5.torch_recurrent_gated_delta_rule
-    torch.manual_seed(0)
-    query, key, value = (torch.randn(5, 1, 32, 128, device="cuda").bfloat16() for _ in range(3))
-    g, beta = (torch.randn(5, 1, 32, device="cuda") for _ in range(2))
-    g, beta = -g.abs(), beta.sigmoid().bfloat16()
-    state = torch.randn(5, 32, 128, 128, device="cuda")
     expected, last = reference.reference(
         query,
         key,
-        value,
-        g=g,
-        beta=beta,
+        value.unflatten(-1, (32, 128)),
+        g=(-mixer.A_log.exp() * F.softplus(decays.float() + mixer.dt_bias))[:, None],
+        beta=strengths.sigmoid()[:, None],
         initial_state=state.clone(),
         output_final_state=True,
         use_qk_l2norm_in_kernel=True,
     )
-    found = decoding_step(query, key, value, g, beta, state)
+    found = move_state(mixer, mixed, strengths, decays, state)
     assert found.dtype is expected.dtype
-    assert torch.allclose(found.float(), expected.float(), rtol=1e-2, atol=1e-3)
+    assert torch.allclose(found.float(), expected[:, 0].float(), rtol=1e-2, atol=1e-3)
     assert torch.allclose(state, last, rtol=1e-4, atol=1e-5)
 
 

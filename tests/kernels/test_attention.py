@@ -6,13 +6,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bas_opd.model import attention
 from bas_opd.model.attention import attend_one
 
 
 @pytest.mark.parametrize("group", [1, 4, 6])
-@pytest.mark.parametrize("slots", [1, 31, 80])
-@pytest.mark.parametrize("channels", [16, 64])
-def test_one_token_attends_as_with_pytorch(group: int, slots: int, channels: int) -> None:
+@pytest.mark.parametrize("slots", [1, 31, 80, 130])
+@pytest.mark.parametrize(("channels", "parts"), [(16, 1), (16, 16), (64, 2), (64, 4)])
+def test_one_token_attends_as_with_pytorch(
+    group: int, slots: int, channels: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "PARTS", parts)
     torch.manual_seed(0)
     query = torch.randn(3, 2, group, channels).half()
     key, value = (torch.randn(3, 2, slots + 3, channels).half() for _ in range(2))
@@ -26,6 +30,13 @@ def test_one_token_attends_as_with_pytorch(group: int, slots: int, channels: int
     expected = F.scaled_dot_product_attention(*exact, attn_mask=seen, scale=0.3)
     assert found.dtype is torch.float16
     assert torch.allclose(found.double(), expected, atol=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("programs", "parts"), [(1, 16), (16, 16), (17, 8), (64, 4), (128, 2), (129, 1), (896, 1)]
+)
+def test_few_rows_are_read_in_more_parts(programs: int, parts: int) -> None:
+    assert attention._parts(programs) == parts
 
 
 def test_scores_are_scaled_by_the_width_unless_said_otherwise() -> None:

@@ -34,7 +34,9 @@ def plain_kernels(given: str) -> list[Kernel]:
     tile = {"width": 4, "tile": 8, "wide": 64}
     drawing = [*[FLOAT] * 2, *[LONG] * 3, *[FLOAT] * 3, SHORT, FLOAT, *sizes, INT, "fp32"]
     finishing = [LONG, LONG, *[FLOAT] * 4, SHORT, FLOAT, LONG, FLOAT, FLOAT, *sizes]
-    decoding = [given, given, given, FLOAT, given, FLOAT, given, "fp32", "fp32"]
+    decoding = [*[given] * 3, *[FLOAT] * 3, given, *sizes, "fp32", "fp32"]
+    layer = {"heads": 32, "shared": 2, "width": 128, "wide": 128, "tile": 32}
+    joining = {"group": 4, "width": 256, "parts": 16}
     pointwise = "model.triton_pointwise"
     norms: dict[str, Any] = {"width": 2560, "wide": 4096, "tile": 1, "is_gated": False}
     heads: dict[str, Any] = {"width": 128, "wide": 128, "tile": 16, "is_gated": True}
@@ -70,7 +72,8 @@ def plain_kernels(given: str) -> list[Kernel]:
             [given, given, FLOAT, given, *sizes],
             {"width": 4, "kept": 4, "wide": 64},
         ),
-        ("model.triton_delta.decode", decoding, {"width": 128, "wide": 128, "tile": 32}),
+        ("model.triton_delta.decode", decoding, layer),
+        ("model.triton_attention.join_parts", [*[FLOAT] * 3, given], joining),
         (f"{loss}.scale_softmax", [*[FLOAT] * 3, given, INT, INT], {"width": 4096}),
         (f"{loss}.summarise", [*[FLOAT] * 3, *sizes], {"tile": 32, "width": 64}),
         (f"{loss}.choose_blocks", [FLOAT, SHORT, INT, INT], {"many": 4096}),
@@ -197,11 +200,14 @@ def test_a_kernel_with_products_compiles_for_ampere(name: str) -> None:
 
 
 @pytest.mark.parametrize("capability", [AMPERE, HOPPER])
+@pytest.mark.parametrize("parts", [1, 16])
 def test_attention_of_one_token_fits_two_programs_on_a_multiprocessor(
-    capability: int, tmp_path: Path
+    parts: int, capability: int, tmp_path: Path
 ) -> None:
     constants = {"group": 4, "many": 16, "width": 256, "tile": TILE, "all_slots": 2048}
-    kinds = [*[HALF] * 3, "*u8", HALF, *[INT] * 9, "fp32"]
+    constants["parts"] = parts
+    written = [HALF if parts == 1 else FLOAT] * 3
+    kinds = [*[HALF] * 3, "*u8", *written, *[INT] * 9, "fp32"]
     kernel = ("model.triton_attention.attend", kinds, constants)
     found = compiled(kernel, capability, num_warps=4, num_stages=STAGES)
     assert "mma.sync" in found.asm["ptx"]

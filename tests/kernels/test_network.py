@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import build_small_model
 from stage_fixtures import make_examples, make_model
 
 from bas_opd.data.views import full_view
-from bas_opd.model import fused
+from bas_opd.model import delta_step, fused
 from bas_opd.model.loading import LoraSettings
 from bas_opd.rollout import Sampler, SamplingSettings, race
 from bas_opd.types import PromptBatch, Rollouts
@@ -23,7 +24,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     for owner, name in (
         (fused.CausalFilter, "apply"),
-        (fused, "filter_step"),
+        (delta_step, "take_step"),
         (fused, "_norm"),
         (fused, "_gated"),
         (fused, "_rotation"),
@@ -40,19 +41,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, *, kernels: bool) -> None:
-    for module in (fused, race):
+    for module in (delta_step, fused, race):
         monkeypatch.setattr(module, "has_kernels", lambda _: kernels)
 
 
 @pytest.mark.parametrize("has_fixed_caches", [True, False])
 def test_a_sampler_draws_the_same_with_the_kernels(
-    small_qwen35: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     calls: Counter[str],
     has_fixed_caches: bool,
 ) -> None:
-    model = make_model(small_qwen35)
+    model = make_model(build_small_model(tmp_path / "model", linear_width=32))
     batch = PromptBatch(step=1, examples=make_examples(tmp_path, 2))
     settings = SamplingSettings(max_response_tokens=8, per_prompt=3)
 
@@ -65,7 +65,7 @@ def test_a_sampler_draws_the_same_with_the_kernels(
     plain = drawn(kernels=False)
     assert not calls
     found = drawn(kernels=True)
-    assert set(calls) == {"apply", "filter_step", "fused", "_norm", "_gated", "_rotation"}
+    assert set(calls) == {"apply", "take_step", "fused", "_norm", "_gated", "_rotation"}
     assert torch.equal(found.tokens, plain.tokens)
     assert torch.allclose(found.logprobs, plain.logprobs, atol=1e-5)
     assert found.entropies is not None

@@ -23,7 +23,7 @@ from bas_opd.distill.loss import DistillSettings
 from bas_opd.distill.utility import teacher_confidence
 from bas_opd.learn import Distillation, Learner, OptimizerSettings, PackedRows
 from bas_opd.learn.offloaded import OffloadedAdamW
-from bas_opd.model.batches import PromptGroup, micro_batches
+from bas_opd.model.batches import PromptGroup, micro_batches, of_like_length
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.run.state import TrainState, build_method
 from bas_opd.select import RandomSelector
@@ -235,29 +235,57 @@ def test_memory_that_runs_out_half_way_leaves_no_half_gradient(
 
 
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("limit", [1, 30, 64, 200])
-def test_no_micro_batch_exceeds_its_limit_unless_it_is_one_row(share: bool, limit: int) -> None:
+@pytest.mark.parametrize("part_tokens", [None, 0, 10])
+@pytest.mark.parametrize("limit", [1, 30, 64, 80, 200])
+def test_no_micro_batch_exceeds_its_limit_unless_it_is_one_row(
+    share: bool, part_tokens: int | None, limit: int
+) -> None:
     def group(number: int, length: int, rows: int, longest: int) -> PromptGroup:
         prompt = Prompt(
             input_ids=torch.zeros(length).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
         )
         first = number * 8
         return PromptGroup(
-            number=number, prompt=prompt, rows=tuple(range(first, first + rows)), longest=longest
+            number=number,
+            prompt=prompt,
+            rows=tuple(range(first, first + rows)),
+            lengths=tuple(max(1, longest - 3 * row) for row in range(rows)),
         )
 
     groups = [group(0, 40, 8, 5), group(1, 10, 3, 9), group(2, 25, 1, 20), group(3, 10, 5, 2)]
-    batches = list(micro_batches(groups, limit, share_prompts=share))
+    batches = list(micro_batches(groups, limit, share_prompts=share, part_tokens=part_tokens))
     for batch in batches:
-        longest = max(g.longest for g in batch.groups)
+        lengths = [length for g in batch.groups for length in g.lengths]
+        parts = [lengths]
+        if part_tokens is not None:
+            found = of_like_length(lengths, part_tokens)
+            parts = [[lengths[row] for row in part] for part in found]
         copies = len(batch.groups) if share else len(batch.rows)
-        padded = copies * max(p.length for p in batch.prompts) + len(batch.rows) * longest
+        padded = copies * max(p.length for p in batch.prompts)
+        padded += sum(len(part) * max(part) for part in parts)
         assert padded <= limit or len(batch.rows) == 1
-    assert sorted(row for batch in batches for row in batch.rows) == sorted(
-        row for g in groups for row in g.rows
-    )
+    known = {row: (g.number, n) for g in groups for row, n in zip(g.rows, g.lengths, strict=True)}
+    assert known == {
+        row: (g.number, n)
+        for batch in batches
+        for g in batch.groups
+        for row, n in zip(g.rows, g.lengths, strict=True)
+    }
+    assert sum(len(batch.rows) for batch in batches) == len(known)
     lengths = [p.length for batch in batches for p in batch.prompts]
     assert lengths == sorted(lengths)
+
+
+def test_rows_that_are_padded_in_parts_need_fewer_micro_batches() -> None:
+    prompt = Prompt(
+        input_ids=torch.zeros(10).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
+    )
+    groups = [
+        PromptGroup(number=number, prompt=prompt, rows=(number,), lengths=(length,))
+        for number, length in enumerate([100, *[5] * 9])
+    ]
+    found = {parts: list(micro_batches(groups, 245, part_tokens=parts)) for parts in (None, 20)}
+    assert [len(batches) for batches in found.values()] == [2, 1]
 
 
 def test_a_captured_state_no_longer_changes(small_qwen35: Path, tmp_path: Path) -> None:

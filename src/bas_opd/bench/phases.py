@@ -11,7 +11,6 @@ from torch import Tensor
 from bas_opd.bench.floor import floor
 from bas_opd.bench.sides import Comparison, Side, compare
 from bas_opd.bench.subject import Subject
-from bas_opd.data.images import open_crop
 from bas_opd.data.views import crop_view
 from bas_opd.distill.divergence import topk_divergence
 from bas_opd.distill.loss import DistillSettings
@@ -24,6 +23,7 @@ from bas_opd.learn import (
     PackedRows,
 )
 from bas_opd.model.batches import group_by_prompt, micro_batches
+from bas_opd.model.encoding import ViewEncoder, idle_threads
 from bas_opd.teacher import SelfTeacher
 from bas_opd.types import FullLogits, Rollouts, TeacherScores
 
@@ -33,9 +33,12 @@ def teaching(subject: Subject, *, repeats: int) -> Comparison:
     model, size = subject.model, subject.size
     rollouts = subject.rollouts()
     selected, every = subject.selected(rollouts), range(len(rollouts))
+    # Threads open the crops for all sides, as in a run.
+    views = ViewEncoder(model.processor, crop_view, threads=idle_threads(model.device))
     # One each: where memory runs out, the batches of one side must not become those of another.
     ours, shared, recorded = (
-        SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch) for _ in range(3)
+        SelfTeacher(model, crop_view, tokens_per_batch=size.micro_batch, views=views)
+        for _ in range(3)
     )
     crop = model.processor.prompt_length((size.side // 2, size.side // 2), "?")
     return compare(
@@ -48,7 +51,7 @@ def teaching(subject: Subject, *, repeats: int) -> Comparison:
             ),
             Side(
                 name="all rows, own crops (released)",
-                run=lambda: _score_apart(subject, rollouts),
+                run=lambda: _score_apart(subject, rollouts, views),
                 required_share=0.30,
             ),
             Side(
@@ -169,17 +172,12 @@ def _score(teacher: SelfTeacher, rollouts: Rollouts, rows: Sequence[int]) -> int
 
 
 @torch.no_grad()
-def _score_apart(subject: Subject, rollouts: Rollouts) -> int:
+def _score_apart(subject: Subject, rollouts: Rollouts, views: ViewEncoder) -> int:
     """Score all rows, each with its own crop prompt, and project the tokens."""
     model = subject.model
-    crops = [
-        group.seen_as(
-            model.processor.encode(
-                open_crop(rollouts.examples[group.number]), rollouts.examples[group.number].question
-            )
-        )
-        for group in group_by_prompt(range(len(rollouts)), rollouts)
-    ]
+    groups = group_by_prompt(range(len(rollouts)), rollouts)
+    views.expect(rollouts.examples[group.number] for group in groups)
+    crops = [group.seen_as(views(rollouts.examples[group.number])) for group in groups]
     processed = 0
     for batch in micro_batches(crops, subject.size.micro_batch, share_prompts=False):
         with model.compute():

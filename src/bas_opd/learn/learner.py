@@ -207,10 +207,8 @@ class Learner:
         if torch.is_grad_enabled():
             self.zero_grad()  # A retry after running out of memory starts from nothing.
         share, rank, shards = self.settings.share_prompts, self.world.rank, self.model.shards
-        dealt = [
-            list(micro_batches(part, tokens, share_prompts=share))
-            for part in shares(groups, self.world.size)
-        ]
+        cut = partial(micro_batches, share_prompts=share, part_tokens=self.model.part_tokens)
+        dealt = [list(cut(part, tokens)) for part in shares(groups, self.world.size)]
         loss = torch.zeros((), device=self.model.device)
         observed: dict[int, float] = {}
         processed = [0] * self.world.size

@@ -42,6 +42,8 @@ LARGE = 2048
 """Patches of a picture from which it is attended to by itself."""
 TILE, STAGES = 32, 3
 """Slots of the cache that a program reads at a time, and how many such reads are under way."""
+PROGRAMS, PARTS = 256, 16
+"""Programs that keep a large GPU busy, and the most parts of the cache of a row."""
 LONGEST = 2**15
 """Slots of the longest cache: a program has all marks of what is seen in registers."""
 FEWEST = 16
@@ -226,12 +228,16 @@ def attend_one(
     Each row sees a slot.
     """
     rows, heads, group, channels = query.shape
-    slots = key.shape[2]
+    slots, parts = key.shape[2], _parts(rows * heads)
     query, out = query.to(key.dtype).contiguous(), torch.empty_like(query, dtype=key.dtype)
+    totals, tops, masses = out, out, out
+    if parts > 1:
+        totals = query.new_empty(rows, heads, parts, group, channels, dtype=torch.float32)
+        tops, masses = (totals.new_empty(totals.shape[:-1]) for _ in range(2))
     seen = seen.view(torch.uint8)
     with launching_on(query):
-        _kernels().attend[(rows * heads,)](
-            *(query, key, value, seen, out, slots, heads),
+        _kernels().attend[(rows * heads, parts)](
+            *(query, key, value, seen, totals, tops, masses, slots, heads),
             *(*key.stride()[:3], *value.stride()[:3], seen.stride(0)),
             channels**-0.5 if scaling is None else scaling,
             group=group,
@@ -239,9 +245,19 @@ def attend_one(
             width=channels,
             tile=TILE,
             all_slots=power_of_two(slots),
+            parts=parts,
             num_stages=STAGES,
         )
+        if parts > 1:
+            _kernels().join_parts[(rows * heads * group,)](
+                totals, tops, masses, out, group=group, width=channels, parts=parts
+            )
     return out
+
+
+def _parts(programs: int) -> int:
+    """Return in how many parts slots are read: a power of two, more for fewer programs."""
+    return min(PARTS, 1 << (max(1, PROGRAMS // programs).bit_length() - 1))
 
 
 def _has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:

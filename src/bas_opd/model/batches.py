@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heapreplace
 from itertools import accumulate, chain
 
@@ -19,7 +20,12 @@ class PromptGroup:
     number: int
     prompt: Prompt | DistantPrompt
     rows: tuple[int, ...]
-    longest: int
+    lengths: tuple[int, ...]
+    """Tokens of the response of each row."""
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
 
     @property
     def tokens_of_a_row(self) -> int:
@@ -82,7 +88,7 @@ def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup
             number=number,
             prompt=rollouts.prompts[number],
             rows=tuple(members),
-            longest=max(int(rollouts.lengths[row]) for row in members),
+            lengths=tuple(int(rollouts.lengths[row]) for row in members),
         )
         for number, members in by_prompt.items()
     ]
@@ -94,18 +100,27 @@ def micro_batches(
     *,
     share_prompts: bool = True,
     split_prompts: bool = True,
+    part_tokens: int | None = None,
 ) -> Iterator[MicroBatch]:
     """Split groups, sorted by length, into batches of at most `tokens` padded tokens.
 
     Only a group that exceeds the limit by itself is split, and its prompt computed again; a row
     that exceeds it by itself is a batch of its own. Without `split_prompts`, so is such a group.
+    With `part_tokens` the rows of a batch are padded as parts that `of_like_length` returns.
     """
+    padded = partial(_padded_tokens, part_tokens=part_tokens)
     pieces = list(groups)
-    if split_prompts:
-        pieces = [p for g in groups for p in _pieces(g, tokens, share_prompts=share_prompts)]
+    if not share_prompts:
+        pieces = [row for group in groups for row in _pieces(group, 1)]
+    elif split_prompts:
+        pieces = []
+        for group in groups:
+            room = (tokens - group.prompt.length) // group.longest
+            fits = padded([group]) <= tokens
+            pieces += [group] if fits else _pieces(group, max(1, room))
     batch: list[PromptGroup] = []
     for piece in sorted(pieces, key=lambda p: (p.prompt.length, p.longest)):
-        if batch and _padded_tokens([*batch, piece]) > tokens:
+        if batch and padded([*batch, piece]) > tokens:
             yield MicroBatch(groups=tuple(batch))
             batch = []
         batch.append(piece)
@@ -149,13 +164,17 @@ def shares(groups: Sequence[PromptGroup], count: int) -> list[list[PromptGroup]]
     return [sorted(share, key=lambda group: place[group.number]) for share in dealt]
 
 
-def _pieces(group: PromptGroup, tokens: int, *, share_prompts: bool) -> Iterator[PromptGroup]:
-    room = (tokens - group.prompt.length) // group.longest if share_prompts else 1
-    size = max(1, room)
+def _pieces(group: PromptGroup, size: int) -> Iterator[PromptGroup]:
+    """Yield the group in pieces of so many rows."""
     for start in range(0, len(group.rows), size):
-        yield replace(group, rows=group.rows[start : start + size])
+        end = start + size
+        yield replace(group, rows=group.rows[start:end], lengths=group.lengths[start:end])
 
 
-def _padded_tokens(groups: Sequence[PromptGroup]) -> int:
-    prompts = len(groups) * max(g.prompt.length for g in groups)
-    return prompts + sum(len(g.rows) for g in groups) * max(g.longest for g in groups)
+def _padded_tokens(groups: Sequence[PromptGroup], *, part_tokens: int | None) -> int:
+    lengths = [length for group in groups for length in group.lengths]
+    parts = [range(len(lengths))]
+    if part_tokens is not None:
+        parts = of_like_length(lengths, part_tokens)
+    of_prompts = len(groups) * max(group.prompt.length for group in groups)
+    return of_prompts + sum(len(part) * max(lengths[row] for row in part) for part in parts)

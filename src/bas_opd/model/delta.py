@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bas_opd.compute.compiling import has_kernels, is_fast, launching_on
+from bas_opd.compute.compiling import has_kernels, is_fast
 from bas_opd.model.fused_delta import CHUNK, EPSILON, can_fuse, fits, fused_delta_rule
 from bas_opd.model.replacing import qwen35_layers, replace, standing_for
 
@@ -31,8 +31,6 @@ FIRST_SOUND_TRITON = (3, 7, 1)
 """Before it, fla's backward pass is compiled wrongly on Hopper GPUs."""
 AMPERE, HOPPER = 8, 9
 """Generations of GPUs, as CUDA counts them."""
-TILE = 32
-"""Values of a head that one program of the decoding kernel computes."""
 FUNCTION = "torch_chunk_gated_delta_rule"
 STEP = "torch_recurrent_gated_delta_rule"
 
@@ -140,25 +138,6 @@ class _Scan(torch.autograd.Function):
         return of_read, back, of_kept, of_decay, flow[0]
 
 
-def decoding_step(
-    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, states: Tensor
-) -> Tensor:
-    """Continue every row by one token, `[batch, 1, head, width]`; the states are overwritten.
-
-    They are read and written once; the reference reads or writes them a dozen times.
-    """
-    kernels: Any = importlib.import_module("bas_opd.model.triton_delta")
-    batch, _, heads, width = query.shape
-    wide = value.shape[-1]
-    out = torch.empty_like(value, dtype=query.dtype, memory_format=torch.contiguous_format)
-    given = (x.contiguous() for x in (query, key, value, g, beta))
-    with launching_on(states):
-        kernels.decode[(batch * heads, wide // TILE)](
-            *given, states, out, width**-0.5, EPSILON, width=width, wide=wide, tile=TILE
-        )
-    return out
-
-
 def register_delta_rule() -> None:
     """Let layers with linear attention, where they are loaded, choose their implementation."""
     replace(qwen35_layers(), FUNCTION, _choosing)
@@ -259,51 +238,14 @@ def _choosing(reference: Callable[..., Any], way: Way | None = None) -> Callable
 
 
 def _choosing_step(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Take transformers' own function where its wrapper would take flash-linear-attention's."""
+    known = frozenset(inspect.signature(chunked_delta_rule).parameters)
     plain = inspect.unwrap(reference)
 
-    def run(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        g: Tensor,
-        beta: Tensor,
-        initial_state: Tensor | None = None,
-        output_final_state: bool = False,
-        use_qk_l2norm_in_kernel: bool = False,
-        **options: Any,
-    ) -> Any:
-        if (
-            initial_state is None
-            or torch.is_grad_enabled()
-            or not use_qk_l2norm_in_kernel
-            or not can_decode_in_place(query, value, initial_state)
-        ):
-            is_plain = not is_fast(query.device) and options.get("cu_seqlens") is None
-            return (plain if is_plain else reference)(
-                query,
-                key,
-                value,
-                g=g,
-                beta=beta,
-                initial_state=initial_state,
-                output_final_state=output_final_state,
-                use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-                **({} if is_plain else options),
-            )
-        out = decoding_step(query, key, value, g, beta, initial_state)
-        return out, initial_state if output_final_state else None
+    def run(query: Tensor, *inputs: Any, **options: Any) -> Any:
+        if is_fast(query.device) or options.get("cu_seqlens") is not None:
+            return reference(query, *inputs, **options)
+        used = {name: option for name, option in options.items() if name in known}
+        return plain(query, *inputs, **used)
 
     return run
-
-
-def can_decode_in_place(query: Tensor, value: Tensor, states: Tensor) -> bool:
-    """Whether the kernel fits: a GPU with Triton, one token, and widths that tiles divide."""
-    width, wide = query.shape[-1], value.shape[-1]
-    return (
-        query.shape[1] == 1
-        and states.dtype is torch.float32
-        and states.is_contiguous()
-        and width & (width - 1) == 0
-        and wide % TILE == 0
-        and has_kernels(states.device)
-    )

@@ -16,7 +16,7 @@ from transformers.activations import SiLUActivation
 
 from bas_opd.compute.compiling import computed_in, has_kernels, is_fast, may_be_fast
 from bas_opd.model.attention import NAME
-from bas_opd.model.convolution import CausalFilter, filter_step
+from bas_opd.model.convolution import CausalFilter
 from bas_opd.model.pointwise import Gated, Norm, Rotation
 from bas_opd.model.replacing import layers, qwen35_layers, replace
 
@@ -25,7 +25,6 @@ def register_fused_parts() -> None:
     """Let the layers, where they are loaded, choose how they compute; idempotent."""
     module = qwen35_layers()
     replace(module, "causal_conv1d_fn", _choosing_filter)
-    replace(module, "causal_conv1d_update", _choosing_filter_step)
     for name, norm in NORMS.items():
         for family in layers():
             replace(getattr(family, name, None), "forward", partial(_choosing_norm, norm))
@@ -174,30 +173,6 @@ def _choosing_filter(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
         ):
             return reference(hidden_states, weight, bias, activation=activation, **options)
         return CausalFilter.apply(hidden_states, weight)
-
-    return run
-
-
-def _choosing_filter_step(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(
-        hidden_states: Tensor,
-        conv_state: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        activation: str | None = None,
-    ) -> Tensor:
-        if (
-            bias is not None
-            or activation != "silu"
-            or torch.is_grad_enabled()
-            or hidden_states.shape[2] != 1
-            or conv_state.shape[2] < weight.shape[1]
-            or not conv_state.is_contiguous()
-            or not _is_power(conv_state.shape[2])
-            or not _filters(hidden_states, weight)
-        ):
-            return reference(hidden_states, conv_state, weight, bias, activation)
-        return filter_step(hidden_states, conv_state, weight)
 
     return run
 

@@ -20,6 +20,7 @@ from bas_opd.compute.world import World
 from bas_opd.model.batches import of_like_length
 from bas_opd.model.cache import empty_cache, join_rows, take_rows
 from bas_opd.model.delta import register_delta_rule
+from bas_opd.model.delta_step import register_delta_step
 from bas_opd.model.fused import register_fused_parts, round_inputs_of_linears
 from bas_opd.model.head import Head, plain_head
 from bas_opd.model.precision import hold_frozen_linears, keep_recurrences_in_fp32
@@ -30,7 +31,7 @@ from bas_opd.types import DistantPrompt, Prompt
 
 T = TypeVar("T")
 PART_TOKENS = 2048
-"""Tokens of padding that are worth another pass over rows of other lengths."""
+"""Tokens of padding that are worth another pass, on a GPU."""
 AnyPrompt = Prompt | DistantPrompt
 
 
@@ -103,6 +104,7 @@ class VisionLanguageModel:
         if precision is not torch.float32 and is_fast(self.device) and weight is not None:
             self.fast_head = Head(weight, precision, self.device)
         register_delta_rule()
+        register_delta_step()
         register_fused_parts()
         round_inputs_of_linears(network)
         if precision is not torch.float32:
@@ -282,6 +284,15 @@ class VisionLanguageModel:
         where = positions[None, :, None].expand(3, -1, 1)
         return self._forward(tokens[:, None], where, seen[:, None, None], cache=cache)[:, -1]
 
+    @property
+    def part_tokens(self) -> int | None:
+        """Tokens of padding that are worth a pass more over shared prompts; None for one pass.
+
+        Ranks that gather layers one by one must compute in the same number of passes.
+        """
+        is_by_layer = self.shards is not None and self.shards.is_by_layer
+        return PART_TOKENS if is_fast(self.device) and not is_by_layer else None
+
     def response_hidden(
         self,
         prompts: Sequence[AnyPrompt],
@@ -300,8 +311,8 @@ class VisionLanguageModel:
             return self._packed(self._unshared_rows(prompts, owners, responses), responses)
         lengths = [len(response) for response in responses]
         parts = [list(range(len(lengths)))]
-        if self._may_split():
-            parts = of_like_length(lengths, PART_TOKENS)
+        if self.part_tokens is not None:
+            parts = of_like_length(lengths, self.part_tokens)
         # Only the rows' own copies of the prompts' caches stay in memory.
         prefix = self.prefill(prompts)
         begun = [prefix.rows(owners[part].to(self.device)) for part in parts]
@@ -314,13 +325,6 @@ class VisionLanguageModel:
             return found[0]
         order = torch.cat([torch.full((lengths[row],), row) for part in parts for row in part])
         return torch.cat(found)[order.argsort(stable=True).to(self.device)]
-
-    def _may_split(self) -> bool:
-        """Whether rows of very different lengths are computed one part after another.
-
-        Ranks that gather layers one by one must compute in the same number of passes.
-        """
-        return is_fast(self.device) and not (self.shards is not None and self.shards.is_by_layer)
 
     def _packed(self, hidden: Tensor, responses: Sequence[Tensor]) -> Tensor:
         """Return the states `[row, token]` of valid tokens, row after row."""

@@ -70,6 +70,10 @@ class Decoder:
         self._weights: RoundedLinears | None = None
         self._pool: Any = None
         """The memory that all graphs compute in; nothing in it outlives a step."""
+        self._stream: torch.cuda.Stream | None = None
+        """Where they are captured."""
+        self._known: set[tuple[int, int]] = set()
+        """Rows and capacities of what was ever captured: all their kernels are loaded."""
         self._can_capture = True
         self._told: set[str] = set()
 
@@ -227,9 +231,10 @@ class Decoder:
         if self._weights is None and (copies := self.model.rounded_linears()) is not None:
             copies.refresh()
             self._weights = copies
-        if self._pool is None and self.model.device.type == "cuda":
-            self._pool = torch.cuda.graph_pool_handle()
-        return FixedSteps(
+        if self.model.device.type == "cuda":
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._stream = self._stream or torch.cuda.Stream(self.model.device)
+        steps = FixedSteps(
             self.model,
             self.choose,
             prefix,
@@ -239,7 +244,11 @@ class Decoder:
             size=size,
             weights=self._weights,
             pool=self._pool,
+            stream=self._stream,
+            is_known=(count, capacity) in self._known,
         )
+        self._known.add((count, capacity))
+        return steps
 
     def _kept(self) -> int:
         return sum(steps.size for steps in self._steps.values())
@@ -285,6 +294,8 @@ class FixedSteps:
         size: int,
         weights: RoundedLinears | None,
         pool: Any,
+        stream: torch.cuda.Stream | None,
+        is_known: bool,
     ) -> None:
         self.model, self.choose, self.size, self.weights = model, choose, size, weights
         self.capacity, self.room = capacity, 0
@@ -303,11 +314,11 @@ class FixedSteps:
         self.hidden = prefix.last_hidden.new_zeros(rows, prefix.last_hidden.shape[1])
         self.cache = fixed_cache(prefix.cache, rows, capacity, self.slot)
         self._graph = None
-        if device.type == "cuda":
+        if stream is not None:
             self.slot.fill_(prefix.cache.get_seq_length())
             self.seen[:, 0] = True
             with torch.cuda.device(device):  # Streams and captures are of the current device.
-                self._graph = self._captured(pool)
+                self._graph = self._captured(pool, stream, is_known=is_known)
 
     def load(self, prefix: Prefix, rows: Responses, repeats: int) -> None:
         """Start the rows that go on, `repeats` of them from each row of a prefix.
@@ -377,20 +388,23 @@ class FixedSteps:
         for count in (self.position, self.slot, self.next_position, self.taken):
             count += 1
 
-    def _captured(self, pool: Any) -> torch.cuda.CUDAGraph:
-        first, start = self.slot.clone(), torch.cuda.Stream()
-        start.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(start), self._no_kept_casts(), self._rounded():
-            self._step()  # It compiles kernels and allocates what libraries work in.
-            self.position.zero_()
-            self.taken.zero_()
-            self.slot.copy_(first)
-        torch.cuda.current_stream().wait_stream(start)
+    def _captured(
+        self, pool: Any, stream: torch.cuda.Stream, *, is_known: bool
+    ) -> torch.cuda.CUDAGraph:
+        if not is_known:  # A step compiles kernels and allocates what libraries work in.
+            first = self.slot.clone()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream), self._no_kept_casts(), self._rounded():
+                self._step()
+                self.position.zero_()
+                self.taken.zero_()
+                self.slot.copy_(first)
+            torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with (
             self._no_kept_casts(),
             self._rounded(),
-            torch.cuda.graph(graph, pool=pool, stream=start, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             self._step()
         return graph

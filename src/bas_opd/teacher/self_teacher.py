@@ -194,7 +194,14 @@ class SelfTeacher:
 
     def _score(self, rollouts: Rollouts, groups: Sequence[PromptGroup], tokens: int) -> LocalScores:
         hidden: dict[int, Tensor] = {}
-        batches = list(micro_batches(groups, tokens, split_prompts=self.splits_prompts))
+        batches = list(
+            micro_batches(
+                groups,
+                tokens,
+                split_prompts=self.splits_prompts,
+                part_tokens=self.model.part_tokens,
+            )
+        )
 
         def work(batches: Sequence[MicroBatch]) -> tuple[dict[int, int], int, int]:
             rows: dict[int, int] = {}

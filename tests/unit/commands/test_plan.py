@@ -25,7 +25,7 @@ from bas_opd.data.images import image_size
 from bas_opd.errors import ConfigError, DataError
 from bas_opd.learn.eight_bit import UNPACKED
 from bas_opd.model.activations import Activations, Batch, activations
-from bas_opd.model.batches import PromptGroup, micro_batches
+from bas_opd.model.batches import PromptGroup, micro_batches, of_like_length
 from bas_opd.model.size import model_size
 from bas_opd.rollout.decoding import DRAW_BYTES
 from bas_opd.run import footprint
@@ -587,8 +587,9 @@ def test_more_lengths_and_more_tokens_never_keep_less(small_qwen3vl: Path, tmp_p
     assert by_tokens == sorted(by_tokens)
 
 
+@pytest.mark.parametrize("part_tokens", [None, 0, 60])
 def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
-    small_qwen3vl: Path, tmp_path: Path
+    part_tokens: int | None, small_qwen3vl: Path, tmp_path: Path
 ) -> None:
     draw, kept = random.Random(3), activations(small_qwen3vl, precision=torch.bfloat16)
     for _ in range(20):
@@ -598,7 +599,7 @@ def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
                 number=number,
                 prompt=cast("Any", SimpleNamespace(length=length)),
                 rows=tuple(range(8)),
-                longest=draw.choice([1, 5, 40]),
+                lengths=tuple(draw.choice([1, 5, 40]) for _ in range(8)),
             )
             for number, length in enumerate(lengths)
         ]
@@ -614,9 +615,13 @@ def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
             "select.query_ratio=1",
         )
         form = fit(config, gpus=1, lengths=lengths).forms[0]
-        for batch in micro_batches(groups, tokens):
+        for batch in micro_batches(groups, tokens, part_tokens=part_tokens):
             longest = max(group.prompt.length for group in batch.groups)
-            of_rows = sum(len(group.rows) * group.longest for group in batch.groups)
+            rows = [length for group in batch.groups for length in group.lengths]
+            parts = [range(len(rows))]
+            if part_tokens is not None:
+                parts = of_like_length(rows, part_tokens)
+            of_rows = sum(len(part) * max(rows[row] for row in part) for part in parts)
             images = sum(group.prompt.length for group in batch.groups)
             real = Batch(
                 tokens=images + of_rows, images=images, rows=len(batch.rows), prompt=longest

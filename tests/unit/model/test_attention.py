@@ -317,10 +317,9 @@ def test_rows_of_different_lengths_may_be_computed_one_part_after_another(
         return extend(prefix, tokens)
 
     monkeypatch.setattr(model, "extend", counted)
-    monkeypatch.setattr(vlm, "PART_TOKENS", 5)
     found: list[list[Tensor]] = []
-    for splits in (False, True):
-        monkeypatch.setattr(model, "_may_split", lambda splits=splits: splits)
+    for tokens in (None, 5):
+        monkeypatch.setattr(type(model), "part_tokens", tokens)
         model.network.zero_grad()
         hidden = model.response_hidden(prompts, [0, 1, 1, 0, 0, 1, 1], responses)
         hidden.square().mean().backward()
@@ -338,7 +337,7 @@ def test_layers_gathered_one_by_one_have_one_pass_over_all_rows(
     monkeypatch.setattr(vlm, "is_fast", lambda _: True)
     if is_by_layer is not None:
         monkeypatch.setattr(model, "shards", SimpleNamespace(is_by_layer=is_by_layer))
-    assert model._may_split() == (not is_by_layer)
+    assert model.part_tokens == (None if is_by_layer else vlm.PART_TOKENS)
 
 
 def test_the_cache_of_prompts_is_gone_while_responses_are_computed(

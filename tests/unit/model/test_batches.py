@@ -29,7 +29,7 @@ def groups_of(sizes: Sequence[Size]) -> list[PromptGroup]:
             number=number,
             prompt=DistantPrompt(length, never),
             rows=tuple(range(8 * number, 8 * number + rows)),
-            longest=longest,
+            lengths=(longest,) * rows,
         )
         for number, (length, rows, longest) in enumerate(sizes)
     ]

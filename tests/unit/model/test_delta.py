@@ -193,7 +193,7 @@ def test_packed_rows_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) 
     assert chosen(**given, cu_seqlens=None, use_cache=True)[0].shape == given["value"].shape
 
 
-def test_the_reference_is_what_transformers_wraps() -> None:
+def test_the_reference_is_what_transformers_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its wrapper would take flash-linear-attention, whose backward pass may be unsound."""
 
     @functools.wraps(chunked_delta_rule)
@@ -211,6 +211,10 @@ def test_the_reference_is_what_transformers_wraps() -> None:
     found = delta._choosing_step(wrapped)(**given, use_cache=True)
     assert found.startswith("plain")
     assert "use_cache" not in found
+    packed = delta._choosing_step(lambda *_, **__: "fla")
+    assert packed(given["query"], cu_seqlens=torch.tensor([0, 5])) == "fla"
+    monkeypatch.setattr(delta, "is_fast", lambda _: True)
+    assert packed(**given) == "fla"
 
 
 def test_autocast_does_not_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,19 +223,3 @@ def test_autocast_does_not_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found, _ = chosen(**given)
     assert torch.equal(found, chunked_delta_rule(**given)[0])
-
-
-def test_a_step_is_done_in_place_where_nothing_needs_the_old_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = {name: x.detach() for name, x in inputs(1, torch.float32).items()}
-    options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
-    chosen = delta._choosing_step(lambda *_, **__: ("reference", None))
-    with torch.no_grad():
-        assert chosen(**given, **options)[0] == "reference"  # on a CPU
-        monkeypatch.setattr(delta, "can_decode_in_place", lambda *_: True)
-        monkeypatch.setattr(delta, "decoding_step", lambda *_: "kernel")
-        assert chosen(**given, **options) == ("kernel", given["initial_state"])
-        assert chosen(**given | {"initial_state": None}, **options)[0] == "reference"
-        assert chosen(**given)[0] == "reference"
-    assert chosen(**given, **options)[0] == "reference"

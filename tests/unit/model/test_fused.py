@@ -167,34 +167,6 @@ def test_filters_are_transformers_own_without_kernels(
     assert called == [1]
 
 
-def test_steps_of_filters_are_transformers_own_where_the_kernel_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    register_fused_parts()
-    run: Any = modeling_qwen3_5.causal_conv1d_update
-    called: list[int] = []
-    monkeypatch.setattr(fused, "filter_step", lambda x, *_: called.append(1) or x)
-    monkeypatch.setattr(fused, "has_kernels", lambda device: True)
-    x, states, weight = torch.randn(2, 6, 1), torch.randn(2, 6, 4), torch.randn(6, 4)
-    with torch.no_grad():
-        run(x, states, weight, None, "silu")
-        assert called == [1]
-        for inputs, kept, taps, bias, activation in (
-            (x, states, weight, None, None),
-            (x, states, weight, torch.zeros(6), "silu"),
-            (x, states, torch.randn(6, 3), None, "silu"),
-            (x, states[:, :, 1:].contiguous(), weight, None, "silu"),
-            (x, states.mT.contiguous().mT, weight, None, "silu"),
-            (torch.randn(2, 6, 2), states, weight, None, "silu"),
-        ):
-            ours, theirs = kept.clone(), kept.clone()
-            expected = run.reference(inputs, theirs, taps, bias, activation)
-            assert torch.equal(run(inputs, ours, taps, bias, activation), expected)
-            assert torch.equal(ours, theirs)
-    run(x, states.clone(), weight, None, "silu")  # Its backward pass is that of the reference.
-    assert called == [1]
-
-
 @pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("qwen", [modeling_qwen3_5, modeling_qwen3_vl, modeling_qwen2_5_vl])
 def test_places_of_pictures_are_read_on_the_host(
