@@ -250,6 +250,7 @@ def test_no_micro_batch_exceeds_its_limit_unless_it_is_one_row(
             prompt=prompt,
             rows=tuple(range(first, first + rows)),
             lengths=tuple(max(1, longest - 3 * row) for row in range(rows)),
+            longest=longest,
         )
 
     groups = [group(0, 40, 8, 5), group(1, 10, 3, 9), group(2, 25, 1, 20), group(3, 10, 5, 2)]
@@ -257,13 +258,14 @@ def test_no_micro_batch_exceeds_its_limit_unless_it_is_one_row(
     for batch in batches:
         lengths = [length for g in batch.groups for length in g.lengths]
         parts = [lengths]
-        if part_tokens is not None:
+        if part_tokens is not None and share:
             found = of_like_length(lengths, part_tokens)
             parts = [[lengths[row] for row in part] for part in found]
         copies = len(batch.groups) if share else len(batch.rows)
         padded = copies * max(p.length for p in batch.prompts)
         padded += sum(len(part) * max(part) for part in parts)
         assert padded <= limit or len(batch.rows) == 1
+        assert len({g.number for g in batch.groups}) == len(batch.groups) or not share
     known = {row: (g.number, n) for g in groups for row, n in zip(g.rows, g.lengths, strict=True)}
     assert known == {
         row: (g.number, n)
@@ -281,11 +283,47 @@ def test_rows_that_are_padded_in_parts_need_fewer_micro_batches() -> None:
         input_ids=torch.zeros(10).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
     )
     groups = [
-        PromptGroup(number=number, prompt=prompt, rows=(number,), lengths=(length,))
+        PromptGroup(number=number, prompt=prompt, rows=(number,), lengths=(length,), longest=length)
         for number, length in enumerate([100, *[5] * 9])
     ]
     found = {parts: list(micro_batches(groups, 245, part_tokens=parts)) for parts in (None, 20)}
     assert [len(batches) for batches in found.values()] == [2, 1]
+
+
+@pytest.mark.parametrize("part_tokens", [None, 20])
+def test_rows_with_prompts_of_their_own_come_together(part_tokens: int | None) -> None:
+    prompt = Prompt(
+        input_ids=torch.zeros(10).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
+    )
+    group = PromptGroup(
+        number=0, prompt=prompt, rows=tuple(range(8)), lengths=(5,) * 7 + (9,), longest=9
+    )
+    batches = micro_batches([group], 80, share_prompts=False, part_tokens=part_tokens)
+    assert [len(batch.rows) for batch in batches] == [4, 4]
+
+
+def test_pieces_of_a_prompt_are_full_and_in_batches_of_their_own() -> None:
+    prompt = Prompt(
+        input_ids=torch.zeros(10).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
+    )
+    lengths = (100, *[5] * 7)
+    group = PromptGroup(number=0, prompt=prompt, rows=tuple(range(8)), lengths=lengths, longest=100)
+    (whole,) = micro_batches([group], 230, part_tokens=20)
+    assert sorted(whole.rows) == list(range(8))
+    batches = micro_batches([group], 140, part_tokens=20)
+    assert [sorted(batch.rows) for batch in batches] == [[1, 2, 3, 4, 5, 6, 7], [0]]
+
+
+def test_two_pieces_of_a_prompt_are_in_two_batches_though_they_would_fit_into_one() -> None:
+    """With a row more, another split may pad less. The prompt would be computed twice there."""
+    prompt = Prompt(
+        input_ids=torch.zeros(10).long(), pixel_values=torch.zeros(0), grid=torch.zeros(0)
+    )
+    lengths = (*[5] * 8, 10, 10, 11, 90)
+    group = PromptGroup(number=0, prompt=prompt, rows=tuple(range(12)), lengths=lengths, longest=90)
+    batches = micro_batches([group], 105, part_tokens=45)
+    found = [[lengths[row] for row in batch.rows] for batch in batches]
+    assert found == [[*[5] * 8, 10], [10, 11], [90]]
 
 
 def test_a_captured_state_no_longer_changes(small_qwen35: Path, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def attend_one(
     rows, heads, group, channels = query.shape
     slots, parts = key.shape[2], _parts(rows * heads)
     query, out = query.to(key.dtype).contiguous(), torch.empty_like(query, dtype=key.dtype)
-    totals, tops, masses = out, out, out
+    totals, tops, masses = out, out, out  # With one part, what is written is whole.
     if parts > 1:
         totals = query.new_empty(rows, heads, parts, group, channels, dtype=torch.float32)
         tops, masses = (totals.new_empty(totals.shape[:-1]) for _ in range(2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from heapq import heapreplace
 from itertools import accumulate, chain
 
@@ -22,10 +21,8 @@ class PromptGroup:
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
     """Tokens of the response of each row."""
-
-    @property
-    def longest(self) -> int:
-        return max(self.lengths)
+    longest: int
+    """The most of them; of a part of a group, that of the entire group."""
 
     @property
     def tokens_of_a_row(self) -> int:
@@ -83,15 +80,19 @@ def group_by_prompt(rows: Sequence[int], rollouts: Rollouts) -> list[PromptGroup
     by_prompt: dict[int, list[int]] = {}
     for row in rows:
         by_prompt.setdefault(rollouts.prompt_of(row), []).append(row)
-    return [
-        PromptGroup(
-            number=number,
-            prompt=rollouts.prompts[number],
-            rows=tuple(members),
-            lengths=tuple(int(rollouts.lengths[row]) for row in members),
+    groups = list[PromptGroup]()
+    for number, members in by_prompt.items():
+        lengths = tuple(int(rollouts.lengths[row]) for row in members)
+        groups.append(
+            PromptGroup(
+                number=number,
+                prompt=rollouts.prompts[number],
+                rows=tuple(members),
+                lengths=lengths,
+                longest=max(lengths),
+            )
         )
-        for number, members in by_prompt.items()
-    ]
+    return groups
 
 
 def micro_batches(
@@ -106,21 +107,20 @@ def micro_batches(
 
     Only a group that exceeds the limit by itself is split, and its prompt computed again; a row
     that exceeds it by itself is a batch of its own. Without `split_prompts`, so is such a group.
-    With `part_tokens` the rows of a batch are padded as parts that `of_like_length` returns.
+    With `part_tokens` the rows of a batch are padded as parts that `of_like_length` returns, if
+    they share prompts.
     """
-    padded = partial(_padded_tokens, part_tokens=part_tokens)
+    part_tokens = part_tokens if share_prompts else None
     pieces = list(groups)
-    if not share_prompts:
-        pieces = [row for group in groups for row in _pieces(group, 1)]
+    if split_prompts and part_tokens is None:
+        pieces = [p for g in groups for p in _pieces(g, tokens, share_prompts=share_prompts)]
     elif split_prompts:
-        pieces = []
-        for group in groups:
-            room = (tokens - group.prompt.length) // group.longest
-            fits = padded([group]) <= tokens
-            pieces += [group] if fits else _pieces(group, max(1, room))
+        pieces = [p for g in groups for p in _full_pieces(g, tokens, part_tokens)]
     batch: list[PromptGroup] = []
     for piece in sorted(pieces, key=lambda p: (p.prompt.length, p.longest)):
-        if batch and padded([*batch, piece]) > tokens:
+        # Another piece of a prompt that is in the batch would bring the prompt again.
+        is_there = share_prompts and any(piece.number == other.number for other in batch)
+        if batch and (is_there or _padded_tokens([*batch, piece], part_tokens) > tokens):
             yield MicroBatch(groups=tuple(batch))
             batch = []
         batch.append(piece)
@@ -164,17 +164,36 @@ def shares(groups: Sequence[PromptGroup], count: int) -> list[list[PromptGroup]]
     return [sorted(share, key=lambda group: place[group.number]) for share in dealt]
 
 
-def _pieces(group: PromptGroup, size: int) -> Iterator[PromptGroup]:
-    """Yield the group in pieces of so many rows."""
+def _pieces(group: PromptGroup, tokens: int, *, share_prompts: bool) -> Iterator[PromptGroup]:
+    room = (tokens - group.prompt.length) // group.longest if share_prompts else 1
+    size = max(1, room)
     for start in range(0, len(group.rows), size):
-        end = start + size
-        yield replace(group, rows=group.rows[start:end], lengths=group.lengths[start:end])
+        yield _part(group, range(start, min(start + size, len(group.rows))))
 
 
-def _padded_tokens(groups: Sequence[PromptGroup], *, part_tokens: int | None) -> int:
+def _full_pieces(group: PromptGroup, tokens: int, part_tokens: int | None) -> Iterator[PromptGroup]:
+    """Yield pieces of a group, of rows by length, each with as many as there is room for."""
+    if _padded_tokens([group], part_tokens) <= tokens:
+        yield group
+        return
+    places: list[int] = []
+    for place in sorted(range(len(group.rows)), key=group.lengths.__getitem__):
+        if places and _padded_tokens([_part(group, [*places, place])], part_tokens) > tokens:
+            yield _part(group, places)
+            places = []
+        places.append(place)
+    yield _part(group, places)
+
+
+def _part(group: PromptGroup, places: Sequence[int]) -> PromptGroup:
+    rows, lengths = (tuple(x[i] for i in places) for x in (group.rows, group.lengths))
+    return replace(group, rows=rows, lengths=lengths)
+
+
+def _padded_tokens(groups: Sequence[PromptGroup], part_tokens: int | None) -> int:
+    of_prompts = len(groups) * max(g.prompt.length for g in groups)
+    if part_tokens is None:
+        return of_prompts + sum(len(g.rows) for g in groups) * max(g.longest for g in groups)
     lengths = [length for group in groups for length in group.lengths]
-    parts = [range(len(lengths))]
-    if part_tokens is not None:
-        parts = of_like_length(lengths, part_tokens)
-    of_prompts = len(groups) * max(group.prompt.length for group in groups)
+    parts = of_like_length(lengths, part_tokens)
     return of_prompts + sum(len(part) * max(lengths[row] for row in part) for part in parts)

@@ -20,7 +20,7 @@ from bas_opd.model.cache import AssignedLinearLayer
 from bas_opd.model.convolution import filter_step
 from bas_opd.model.fused_delta import EPSILON
 from bas_opd.model.replacing import qwen35_layers, replace
-from bas_opd.model.rounded import side_by_side
+from bas_opd.model.rounded import TOGETHER, side_by_side
 
 TILE = 32
 """Values of a head that one program computes."""
@@ -36,9 +36,7 @@ def take_step(layer: Any, hidden: Tensor, filtered: Tensor, states: Tensor) -> T
 
     `filtered`, the last inputs of the filters, and `states` are moved on in their place.
     """
-    mixed, strengths, decays = products(
-        hidden, (layer.in_proj_qkv, layer.in_proj_b, layer.in_proj_a)
-    )
+    mixed, strengths, decays = products(hidden, [getattr(layer, name) for name in TOGETHER])
     gates = layer.in_proj_z(hidden)
     mixed = filter_step(mixed.mT, filtered, layer.conv1d.weight.squeeze(1))
     out = move_state(layer, mixed[:, :, 0], strengths[:, 0], decays[:, 0], states)
@@ -118,7 +116,7 @@ def _kept(layer: Any, hidden: Tensor, cache: Any) -> tuple[Tensor, Tensor] | Non
 def fits(layer: Any, filtered: Tensor, states: Tensor) -> bool:
     """Whether the kernels fit: Triton wants powers of two."""
     width, wide = states.shape[2:]
-    taps = layer.conv1d.kernel_size[0]
+    taps = layer.conv_kernel_size
     return (
         layer.conv1d.bias is None
         and layer.activation == "silu"

@@ -13,22 +13,23 @@ import torch
 from torch import Tensor, nn
 
 TOGETHER = ("in_proj_qkv", "in_proj_b", "in_proj_a")
-"""Layers of linear attention that read the same: the copies of their weights lie side by side."""
+"""Layers with the same input in linear attention: the copies of their weights lie side by side."""
 
 
 class RoundedLinears:
     """Copies of the fp32 weights of a network's linear layers, in another precision."""
 
     def __init__(self, network: nn.Module, precision: torch.dtype) -> None:
-        groups = [
+        # A wrapper has the layers of what it wraps, too.
+        groups = dict.fromkeys(
             tuple(getattr(module, name) for name in TOGETHER)
             for module in network.modules()
-            if all(_is_rounded(getattr(module, name, None)) for name in TOGETHER)
-        ]
+            if all(_may_round(getattr(module, name, None)) for name in TOGETHER)
+        )
         grouped = {layer for group in groups for layer in group}
-        groups += [
-            (each,) for each in network.modules() if _is_rounded(each) and each not in grouped
-        ]
+        groups |= {
+            (each,): None for each in network.modules() if _may_round(each) and each not in grouped
+        }
         self._layers: list[nn.Linear] = []
         self._copies: list[nn.Parameter] = []
         for group in groups:
@@ -84,5 +85,5 @@ def side_by_side(layers: Sequence[nn.Module]) -> Tensor | None:
     return first.detach().as_strided((rows, first.shape[1]), (first.shape[1], 1))
 
 
-def _is_rounded(module: nn.Module | None) -> bool:
+def _may_round(module: nn.Module | None) -> bool:
     return isinstance(module, nn.Linear) and module.weight.dtype is torch.float32

@@ -66,6 +66,6 @@ def _softplus(x):
     power = tl.exp(tl.minimum(x, 20.0))
     above = 1.0 + power
     rounded = above - 1.0
-    # What rounding takes from 1 + power is missing from its logarithm in proportion.
+    # log1p(power) is log(above) * power / (above - 1), whatever rounding took from above.
     known = tl.log(above) * (power / tl.where(rounded == 0.0, 1.0, rounded))
     return tl.where(x > 20.0, x, tl.where(rounded == 0.0, power, known))

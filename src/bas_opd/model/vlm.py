@@ -286,7 +286,7 @@ class VisionLanguageModel:
 
     @property
     def part_tokens(self) -> int | None:
-        """Tokens of padding that are worth a pass more over shared prompts; None for one pass.
+        """Tokens of padding that are worth one more pass; None where all rows are in one.
 
         Ranks that gather layers one by one must compute in the same number of passes.
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -73,7 +74,7 @@ class Decoder:
         self._stream: torch.cuda.Stream | None = None
         """Where they are captured."""
         self._known: set[tuple[int, int]] = set()
-        """Rows and capacities of what was ever captured: all their kernels are loaded."""
+        """Rows and capacities of what was captured before: their kernels should be loaded."""
         self._can_capture = True
         self._told: set[str] = set()
 
@@ -163,6 +164,8 @@ class Decoder:
             self._places = places
         if self._weights is not None:
             self._weights.refresh()
+        if self.model.fast_head is not None:
+            self.model.fast_head.rounded()  # Else a captured step would round it for each token.
         stretch = STRETCH
         while len(rows.alive) and rows.position < self.limit:
             steps = self._steps_for(prefix, rows, stretch)
@@ -234,7 +237,8 @@ class Decoder:
         if self.model.device.type == "cuda":
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._stream = self._stream or torch.cuda.Stream(self.model.device)
-        steps = FixedSteps(
+        capture = partial(
+            FixedSteps,
             self.model,
             self.choose,
             prefix,
@@ -245,8 +249,14 @@ class Decoder:
             weights=self._weights,
             pool=self._pool,
             stream=self._stream,
-            is_known=(count, capacity) in self._known,
         )
+        is_known = (count, capacity) in self._known
+        try:
+            steps = capture(is_known=is_known)
+        except RuntimeError as error:
+            if not is_known or ran_out(error):
+                raise
+            steps = capture(is_known=False)  # Something was to be loaded after all.
         self._known.add((count, capacity))
         return steps
 
@@ -325,8 +335,6 @@ class FixedSteps:
 
         The cache of the prefix is emptied, to save memory.
         """
-        if self.model.fast_head is not None:
-            self.model.fast_head.rounded()  # A captured step reads the copy, and does not make it.
         length, count = prefix.cache.get_seq_length(), len(rows.alive)
         self.room = self.capacity - length
         self.tokens.fill_(self.model.processor.pad_id)

@@ -599,7 +599,8 @@ def test_what_real_micro_batches_keep_is_no_more_than_is_counted(
                 number=number,
                 prompt=cast("Any", SimpleNamespace(length=length)),
                 rows=tuple(range(8)),
-                lengths=tuple(draw.choice([1, 5, 40]) for _ in range(8)),
+                lengths=(40, *(draw.choice([1, 5, 40]) for _ in range(7))),
+                longest=40,
             )
             for number, length in enumerate(lengths)
         ]

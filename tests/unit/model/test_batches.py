@@ -30,6 +30,7 @@ def groups_of(sizes: Sequence[Size]) -> list[PromptGroup]:
             prompt=DistantPrompt(length, never),
             rows=tuple(range(8 * number, 8 * number + rows)),
             lengths=(longest,) * rows,
+            longest=longest,
         )
         for number, (length, rows, longest) in enumerate(sizes)
     ]

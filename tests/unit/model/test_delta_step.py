@@ -17,7 +17,8 @@ from bas_opd.model.delta_step import products, register_delta_step
 LAYER: Any = SimpleNamespace(
     layer_idx=0,
     activation="silu",
-    conv1d=SimpleNamespace(bias=None, kernel_size=(4,)),
+    conv_kernel_size=4,
+    conv1d=SimpleNamespace(bias=None),
 )
 HIDDEN = torch.zeros(2, 1, 8)
 
@@ -59,8 +60,8 @@ def test_all_else_is_left_to_transformers(run: Any, monkeypatch: pytest.MonkeyPa
         assert is_left(cache_params=cache_of(states=torch.zeros(shape)))
     for states in (None, torch.zeros(2, 3, 16, 32).half(), torch.zeros(2, 3, 32, 32)[:, :, ::2]):
         assert is_left(cache_params=cache_of(states=states))
-    convolution = SimpleNamespace(bias=torch.zeros(6), kernel_size=(4,))
-    for changed in ({"activation": "gelu"}, {"conv1d": convolution}):
+    biased = SimpleNamespace(bias=torch.zeros(6))
+    for changed in ({"activation": "gelu"}, {"conv1d": biased}, {"conv_kernel_size": 3}):
         assert is_left(SimpleNamespace(**{**vars(LAYER), **changed}))
     with torch.enable_grad():
         assert is_left()

@@ -16,12 +16,20 @@ from bas_opd.compute.world import World
 from bas_opd.data.images import open_image
 from bas_opd.model.activations import activations
 from bas_opd.model.cache import AssignedLinearLayer, cache_bytes
+from bas_opd.model.head import Head, plain_head
 from bas_opd.model.loading import LoraSettings
 from bas_opd.model.size import model_size
 from bas_opd.model.vlm import Prefix, VisionLanguageModel
 from bas_opd.model.weights import ShadowWeights
 from bas_opd.rollout import decoding
-from bas_opd.rollout.decoding import DRAW_BYTES, Decoder, _capacity, _few, decoding_bytes
+from bas_opd.rollout.decoding import (
+    DRAW_BYTES,
+    Decoder,
+    FixedSteps,
+    _capacity,
+    _few,
+    decoding_bytes,
+)
 from bas_opd.rollout.draws import race_noise, row_keys
 from bas_opd.types import Hooks
 
@@ -450,3 +458,57 @@ def test_states_of_a_prefill_hold_no_more_memory_than_their_own(
     assert states
     for state in states:
         assert state.untyped_storage().nbytes() == state.nbytes
+
+
+@torch.no_grad()
+def test_a_captured_step_finds_the_head_rounded(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would round the head again for every token."""
+    model = make_model(small_qwen35)
+    weight = plain_head(model.head)
+    assert weight is not None
+    head = model.fast_head = Head(weight, torch.bfloat16)
+    is_rounded: list[bool] = []
+    build = FixedSteps.__init__
+
+    def built(steps: FixedSteps, *inputs: Any, **options: Any) -> None:
+        is_rounded.append(head._source is not None)
+        build(steps, *inputs, **options)
+
+    monkeypatch.setattr(FixedSteps, "__init__", built)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    for part in range(2):
+        decode(prefilled(model, tmp_path / str(part)), fixed=True)
+        decode.release()
+        head.forget()
+    assert is_rounded == [True, True]
+
+
+@torch.no_grad()
+def test_a_known_size_is_captured_at_once_and_if_that_fails_as_before(
+    small_qwen35: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(small_qwen35)
+    asked: list[bool] = []
+    failing: list[bool] = []
+    build = FixedSteps.__init__
+
+    def built(steps: FixedSteps, *inputs: Any, is_known: bool, **options: Any) -> None:
+        asked.append(is_known)
+        if is_known and failing[-1]:
+            raise RuntimeError("a kernel was to be loaded")
+        build(steps, *inputs, is_known=is_known, **options)
+
+    monkeypatch.setattr(FixedSteps, "__init__", built)
+    decode = Decoder(model, drawing(3), limit=LIMIT)
+    for fails in (False, False, True):
+        failing.append(fails)
+        tokens, _ = decode(prefilled(model, tmp_path / "prompts"), fixed=True)
+        decode.release()
+    assert asked == [False, True, True, False]
+    assert decode._can_capture
+    expected, _ = Decoder(model, drawing(3), limit=LIMIT)(
+        prefilled(model, tmp_path / "prompts"), fixed=False
+    )
+    assert torch.equal(tokens, expected)
