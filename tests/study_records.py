@@ -87,7 +87,7 @@ def is_as_claimed(result: RunResult) -> bool:
     """Whether a run's identity is that of its settings, data and base; the base has none."""
     if result.seed is None:
         return True
-    for device in ("auto", "cpu"):  # as the command named it
+    for device in ("auto", "cpu", "cuda"):  # as the command named it
         places = ["model.path=x", f"model.device={device}", "data.path=x", "run.output=x"]
         settings = [*result.overrides, *places]
         config = arm_config(result.spec, result.seed, settings, task="finesearch2")
