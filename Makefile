@@ -5,7 +5,7 @@ SOAK_SECONDS ?= 3600
 SOAK_PROCESSES ?= 1
 FUZZ_SECONDS ?= 600
 PIP_AUDIT := 2.10.1
-TRAINERS := trl==1.16.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
+TRAINERS := trl==1.16.0 orda-kernel==0.1.0 requests==2.34.2 wandb==0.31.0 trackio==0.43.0
 RAY := 2.60.0
 # Its own pins exclude our transformers; of what it names, its agent loop needs these.
 VERL := verl==0.9.1

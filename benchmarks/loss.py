@@ -1,4 +1,4 @@
-"""Loss, utility and gradients from hidden states, against autograd, TRL, Liger and the floor.
+"""Loss, utility and gradients from hidden states, against the losses of others and the floor.
 
     python benchmarks/loss.py                     # a small shape on a CPU
     python benchmarks/loss.py --device cuda       # the head of Qwen3.5-4B, on a GPU

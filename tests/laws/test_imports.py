@@ -217,7 +217,16 @@ for command in commands:
         assert not end.code, (command, end.code)
 """
 """Imports modules where some packages are not installed, and then runs commands."""
-OTHERS = {"bitsandbytes", "fla", "liger_kernel", "requests", "torchvision", "triton", "verl"}
+OTHERS = {
+    "bitsandbytes",
+    "fla",
+    "liger_kernel",
+    "orda_kernel",
+    "requests",
+    "torchvision",
+    "triton",
+    "verl",
+}
 """Packages that some module may use, and that come with none of ours."""
 NEED_TRITON = {
     "compute.triton_trial",

@@ -1,4 +1,4 @@
-"""Loss, utility and gradients from hidden states, beside autograd, Liger, TRL and the floor.
+"""Loss, utility and gradients from hidden states, beside autograd, the losses of others, the floor.
 
 Hidden states and weights are random. The floor is the time of the matrix products alone: two
 projections and, with the tail, two products of the backward pass.
@@ -11,8 +11,8 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from bas_opd.learn.objective import PackedRows
 from bas_opd.model.head import Head, product
 from bas_opd.types import FullLogits
 
+FusedLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""From hidden states and head of the student and of the teacher."""
 PRODUCTS: dict[Support, int] = {"tail": 4, "renormalise": 2}
 """Dense products with the head that a support needs."""
 
@@ -129,20 +131,21 @@ class _Setup:
 
     def others(self) -> tuple[list[Side], list[str]]:
         """Return the losses of others over the whole vocabulary, and what is not installed."""
-        plain = Side(name="plain PyTorch, whole vocabulary", run=lambda: self._whole(_plain_jsd))
+        plain = Side(name="plain PyTorch, whole vocabulary", run=lambda: self._whole(plain_jsd))
         sides, skipped = [plain], []
         if importlib.util.find_spec("trl") is None:
             skipped.append("TRL's loss, since trl is not installed.")
         else:
             trl = cache(_trl_jsd)  # At its first run, so that one that fails is left out.
             sides.append(Side(name="TRL, whole vocabulary", run=lambda: self._whole(trl())))
-        if importlib.util.find_spec("liger_kernel") is None:
-            skipped.append("Liger's loss, since liger-kernel is not installed.")
-        elif self.hidden.device.type != "cuda":
-            skipped.append("Liger's loss, which needs a GPU.")
-        else:
-            liger = cache(self._liger)
-            sides.append(Side(name="Liger, whole vocabulary", run=lambda: liger()()))
+        for name, (package, build) in FUSED.items():
+            if importlib.util.find_spec(package.replace("-", "_")) is None:
+                skipped.append(f"{name}'s loss, since {package} is not installed.")
+            elif self.hidden.device.type != "cuda":
+                skipped.append(f"{name}'s loss, which needs a GPU.")
+            else:
+                run = partial(self._fused, cache(build))
+                sides.append(Side(name=f"{name}, whole vocabulary", run=run))
         return sides, skipped
 
     def _run(self, objective: Distillation) -> int:
@@ -175,22 +178,12 @@ class _Setup:
         jsd((leaf @ weight.T).float()[None], teacher[None], beta=0.5).backward()
         return len(leaf)
 
-    def _liger(self) -> Callable[[], int]:
-        chunked: Any = importlib.import_module("liger_kernel.chunked_loss")
-        loss = chunked.LigerFusedLinearJSDLoss(
-            weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=True, chunk_size=1024
-        )
-        weight = self.student.rounded().clone().requires_grad_()
-        target = torch.zeros(len(self.hidden), dtype=torch.long, device=self.hidden.device)
-
-        def run() -> int:
-            weight.grad = None
-            leaf = self.hidden.detach().requires_grad_()
-            found = loss(leaf, weight, self.crop, self.teacher.rounded(), target)
-            (found[0] if isinstance(found, tuple) else found).backward()
-            return len(leaf)
-
-        return run
+    def _fused(self, build: Callable[[], FusedLoss]) -> int:
+        """Take a loss that has the products with the heads in it."""
+        weight = self.student.rounded().detach().requires_grad_()
+        leaf = self.hidden.detach().requires_grad_()
+        build()(leaf, weight, self.crop, self.teacher.rounded()).backward()
+        return len(leaf)
 
 
 def _trl_jsd() -> Callable[..., Tensor]:
@@ -200,9 +193,56 @@ def _trl_jsd() -> Callable[..., Tensor]:
     return gkd.GKDTrainer.generalized_jsd_loss
 
 
-def _plain_jsd(student: Tensor, teacher: Tensor, *, beta: float) -> Tensor:
+def plain_jsd(student: Tensor, teacher: Tensor, *, beta: float) -> Tensor:
+    """Return the mean divergence of logits, as PyTorch computes it."""
     p, q = student.log_softmax(-1), teacher.log_softmax(-1)
     mixed = torch.logaddexp(p + torch.tensor(1 - beta).log(), q + torch.tensor(beta).log())
     to_teacher = (q.exp() * (q - mixed)).sum(-1)
     to_student = (p.exp() * (p - mixed)).sum(-1)
     return (beta * to_teacher + (1 - beta) * to_student).mean()
+
+
+def _liger_jsd() -> FusedLoss:
+    chunked: Any = importlib.import_module("liger_kernel.chunked_loss")
+    loss = chunked.LigerFusedLinearJSDLoss(
+        weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=True, chunk_size=1024
+    )
+
+    def run(hidden: Tensor, weight: Tensor, crop: Tensor, teacher: Tensor) -> Tensor:
+        found = loss(hidden, weight, crop, teacher, _no_labels(hidden))
+        return found[0] if isinstance(found, tuple) else found
+
+    return run
+
+
+def orda_jsd(backend: str = "triton") -> FusedLoss:
+    """Return the loss of orda-kernel that is a Jensen-Shannon divergence."""
+    orda: Any = importlib.import_module("orda_kernel")
+
+    def run(hidden: Tensor, weight: Tensor, crop: Tensor, teacher: Tensor) -> Tensor:
+        found = orda.distillation_loss(
+            hidden,
+            weight,
+            _no_labels(hidden),
+            orda.SeparateTeacher(hidden=crop, weight=teacher),
+            student_ce_weight=0.0,
+            teacher_ce_weight=0.0,
+            kl_weight=1.0,
+            kl_divergence="skew_js",
+            kl_beta=0.5,
+            backend=backend,
+        )
+        return found.loss
+
+    return run
+
+
+def _no_labels(hidden: Tensor) -> Tensor:
+    return torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+
+
+FUSED: dict[str, tuple[str, Callable[[], FusedLoss]]] = {
+    "Liger": ("liger-kernel", _liger_jsd),
+    "orda-kernel": ("orda-kernel", orda_jsd),
+}
+"""Losses that need a GPU: a name, a package and what returns it."""

@@ -442,9 +442,12 @@ def test_a_library_that_cannot_be_imported_is_left_out(monkeypatch: pytest.Monke
     assert "trl.experimental.gkd" in "\n".join(found[0].skipped)
     setup = _Setup(CPU, 8, 4, 150)
     setup.hidden = SimpleNamespace(device=torch.device("cuda"))  # type: ignore[assignment]
+    setup.hidden.detach = lambda: torch.zeros(8, 4)  # type: ignore[method-assign]
     others, _ = setup.others()
-    with pytest.raises(ImportError, match="liger_kernel"):
-        others[-1].run()
+    assert [each.name.partition(",")[0] for each in others[-2:]] == ["Liger", "orda-kernel"]
+    for other, package in zip(others[-2:], ("liger_kernel", "orda_kernel"), strict=True):
+        with pytest.raises(ImportError, match=package):
+            other.run()
 
 
 def test_a_random_model_has_the_shape_that_is_asked_for() -> None:
