@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from bas_opd.compute.compiling import has_kernels, launching_on, power_of_two
 from bas_opd.model.cache import AssignedLinearLayer
@@ -68,13 +68,12 @@ def move_state(
     return out
 
 
-def products(inputs: Tensor, layers: Sequence[nn.Module]) -> Sequence[Tensor]:
+def products(inputs: Tensor, layers: Sequence[Any]) -> Sequence[Tensor]:
     """Return what linear layers make of the same inputs, by one product where that is possible."""
     weights = side_by_side(layers)
     if weights is None:
         return [layer(inputs) for layer in layers]
-    sizes: list[int] = [layer.out_features for layer in layers]  # pyright: ignore
-    return F.linear(inputs, weights).split(sizes, dim=-1)
+    return F.linear(inputs, weights).split([layer.out_features for layer in layers], dim=-1)
 
 
 def _choosing(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
